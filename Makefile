@@ -1,0 +1,67 @@
+# make help lists the targets. Needs Python 3.11 or later; everything else is installed here.
+SCALE ?= tiny
+SEEDS ?= 1
+WORKERS ?=
+RESULTS ?= results
+FROM ?= runs
+PYTHON ?= python3
+YES ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+workers := $(if $(WORKERS),--workers $(WORKERS))
+train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
+draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup setup-dev setup-notebooks fig1 claims test lint list clean-runs lock
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "  SCALE=smoke|tiny|small|paper (now $(SCALE))  SEEDS=3 or SEEDS=100-107 (now $(SEEDS))"
+	@echo "  WORKERS=2 (default one a core or GPU)  RESULTS=folder (now $(RESULTS))"
+
+setup: $(VENV)/.core  ## make .venv with what training and drawing need
+setup-dev: $(VENV)/.dev  ## the same with what the tests need
+setup-notebooks: $(VENV)/.notebooks  ## the same with Jupyter
+
+# torch first and by its exact version: a range could take another build with it.
+$(VENV)/.core: pyproject.toml requirements.lock
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "error: Python 3.11 or later is needed; make PYTHON=python3.11"; exit 2; }
+	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	@touch $@
+
+$(VENV)/.notebooks: $(VENV)/.core
+	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[notebooks]'
+	@touch $@
+
+fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep, draw
+	@$(call train,projector)
+	@$(call draw,fig1)
+
+claims: $(VENV)/.core  ## judge the claims by what has been run; write claims.json
+	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM)
+
+test: $(VENV)/.dev  ## run the whole suite of tests
+	@$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.dev  ## ruff
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+list: $(VENV)/.core  ## show the runs on disk with their sizes
+	@$(BIN)/python -m lrm.runs list --results $(RESULTS)
+
+clean-runs: $(VENV)/.core  ## show and remove runs (asks first; YES=1 does not)
+	@$(BIN)/python -m lrm.runs clean --results $(RESULTS) $(if $(YES),--yes)
+
+lock: $(VENV)/.dev  ## pin what is installed in .venv
+	@$(BIN)/pip list --format=freeze --exclude lrm-suite --exclude pip --exclude setuptools \
+		| sed 's/+cpu$$//' > requirements.lock

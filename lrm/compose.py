@@ -1,0 +1,313 @@
+"""From an experiment's YAML to its list of runs. No torch here.
+
+Order of precedence: type defaults, ``use``, experiment, scale, arm, grid point, ``--set``.
+Settings merge key by key; rules are appended, and the last match wins field by field.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import hashlib
+import itertools
+import json
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from lrm import NUMERICS_VERSION
+from lrm.config import Execution, Settings, Strict, validate
+from lrm.errors import UserError
+from lrm.model.tensors import addresses, check_pattern
+
+PRESETS = Path(__file__).parent / "presets"
+SCALES = ("smoke", "tiny", "small", "paper")
+_SETTINGS = tuple(Settings.model_fields)
+_LAYER = (*_SETTINGS, "execution", "cost", "use", "grid", "arms")
+
+
+class Brownian(Strict):
+    """Adam Brownian motion (ABM) beside the runs: which tensors, with which arms' settings."""
+
+    match: tuple[str, ...] = Field(min_length=1)
+    arms: tuple[str, ...] = Field(min_length=1)
+    draws: int = Field(64, ge=2)
+
+
+class Cost(Strict):
+    """What the scale's machine does, for estimates."""
+
+    device: str = "one CPU core"
+    devices: int = Field(1, ge=1)  # devices that one run occupies
+    flops_per_second: float = Field(2.0e10, gt=0)  # achieved, per device
+    price_per_hour: float = Field(0.0, ge=0)  # US dollars, per device
+
+
+class Header(Strict):
+    """The descriptive part of an experiment's YAML."""
+
+    title: str
+    figures: tuple[str, ...] = ()
+    claims: tuple[str, ...] = ()
+    brownian: Brownian | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One resolved run: what ``lrm`` trains, and what its directory is named by."""
+
+    experiment: str
+    scale: str
+    arm: str
+    grid: dict[str, Any]
+    seed: int
+    settings: Settings
+    execution: Execution
+    cost: Cost
+    kind: str = "train"  # or "brownian"
+    brownian: Brownian | None = None
+    # Hash of the corpus; filled in once it is built.
+    corpus: str | None = None
+    # Hash of each claim's criterion as it stood when the run was planned.
+    criteria: dict[str, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def label(self) -> str:
+        """For people and for ``--only``; nothing is ever parsed out of it."""
+        points = [f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+                  for name, value in self.grid.items()]  # fmt: skip
+        arm = self.arm if self.kind == "train" else f"ABM {self.arm}"
+        return " ".join([arm, *points, f"seed={self.seed}"])
+
+    def describe(self) -> dict[str, Any]:
+        """What the run is, for ``run.json``: the columns of the tidy frame and the settings."""
+        return {
+            "experiment": self.experiment,
+            "id": self.id,
+            "kind": self.kind,
+            "scale": self.scale,
+            "arm": self.arm,
+            "grid": self.grid,
+            "seed": self.seed,
+            "label": self.label,
+            "criteria": self.criteria,
+            "settings": self.settings.model_dump(mode="json"),
+        }
+
+    @property
+    def id(self) -> str:
+        """Hash of everything that changes the mathematics."""
+        if self.kind == "train" and self.corpus is None:
+            raise ValueError("a run's id needs the hash of its corpus")
+        content: dict[str, Any] = {
+            "numerics": NUMERICS_VERSION,
+            "kind": self.kind,
+            "seed": self.seed,
+            "settings": self.settings.model_dump(mode="json"),
+        }
+        if self.kind == "brownian":
+            content["brownian"] = self.brownian.model_dump(mode="json", exclude={"arms"})
+            # No data enters a Brownian motion, and no probe of a model.
+            for name in ("data", "probes"):
+                del content["settings"][name]
+        else:
+            content["corpus"] = self.corpus
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment's YAML, read and checked; ``runs`` expands it."""
+
+    name: str
+    path: Path
+    header: Header
+    body: dict[str, Any]
+
+    def runs(
+        self, scale: str, seeds: list[int], overrides: list[str] = (), only: str | None = None
+    ) -> list[Run]:
+        """Every run at ``scale``: arms × grid × seeds, then the Brownian motions.
+
+        Raises UserError for an unknown scale or key, an override that does not parse, a rule
+        that matches nothing, or a pattern ``only`` that selects no run.
+        """
+        if scale not in SCALES:
+            raise UserError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
+        runs: list[Run] = []
+        for arm in self._arms(scale):
+            for layers, point in self._points(scale, arm):
+                settings, execution, cost = self._settings(layers, point, scale, overrides)
+                common = (settings, execution, cost)
+                runs += [Run(self.name, scale, arm, point, seed, *common) for seed in seeds]
+                brownian = self.header.brownian
+                if brownian and arm in brownian.arms:
+                    present = addresses(settings.model)
+                    for pattern in brownian.match:
+                        check_pattern(pattern, present, optional=False)
+                    # Brownian motion draws its own seeds: one run serves all of the arm's.
+                    runs.append(Run(self.name, scale, arm, point, 0, *common, "brownian", brownian))
+        if only is not None:
+            chosen = [run for run in runs if fnmatch.fnmatch(run.label, only)]
+            if not chosen:
+                raise UserError(
+                    f"--only {only!r} selects no run; labels look like {runs[0].label!r}"
+                )
+            runs = chosen
+        return runs
+
+    def _arms(self, scale: str) -> list[str]:
+        return list(self.body.get("arms") or {"base": {}})
+
+    def _points(self, scale: str, arm: str):
+        """The layers of settings of one arm and every point of its grid."""
+        body = dict(self.body)
+        arms = body.pop("arms", None) or {"base": {}}
+        scales = body.pop("scales", None) or {}
+        source = str(self.path)
+        layers = [
+            *_expand(body, scale, source),
+            *_expand(scales.get(scale) or {}, scale, f"{source}: scales.{scale}"),
+            *_expand(arms[arm] or {}, scale, f"{source}: arms.{arm}"),
+        ]
+        grid: dict[str, Any] = {}
+        for layer, where in layers:
+            for axis, values in (layer.get("grid") or {}).items():
+                if not isinstance(values, list) or not values:
+                    raise UserError(f"{where}: grid.{axis} must be a list of values")
+                grid[axis] = values
+        for values in itertools.product(*grid.values()):
+            yield layers, dict(zip(grid, values, strict=True))
+
+    def _settings(self, layers, point, scale, overrides) -> tuple[Settings, Execution, Cost]:
+        names = {"scale": scale, **point}
+        merged: dict[str, Any] = {}
+        rules: list[Any] = []
+        for layer, where in layers:
+            layer = _substitute(layer, names, where)
+            layer_rules = layer.pop("rules", None) or []
+            if not isinstance(layer_rules, list):
+                raise UserError(f"{where}: rules must be a list")
+            rules += layer_rules
+            for name in ("use", "grid"):
+                layer.pop(name, None)
+            merged = _merge(merged, layer)
+        source = str(self.path)
+        for override in overrides:
+            merged = _merge(merged, _parse_override(override))
+            source = f"{self.path} with --set {override}"
+        execution = validate(Execution, merged.pop("execution", {}), f"{source}: execution")
+        cost = validate(Cost, merged.pop("cost", {}), f"{source}: cost")
+        settings = validate(Settings, {**merged, "rules": rules}, source)
+        return settings, execution, cost
+
+
+def load(path: Path) -> Experiment:
+    """Read ``experiments/<name>/config.yaml``; the experiment is named by its directory."""
+    body = read_yaml(path)
+    header = {key: body.pop(key) for key in Header.model_fields if key in body}
+    experiment = Experiment(
+        path.resolve().parent.name, path, validate(Header, header, str(path)), body
+    )
+    _check_keys(body, (*_LAYER, "scales", *Header.model_fields), str(path))
+    for group, allowed in (("arms", _LAYER[:-1]), ("scales", _LAYER[:-1])):
+        layers = body.get(group) or {}
+        if not isinstance(layers, dict):
+            raise UserError(f"{path}: {group} must map names to settings")
+        for name, layer in layers.items():
+            _check_keys(layer or {}, allowed, f"{path}: {group}.{name}")
+            if group == "scales" and name not in SCALES:
+                raise UserError(f"{path}: unknown scale {name!r}; use {', '.join(SCALES)}")
+    if header := experiment.header.brownian:
+        for arm in header.arms:
+            if arm not in (body.get("arms") or {}):
+                raise UserError(f"{path}: brownian.arms names {arm!r}, which is no arm")
+    return experiment
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping; UserError where the file is missing, broken or something else."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark else ""
+        raise UserError(
+            f"{path}{line}: not valid YAML: {getattr(error, 'problem', error)}"
+        ) from None
+    if not isinstance(data, dict):
+        raise UserError(f"{path}: expected a mapping of settings, found {type(data).__name__}")
+    return data
+
+
+def _expand(layer: dict[str, Any], scale: str, where: str):
+    """``layer`` behind the presets that it uses, each with the name of its source."""
+    for name in layer.get("use") or []:
+        name = name.replace("$scale", scale)
+        path = PRESETS / f"{name}.yaml"
+        if not path.exists():
+            known = sorted(
+                str(p.relative_to(PRESETS).with_suffix("")) for p in PRESETS.rglob("*.yaml")
+            )
+            raise UserError(f"{where}: use: no preset {name!r}; there are {', '.join(known)}")
+        preset = read_yaml(path)
+        _check_keys(preset, _LAYER[:-1], str(path))
+        yield from _expand(preset, scale, str(path))
+    yield layer, where
+
+
+def _check_keys(layer: Any, allowed: tuple[str, ...], where: str) -> None:
+    if not isinstance(layer, dict):
+        raise UserError(f"{where}: expected a mapping of settings, found {layer!r}")
+    for key in layer:
+        if key not in allowed:
+            near = difflib.get_close_matches(str(key), allowed, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(allowed)}"
+            raise UserError(f"{where}: unknown key {key}; {hint}")
+
+
+def _substitute(data: Any, names: dict[str, Any], where: str) -> Any:
+    """Replace ``$axis`` by the value of the grid point, keeping its type."""
+    if isinstance(data, dict):
+        return {key: _substitute(value, names, where) for key, value in data.items()}
+    if isinstance(data, list):
+        return [_substitute(value, names, where) for value in data]
+    if isinstance(data, str) and "$" in data:
+        for name in re.findall(r"\$(\w+)", data):
+            if name not in names:
+                raise UserError(f"{where}: ${name} is no grid axis; there are {', '.join(names)}")
+        if re.fullmatch(r"\$\w+", data):
+            return names[data[1:]]
+        return re.sub(r"\$(\w+)", lambda match: str(names[match[1]]), data)
+    return data
+
+
+def _merge(base: dict[str, Any], layer: dict[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in layer.items():
+        both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        merged[key] = _merge(merged[key], value) if both else value
+    return merged
+
+
+def _parse_override(text: str) -> dict[str, Any]:
+    path, equals, value = text.partition("=")
+    if not equals or not path.strip():
+        raise UserError(f"--set {text!r}: write it as key=value, e.g. train.steps=200")
+    keys = path.strip().split(".")
+    if keys[0] == "rules":
+        raise UserError(f"--set {text!r}: rules are a list; change them in the YAML")
+    try:
+        data: Any = yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"--set {text!r}: {value!r} is not a valid value") from None
+    for key in reversed(keys):
+        data = {key: data}
+    return data

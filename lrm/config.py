@@ -1,0 +1,295 @@
+"""Typed, frozen and strict settings of one run.
+
+Every default of the suite stands here. Composition of YAML files, arms and grids lives in
+``lrm.compose``; this module only says what a complete and valid run looks like.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lrm.errors import UserError
+
+
+class Strict(BaseModel):
+    """Frozen, no unknown keys, no silent conversion of types."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ModelConfig(Strict):
+    """Shape of a Falcon-H1 hybrid, in the names of transformers' ``FalconH1Config``.
+
+    Forward multipliers are not part of the shape: they belong to addresses and are set by
+    rules (``lrm.rules``). The defaults are Falcon-H1-0.5B.
+    """
+
+    mixer: Literal["both", "attention", "ssm"] = "both"
+    vocab_size: int = Field(32784, ge=2)
+    hidden_size: int = Field(1024, ge=1)
+    intermediate_size: int = Field(2048, ge=1)
+    num_hidden_layers: int = Field(36, ge=1)
+    num_attention_heads: int = Field(8, ge=1)
+    num_key_value_heads: int = Field(2, ge=1)
+    head_dim: int = Field(64, ge=2)
+    mamba_d_ssm: int = Field(1536, ge=1)
+    mamba_n_heads: int = Field(24, ge=1)
+    mamba_d_state: int = Field(128, ge=1)
+    mamba_n_groups: int = Field(1, ge=1)
+    mamba_d_conv: int = Field(4, ge=1)
+    mamba_chunk_size: int = Field(128, ge=1)
+    mamba_rms_norm: bool = False
+    mamba_norm_before_gate: bool = False
+    rope_theta: float = Field(1.0e11, gt=0)
+    rms_norm_eps: float = Field(1.0e-5, ge=0)
+    # Root mean square of the initial matrices; "fan_in" means columns ** -0.5.
+    initializer_range: float | Literal["fan_in"] = 0.02
+
+    @property
+    def mamba_d_head(self) -> int:
+        """Channels of one Mamba2 head."""
+        return self.mamba_d_ssm // self.mamba_n_heads
+
+    @model_validator(mode="after")
+    def _shape_is_possible(self) -> ModelConfig:
+        def divides(small: str, large: str) -> None:
+            if getattr(self, large) % getattr(self, small):
+                raise ValueError(
+                    f"{small} = {getattr(self, small)} must divide {large} = {getattr(self, large)}"
+                )
+
+        if self.mixer != "ssm":
+            divides("num_key_value_heads", "num_attention_heads")
+            if self.head_dim % 2:
+                raise ValueError(f"head_dim = {self.head_dim} must be even for rotary embeddings")
+        if self.mixer != "attention":
+            divides("mamba_n_heads", "mamba_d_ssm")
+            divides("mamba_n_groups", "mamba_n_heads")
+        return self
+
+
+class DataConfig(Strict):
+    """Where the tokens come from.
+
+    ``source``: ``stdlib`` is the running Python's own standard library, ``folder`` the text
+    files below ``path``, ``synthetic`` a seeded Markov chain for tests, ``huggingface`` a data
+    set by name.
+    """
+
+    source: Literal["stdlib", "folder", "synthetic", "huggingface"] = "stdlib"
+    path: str | None = None
+    pattern: str = "**/*.txt"
+    validation_fraction: float = Field(0.05, gt=0, lt=1)
+    # Only the synthetic corpus uses these two.
+    synthetic_documents: int = Field(200, ge=2)
+    synthetic_seed: int = 0
+    # Only a Hugging Face data set uses these.
+    subset: str | None = None
+    split: str = "train"
+    text_field: str = "text"
+    # A trained tokenizer.json to use in place of one trained on the corpus.
+    tokenizer: str | None = None
+
+    @model_validator(mode="after")
+    def _source_is_complete(self) -> DataConfig:
+        if self.source in ("folder", "huggingface") and not self.path:
+            raise ValueError(f"source = {self.source} needs data.path")
+        return self
+
+
+class TrainConfig(Strict):
+    """Length and batch of one run; clipping and z-loss."""
+
+    steps: int = Field(1000, ge=1)
+    batch_size: int = Field(16, ge=1)  # sequences a step
+    sequence_length: int = Field(128, ge=2)
+    # Global L2 norm of all gradients but those of multipliers (section 4.3); 0 turns it off.
+    clip_norm: float = Field(1.0, ge=0)
+    clip_includes_multipliers: bool = False
+    z_loss: float = Field(1.0e-4, ge=0)
+    # "forward": the reparametrized forward with autograd. "optimizer": the model runs on the
+    # effective weights and the optimizer applies the gradient relations (4).
+    multiplier_implementation: Literal["forward", "optimizer"] = "forward"
+    validation_sequences: int = Field(256, ge=1)
+    validation_every: int = Field(0, ge=0)  # 0: only at the end of each stage
+
+
+class OptimizerConfig(Strict):
+    """Base optimizer; weight decay is decoupled and multiplied by the raw LR (torch's AdamW)."""
+
+    name: Literal["adamw"] = "adamw"
+    lr: float = Field(1.0e-3, gt=0)
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    eps: float = Field(1.0e-8, ge=0)
+
+
+class ScheduleConfig(Strict):
+    """Linear warmup, constant stage, exponential decay to ``1 / decay_factor`` of the peak."""
+
+    warmup_steps: int = Field(0, ge=0)
+    decay_steps: int = Field(0, ge=0)
+    decay_factor: float = Field(8.0, ge=1)
+
+
+class ProbeConfig(Strict):
+    """When norms are measured (in steps), and on how many fixed sequences."""
+
+    every: int = Field(50, ge=1)
+    vectors_every: int = Field(500, ge=1)
+    sequences: int = Field(4, ge=1)
+
+
+class MultiplierRule(Strict):
+    """Learnable multipliers of one address; unset fields come from earlier rules or defaults."""
+
+    kind: Literal["none", "scalar", "row", "column", "row_column"] | None = None
+    parametrization: Literal["direct", "log"] | None = None
+    lr: float | None = Field(None, ge=0)
+    weight_decay: float | None = Field(None, ge=0)
+    init: float | None = Field(None, gt=0)
+
+
+class MultiplierDefaults(Strict):
+    """What a multiplier gets where its rule says nothing."""
+
+    parametrization: Literal["direct", "log"] = "direct"
+    lr: float = Field(1.0e-2, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    init: float = Field(1.0, gt=0)
+
+
+class WidthExponent(Strict):
+    """Powers of ``hidden_size / base_width`` that multiply the named quantity."""
+
+    lr: float | None = None
+    weight_decay: float | None = None
+    forward: float | None = None
+    init: float | None = None
+
+
+class Rule(Strict):
+    """One entry of the ordered list; the last match wins, field by field."""
+
+    match: str
+    # A rule of a preset may speak of addresses that this model does not have.
+    optional: bool = False
+    lr: float | None = Field(None, ge=0)
+    lr_scale: float | None = Field(None, gt=0)
+    weight_decay: float | None = Field(None, ge=0)
+    wd_scale: float | None = Field(None, ge=0)
+    # S of the paper: LR times S, weight decay over S, so that their product stays.
+    relative_scale: float | None = Field(None, gt=0)
+    # With relative_scale: start at S times the values and divide the output by S, which
+    # reproduces S = 1 step by step for a scale-free optimizer.
+    compensate: bool | None = None
+    forward: float | None = Field(None, gt=0)
+    forward_scale: float | None = Field(None, gt=0)
+    init_scale: float | None = Field(None, ge=0)
+    width_exponent: WidthExponent | None = None
+    weight: Literal["frozen", "scalar", "vector"] | None = None
+    multiplier: MultiplierRule | None = None
+
+
+class Settings(Strict):
+    """Everything that changes the mathematics of one run, but its seed and corpus."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    probes: ProbeConfig = ProbeConfig()
+    multipliers: MultiplierDefaults = MultiplierDefaults()
+    base_width: int = Field(1024, ge=1)
+    rules: tuple[Rule, ...] = ()
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Settings:
+        ramp = self.schedule.warmup_steps + self.schedule.decay_steps
+        if ramp > self.train.steps:
+            raise ValueError(
+                f"schedule.warmup_steps + schedule.decay_steps = {ramp} exceed "
+                f"train.steps = {self.train.steps}"
+            )
+        return self
+
+
+class Execution(Strict):
+    """What changes how a run is computed, not what; recorded, and kept on resume."""
+
+    threads: int = Field(1, ge=1)
+    # "auto": bfloat16 where the processor multiplies it natively, else float32.
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = "auto"
+    checkpoint_every: int = Field(200, ge=1)
+
+
+def validate(cls: type[Strict], data: Any, source: str) -> Any:
+    """Build ``cls`` from plain YAML data.
+
+    Raises UserError with one line that names ``source``, the key and the remedy.
+    """
+    try:
+        return cls.model_validate(_tuples(data))
+    except ValidationError as error:
+        raise UserError(_one_line(cls, error, source)) from None
+
+
+def _tuples(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _tuples(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return tuple(_tuples(value) for value in data)
+    return data
+
+
+def _one_line(cls: type[Strict], error: ValidationError, source: str) -> str:
+    # Unions report each alternative; the deepest location speaks of what the user wrote.
+    first = max(error.errors(), key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
+    where = ".".join(str(part) for part in first["loc"]) or "the settings"
+    value = first.get("input")
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(first["loc"][-1]), _keys(cls, first["loc"][:-1]), 1)
+        return f"{source}: unknown key {where}" + (
+            f"; did you mean {near[0]}?" if near else "; remove it"
+        )
+    if first["type"] == "missing":
+        return f"{source}: {where} is missing; add it"
+    message = first["msg"].removeprefix("Value error, ")
+    if isinstance(value, str) and _is_number(value):
+        message = f"{value!r} is text, not a number; write {_yaml_float(value)}"
+    elif isinstance(value, (str, int, float, bool)):
+        message = f"{message} (it is {value!r})"
+    return f"{source}: {where}: {message}"
+
+
+def _keys(cls: type[Strict], path: tuple) -> list[str]:
+    for part in path:
+        field = cls.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:
+            continue
+        for option in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(option, type) and issubclass(option, BaseModel):
+                cls = option
+    return list(cls.model_fields)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _yaml_float(text: str) -> str:
+    mantissa, mark, exponent = text.lower().partition("e")
+    if mark and "." not in mantissa:
+        mantissa += ".0"
+    sign = "" if not mark or exponent[:1] in "+-" else "+"
+    return mantissa + mark + sign + exponent

@@ -1,0 +1,95 @@
+"""Batches as a pure function of the step, and the fixed sequences of validation."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from lrm.errors import UserError
+
+
+class Batches:
+    """Shuffled windows of a token stream; any step can be asked for, in any order.
+
+    Window ``w`` is ``tokens[w * L : w * L + L + 1]`` with ``L = sequence_length``: inputs and
+    targets come from the same row, shifted by one, and every token is a target at most once an
+    epoch. Sample ``i = step * batch_size + row`` is entry ``i % windows`` of the permutation of
+    epoch ``i // windows``, so a batch may cross from one epoch into the next.
+    """
+
+    def __init__(
+        self, tokens: np.ndarray, batch_size: int, sequence_length: int, seed: int
+    ) -> None:
+        """``tokens`` is one-dimensional, of any integer type.
+
+        Raises UserError if it holds no full window of ``sequence_length + 1`` tokens.
+        """
+        self.windows = (len(tokens) - 1) // sequence_length
+        if self.windows < 1:
+            raise UserError(
+                f"the training split has {len(tokens)} tokens, less than one window of "
+                f"{sequence_length + 1}; lower train.sequence_length or add documents"
+            )
+        self._tokens = tokens
+        self._batch_size = batch_size
+        self._sequence_length = sequence_length
+        self._seed = seed
+        self._epoch = -1
+        self._order = np.empty(0, np.int64)
+
+    def batch(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
+        """Tokens of one step, int64, of shape ``(batch_size // world, sequence_length + 1)``.
+
+        With ``world > 1``, the rows of ``rank``: stacked by rank they are the batch of
+        ``world = 1``. Raises UserError if ``world`` does not divide the batch.
+        """
+        if self._batch_size % world:
+            raise UserError(
+                f"train.batch_size = {self._batch_size} cannot be split over {world} processes; "
+                f"make it a multiple of {world}"
+            )
+        rows = self._batch_size // world
+        first = step * self._batch_size + rank * rows
+        windows = self._windows_of(np.arange(first, first + rows))
+        return _gather(self._tokens, windows * self._sequence_length, self._sequence_length)
+
+    def _windows_of(self, samples: np.ndarray) -> np.ndarray:
+        epochs, positions = np.divmod(samples, self.windows)
+        chosen = np.empty_like(samples)
+        for epoch in np.unique(epochs):
+            here = epochs == epoch
+            chosen[here] = self._permutation(int(epoch))[positions[here]]
+        return chosen
+
+    def _permutation(self, epoch: int) -> np.ndarray:
+        if epoch != self._epoch:
+            key = hashlib.sha256(f"{self._seed} {epoch}".encode()).digest()[:16]
+            # numpy keeps the raw stream of a bit generator across its versions, but not what
+            # Generator.permutation makes of it.
+            draws = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(self.windows)
+            self._order = np.argsort(draws, kind="stable")
+            self._epoch = epoch
+        return self._order
+
+
+def fixed_sequences(tokens: np.ndarray, count: int, sequence_length: int) -> np.ndarray:
+    """Evenly spaced windows, int64, of shape ``(count, sequence_length + 1)``.
+
+    They depend on nothing but the arguments, and no token is a target twice. Raises UserError
+    if ``tokens`` is too short for that.
+    """
+    needed = count * sequence_length + 1
+    if len(tokens) < needed:
+        raise UserError(
+            f"the validation split has {len(tokens)} tokens, but {count} sequences of "
+            f"{sequence_length} need {needed}; lower train.validation_sequences or "
+            f"train.sequence_length, or raise data.validation_fraction"
+        )
+    last = len(tokens) - sequence_length - 1
+    starts = np.arange(count) * last // max(count - 1, 1)
+    return _gather(tokens, starts, sequence_length)
+
+
+def _gather(tokens: np.ndarray, starts: np.ndarray, sequence_length: int) -> np.ndarray:
+    return tokens[starts[:, None] + np.arange(sequence_length + 1)].astype(np.int64)

@@ -1,0 +1,123 @@
+"""Falcon-H1: layers with attention and Mamba2 side by side, then a gated MLP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor, nn
+
+from lrm.config import ModelConfig
+from lrm.errors import UserError
+from lrm.model import kernels
+from lrm.model.attention import Attention
+from lrm.model.mamba2 import Mamba2
+from lrm.model.mlp import MLP
+from lrm.model.norm import RMSNorm
+from lrm.model.taps import Taps, keep
+from lrm.model.tensors import KINDS, addresses
+
+# A mixer is built from (config, layer, factors), maps (u, taps) to its output, and lives under
+# the name that transformers gives it. ``ModelConfig.mixer`` chooses.
+MIXERS: dict[str, dict[str, type[nn.Module]]] = {
+    "both": {"mamba": Mamba2, "self_attn": Attention},
+    "attention": {"self_attn": Attention},
+    "ssm": {"mamba": Mamba2},
+}
+SCALABLE = ("matrix", "embedding")
+
+
+class FalconH1(nn.Module):
+    """The hybrid language model, with the parameter names of ``FalconH1ForCausalLM``.
+
+    Weights are read as attributes at every call, so parametrizations may be registered on any
+    of them. Values are torch's defaults until ``lrm.model.init.initialize`` sets them.
+
+    ``forward_multipliers`` maps address keys (``attention.k@1``, ``projector``) to fixed
+    factors of the output of that tensor's linear map. Raises UserError for a key that names no
+    matrix or embedding of this model.
+    """
+
+    def __init__(
+        self, config: ModelConfig, forward_multipliers: Mapping[str, float] | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.forward_multipliers = _checked(config, forward_multipliers or {})
+        self.model = nn.Module()
+        self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.model.layers = nn.ModuleList(
+            Layer(config, layer, self.forward_multipliers)
+            for layer in range(config.num_hidden_layers)
+        )
+        self.model.final_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+    def forward(self, tokens: Tensor, taps: Taps = None) -> Tensor:
+        """Logits (batch, length, vocabulary) of tokens (batch, length), int64.
+
+        A dict passed as ``taps`` receives every activation, after forward multipliers and
+        detached, under the key of the tensor that produced it: ``attention.k`` before the
+        rotation, ``ssm.*`` right behind ``in_proj``, ``ssm.conv`` behind the SiLU,
+        ``projector`` for the logits; and ``residual@l`` for the stream after layer l.
+        """
+        return self.logits(self.hidden(tokens, taps), taps)
+
+    def hidden(self, tokens: Tensor, taps: Taps = None) -> Tensor:
+        """Final normalised states (batch, length, d) of tokens (batch, length)."""
+        factor = self.forward_multipliers.get("embedding", 1.0)
+        stream = kernels.embedding(tokens, self.model.embed_tokens.weight, factor)
+        keep(taps, None, {"embedding": stream})
+        for layer in self.model.layers:
+            stream = layer(stream, taps)
+        hidden = self.model.final_layernorm(stream)
+        keep(taps, None, {"norm.final": hidden})
+        return hidden
+
+    def logits(self, hidden: Tensor, taps: Taps = None) -> Tensor:
+        """Projector's output (..., vocabulary) for the final states (..., d)."""
+        factor = self.forward_multipliers.get("projector", 1.0)
+        logits = kernels.linear(hidden, self.lm_head.weight, factor)
+        keep(taps, None, {"projector": logits})
+        return logits
+
+
+class Layer(nn.Module):
+    """``h += sum of mixer(norm(h))``, then ``h += mlp(norm(h))``."""
+
+    def __init__(self, config: ModelConfig, layer: int, factors: Mapping[str, float]) -> None:
+        super().__init__()
+        self.layer = layer
+        self.mixers = tuple(MIXERS[config.mixer])
+        for name, mixer in MIXERS[config.mixer].items():
+            self.add_module(name, mixer(config, layer, factors))
+        self.feed_forward = MLP(config, layer, factors)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.pre_ff_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+
+    def forward(self, stream: Tensor, taps: Taps = None) -> Tensor:
+        """Map the residual stream (batch, length, d) to that after this layer."""
+        u = kernels.to_compute(self.input_layernorm(stream))
+        mixed = sum(getattr(self, name)(u, taps) for name in self.mixers)
+        stream = stream + mixed
+        v = kernels.to_compute(self.pre_ff_layernorm(stream))
+        stream = stream + self.feed_forward(v, taps)
+        keep(taps, self.layer, {"norm.mixer": u, "norm.mlp": v, "residual": stream})
+        return stream
+
+
+def _checked(config: ModelConfig, factors: Mapping[str, float]) -> dict[str, float]:
+    scalable = {a.key: a for a in addresses(config) if a.kind in SCALABLE}
+    for key in factors:
+        if key not in scalable:
+            name = key.partition("@")[0]
+            if KINDS.get(name, "matrix") not in SCALABLE:
+                raise UserError(
+                    f"forward multiplier {key!r}: {name} is no linear map; only matrices and "
+                    "the embedding take one"
+                )
+            have = ", ".join(dict.fromkeys(a.name for a in scalable.values()))
+            raise UserError(
+                f"forward multiplier {key!r} names no tensor of this model of "
+                f"{config.num_hidden_layers} layers; write name or name@layer of {have}"
+            )
+    return {key: float(factor) for key, factor in factors.items() if factor != 1}

@@ -1,0 +1,282 @@
+"""The door to kernels: every costly operation of the model passes through here.
+
+Plain torch throughout. The functions run under autocast, in half precision, float32 and
+float64; statistics, decays and exponents are never kept in half precision, and float64 is
+never rounded. Operations with a hand-written backward (norm, rotation, convolution) can be
+differentiated once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def upcast(x: Tensor) -> Tensor:
+    """``x`` in float32 if it is in half precision, else ``x`` itself."""
+    return x.float() if x.dtype in HALF else x
+
+
+def to_compute(x: Tensor) -> Tensor:
+    """``x`` in the dtype in which autocast multiplies matrices.
+
+    Several projections read one activation; casting it here makes one cast of many.
+    """
+    kind = x.device.type
+    if x.dtype == torch.float32 and torch.is_autocast_enabled(kind):
+        return x.to(torch.get_autocast_dtype(kind))
+    return x
+
+
+def linear(x: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
+    """``factor * x @ weight.T`` for x (..., columns) and weight (rows, columns).
+
+    The factor goes to the smallest of input, weight and output.
+    """
+    if factor == 1.0:
+        return F.linear(x, weight)
+    rows, columns = weight.shape
+    tokens = x.numel() // columns
+    if tokens * min(rows, columns) >= rows * columns:
+        return F.linear(x, weight * factor)
+    return F.linear(x * factor, weight) if columns <= rows else F.linear(x, weight) * factor
+
+
+def embedding(tokens: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
+    """``factor * weight[tokens]``: (batch, length) and (vocabulary, d) to (batch, length, d)."""
+    if factor == 1.0:
+        return F.embedding(tokens, weight)
+    if weight.shape[0] <= tokens.numel():
+        return F.embedding(tokens, weight * factor)
+    return F.embedding(tokens, weight) * factor
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """``weight * x / sqrt(mean(x**2) + eps)`` over the last dimension, in x's dtype."""
+    return _RMSNorm.apply(upcast(x), upcast(weight), eps).to(x.dtype)
+
+
+class _RMSNorm(torch.autograd.Function):
+    """A third faster than ``F.rms_norm`` on CPU, forward and backward together."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, eps: float) -> Tensor:
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        scale = norm.square_().div_(x.shape[-1]).add_(eps).rsqrt_()
+        ctx.save_for_backward(x, weight, scale)
+        return (x * scale).mul_(weight)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        x, weight, scale = ctx.saved_tensors
+        unit = x * scale
+        product = grad * unit
+        grad_weight = product.sum_to_size(weight.shape)
+        mean = product.mul_(weight).mean(-1, keepdim=True)
+        return (grad * weight).addcmul_(unit, mean, value=-1).mul_(scale), grad_weight, None
+
+
+def rope(x: Tensor, theta: float) -> Tensor:
+    """Rotary position embedding of x (batch, length, heads, head_dim), heads brought forward.
+
+    Entry i is paired with entry i + head_dim / 2, and position t turns the pair by
+    ``t * theta ** (-2 i / head_dim)``. Returns (batch, heads, length, head_dim), contiguous.
+    """
+    cos, sin = _rope_tables(x.shape[1], x.shape[3], theta, x.dtype, x.device)
+    return _Rope.apply(x, cos, sin)
+
+
+class _Rope(torch.autograd.Function):
+    """The backward of a rotation is the rotation back: half the passes of autograd's."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(cos, sin)
+        return _rotate(x.transpose(1, 2).contiguous(), cos, sin, 1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        return _rotate(grad, *ctx.saved_tensors, -1).transpose(1, 2), None, None
+
+
+def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
+    return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin, value=direction)
+
+
+@lru_cache(maxsize=16)
+def _rope_tables(
+    length: int, head_dim: int, theta: float, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    """Cosines, and sines whose first half is negated, (length, head_dim) each."""
+    exact = torch.float32 if dtype in HALF else dtype
+    # Tensors born in inference mode could not be saved for a later backward.
+    with torch.inference_mode(False):
+        power = torch.arange(0, head_dim, 2, dtype=exact, device=device) / head_dim
+        angle = torch.arange(length, dtype=exact, device=device)[:, None] * (1.0 / theta**power)
+        cos, sin = angle.cos(), angle.sin()
+        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """Causal softmax attention with grouped queries.
+
+    q (batch, heads, length, head_dim); k, v (batch, kv_heads, length, head_dim), where
+    kv_heads divides heads. Returns q's shape.
+    """
+    if q.is_cuda:
+        return F.scaled_dot_product_attention(
+            q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape[1] != q.shape[1]
+        )
+    batch, heads, length, width = q.shape
+    kv_heads = k.shape[1]
+    group = heads // kv_heads
+    # The queries of one group share their keys: one product with group * length rows. Matrix
+    # products, because the bf16 backward of torch's fused CPU attention is 7 times slower.
+    with torch.autocast(q.device.type, enabled=False):
+        q = q.reshape(batch * kv_heads, group * length, width)
+        k = k.reshape(batch * kv_heads, length, width)
+        v = v.reshape(batch * kv_heads, length, width)
+        mask = _causal_mask(length, 0, q.dtype, q.device, group)
+        scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=scale)
+        return torch.bmm(scores.softmax(-1), v).view(batch, heads, length, width)
+
+
+@lru_cache(maxsize=16)
+def _causal_mask(
+    length: int, diagonal: int, dtype: torch.dtype, device: torch.device, repeats: int = 1
+) -> Tensor:
+    """0 where ``column <= row + diagonal`` else -inf, (repeats * length, length)."""
+    with torch.inference_mode(False):
+        mask = torch.full((length, length), float("-inf"), dtype=dtype, device=device)
+        return mask.triu_(diagonal + 1).repeat(repeats, 1)
+
+
+def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Depthwise causal convolution over the length, then SiLU.
+
+    ``silu(bias + sum_k weight[:, 0, k] * x[t - (kernel - 1) + k])`` for x (batch, length,
+    channels), weight (channels, 1, kernel) and bias (channels,); x is zero before the start.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        return F.silu(_CausalConv.apply(x, weight.squeeze(1).to(x.dtype), bias.to(x.dtype)))
+
+
+class _CausalConv(torch.autograd.Function):
+    """Channels stay last in memory, and the weight's gradient is taken tap by tap.
+
+    Three times faster on CPU than ``F.conv1d``, most of whose time is the weight's gradient.
+    """
+
+    @staticmethod
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        padded = F.pad(x, (0, 0, weight.shape[1] - 1, 0))
+        ctx.save_for_backward(padded, weight)
+        return _correlate(padded, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        padded, weight = ctx.saved_tensors
+        kernel, length = weight.shape[1], grad.shape[1]
+        grad_x = _correlate(F.pad(grad, (0, 0, 0, kernel - 1)), weight.flip(1), None)
+        taps = [(grad * padded[:, k : k + length]).sum((0, 1)) for k in range(kernel)]
+        return grad_x, torch.stack(taps, 1), grad.sum((0, 1))
+
+
+def _correlate(padded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # As an image of height one, (batch, length, channels) is already in channels-last order,
+    # for which the depthwise kernels of oneDNN are fast.
+    image = padded.transpose(1, 2).unsqueeze(2)
+    out = F.conv2d(image, weight[:, None, None], bias, groups=weight.shape[0])
+    return out.squeeze(2).transpose(1, 2)
+
+
+def ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk: int, D: Tensor | None = None
+) -> Tensor:
+    """State space duality (Mamba2) as chunked matrix products.
+
+    For every head, with state S of shape (p, n),
+
+        S_t = exp(A dt_t) S_{t-1} + dt_t x_t B_t^T        y_t = S_t C_t + D x_t
+
+    x (batch, length, heads, p); dt (batch, length, heads), after softplus; A (heads,),
+    negative; B, C (batch, length, groups, n), where groups divides heads; D (heads,) or None.
+    Returns (batch, length, heads, p) in x's dtype. ``chunk`` bounds the chunk and changes the
+    result by rounding only.
+    """
+    with torch.autocast(x.device.type, enabled=False):
+        return _ssd(x, upcast(dt), upcast(A), B, C, _chunk(x, chunk), D)
+
+
+def _chunk(x: Tensor, chunk: int) -> int:
+    """The chunk that is used: on CPU small ones are faster, as measured at 128 to 2048."""
+    length = x.shape[1]
+    if x.is_cuda:
+        return min(chunk, length)
+    fast = 16
+    while fast * fast < 2 * length:
+        fast *= 2
+    return min(chunk, length, fast)
+
+
+def _ssd(
+    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, size: int, D: Tensor | None
+) -> Tensor:
+    batch, length, heads, width = x.shape
+    groups, state = B.shape[2:]
+    share = heads // groups
+    pad = -length % size
+    if pad:
+        # A step with dt = 0 and x = 0 leaves the state as it is.
+        x, B, C = (F.pad(t, (0, 0, 0, 0, 0, pad)) for t in (x, B, C))
+        dt = F.pad(dt, (0, 0, 0, pad))
+    chunks = (length + pad) // size
+
+    # From here on b: batch, h: heads, g: groups, r: heads of a group, c: chunk, i and j:
+    # positions inside a chunk; heads come first, so that products need no further copies.
+    x = x.transpose(1, 2).reshape(batch * heads * chunks, size, width)
+    B, C = (t.transpose(1, 2).reshape(batch, groups, chunks, size, state) for t in (B, C))
+    dt = dt.transpose(1, 2).reshape(batch, heads, chunks, size)
+    total = (dt * A[:, None, None]).cumsum(-1)
+    # exp(total_i - source_j) is the decay from j to i times dt_j. Its exponent never exceeds
+    # log dt_j, and the product with dt costs no pass over a large tensor.
+    source = total - dt.clamp_min(torch.finfo(dt.dtype).tiny).log()
+
+    decay = _decay(total, source, 0).view(batch, groups, share, chunks, size, size)
+    scores = upcast(C @ B.transpose(-1, -2)).unsqueeze(2)
+    if D is None:
+        mixing = scores * decay
+    else:
+        eye = torch.eye(size, dtype=decay.dtype, device=x.device)
+        skip = (D.to(decay.dtype)[:, None, None] * eye).view(groups, share, 1, size, size)
+        mixing = torch.addcmul(skip, scores, decay)
+    y = torch.bmm(mixing.to(x.dtype).view(-1, size, size), x)
+
+    if chunks > 1:
+        per_head = (batch, groups, share, chunks, size, 1)
+        last = total[..., -1:]
+        into = (last - source).exp().to(x.dtype).view(per_head)
+        out_of = total.exp().to(x.dtype).view(per_head)
+        added = torch.bmm((B.unsqueeze(2) * into).view(-1, size, state).transpose(1, 2), x)
+        ends = last.squeeze(-1).cumsum(-1)
+        carry = _decay(ends - last.squeeze(-1), ends, -1).to(x.dtype)
+        added = added.view(batch * heads, chunks, state * width)
+        states = torch.bmm(carry.view(-1, chunks, chunks), added).view(-1, state, width)
+        y.baddbmm_((C.unsqueeze(2) * out_of).view(-1, size, state), states)
+    y = y.view(batch, heads, chunks * size, width).transpose(1, 2)
+    return y[:, :length] if pad else y
+
+
+def _decay(target: Tensor, source: Tensor, diagonal: int) -> Tensor:
+    """``exp(target_i - source_j)`` where ``j <= i + diagonal``, else 0, without overflow."""
+    mask = _causal_mask(target.shape[-1], diagonal, target.dtype, target.device)
+    return (target.unsqueeze(-1) - source.unsqueeze(-2)).add_(mask).exp_()

@@ -1,0 +1,151 @@
+"""What is measured while training: pure functions that the loop calls at stated steps.
+
+Norms are root mean squares, ‖W‖ = sqrt(mean of squared entries); an activation's norm is the
+mean over tokens of the per-token root mean square. Results are nested dictionaries
+``{stat: {address: value}}``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from lrm.multipliers import Multipliers
+from lrm.rules import TensorPlan
+
+Scalars = dict[str, dict[str, float]]
+Vectors = dict[str, dict[str, list[float]]]
+
+
+def rms(tensor: Tensor) -> Tensor:
+    """Root mean square of all entries, float32 or wider."""
+    return _wide(tensor).square().mean().sqrt()
+
+
+def token_rms(activation: Tensor) -> Tensor:
+    """Mean over tokens of the root mean square over the last axis."""
+    return _wide(activation).square().mean(-1).sqrt().mean()
+
+
+def row_norms(weight: Tensor) -> Tensor:
+    """Root mean square of each row, shape (rows,)."""
+    return _wide(weight).flatten(1).square().mean(1).sqrt()
+
+
+def column_norms(weight: Tensor) -> Tensor:
+    """Root mean square of each column of a matrix, shape (columns,)."""
+    return _wide(weight).square().mean(0).sqrt()
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    return tensor.detach().float() if tensor.dtype.itemsize < 4 else tensor.detach()
+
+
+class Views:
+    """The tensors behind every address: learnable W, effective W̄, gradients, multipliers."""
+
+    def __init__(self, model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipliers):
+        self.plans = list(plans)
+        self._multipliers = multipliers
+        self._parameters = dict(model.named_parameters())
+
+    def weight(self, plan: TensorPlan) -> Tensor:
+        """The tensor that the optimizer moves."""
+        name = plan.address.parameter
+        owner = self._multipliers.weights.get(name)
+        return _slice(self._parameters[name] if owner is None else owner, plan)
+
+    def gradient(self, plan: TensorPlan) -> Tensor | None:
+        """∂L/∂W of the tensor that the optimizer moves, after clipping; None if frozen."""
+        name = plan.address.parameter
+        owner = self._multipliers.weights.get(name)
+        gradient = (self._parameters[name] if owner is None else owner).grad
+        return None if gradient is None else _slice(gradient, plan)
+
+    def multipliers(self, plan: TensorPlan) -> dict[str, Tensor]:
+        """The values of s, r and c, whatever their parametrization."""
+        factors = self._multipliers.factors.get(plan.key)
+        return {} if factors is None else {k: v.detach() for k, v in factors.values().items()}
+
+    def effective(self, plan: TensorPlan) -> Tensor:
+        """W̄, without the fixed forward multiplier."""
+        factors = self._multipliers.factors.get(plan.key)
+        weight = self.weight(plan).detach()
+        return weight if factors is None else factors(weight).detach()
+
+
+def _slice(tensor: Tensor, plan: TensorPlan) -> Tensor:
+    rows = plan.address.rows
+    return tensor if rows is None else tensor[rows[0] : rows[1]]
+
+
+@torch.no_grad()
+def tensor_norms(views: Views) -> Scalars:
+    """Norms of weights, effective weights, multipliers and gradients of every address."""
+    found: dict[str, dict[str, Tensor]] = {}
+
+    def put(stat: str, key: str, value: Tensor) -> None:
+        found.setdefault(stat, {})[key] = value
+
+    for plan in views.plans:
+        put("weight_norm", plan.key, rms(views.weight(plan)))
+        multipliers = views.multipliers(plan)
+        if multipliers:
+            put("effective_norm", plan.key, rms(views.effective(plan)))
+        for axis, value in multipliers.items():
+            put(f"{axis}_multiplier_norm", plan.key, rms(value))
+        gradient = views.gradient(plan)
+        if gradient is not None:
+            put("gradient_norm", plan.key, rms(gradient))
+    return _to_floats(found)
+
+
+@torch.no_grad()
+def activation_norms(model: nn.Module, tokens: Tensor) -> Scalars:
+    """Norms of all tapped activations on ``tokens`` (sequences, length).
+
+    Logits also centred per token (``centred_norm``): a shift common to the vocabulary does not
+    change the probabilities.
+    """
+    taps: dict[str, Tensor] = {}
+    model(tokens, taps=taps)
+    norms = {key: token_rms(activation) for key, activation in taps.items()}
+    logits = _wide(taps["projector"])
+    centred = token_rms(logits - logits.mean(-1, keepdim=True))
+    return _to_floats({"activation_norm": norms, "centred_norm": {"projector": centred}})
+
+
+@torch.no_grad()
+def vectors(views: Views) -> Vectors:
+    """Row and column norms of W and W̄, values of vector multipliers and of norm weights."""
+    found: Vectors = {}
+
+    def put(stat: str, key: str, value: Tensor) -> None:
+        found.setdefault(stat, {})[key] = value.tolist()
+
+    for plan in views.plans:
+        weight = views.weight(plan).detach()
+        multipliers = views.multipliers(plan)
+        if weight.dim() == 1:
+            put("values", plan.key, views.effective(plan))
+        else:
+            put("row_norms", plan.key, row_norms(weight))
+            if weight.dim() == 2:
+                put("column_norms", plan.key, column_norms(weight))
+            if multipliers:
+                effective = views.effective(plan)
+                put("effective_row_norms", plan.key, row_norms(effective))
+                if weight.dim() == 2:
+                    put("effective_column_norms", plan.key, column_norms(effective))
+        for axis, value in multipliers.items():
+            put(f"{axis}_multiplier", plan.key, value)
+    return found
+
+
+def _to_floats(found: dict[str, dict[str, Tensor]]) -> Scalars:
+    """One transfer for all values."""
+    flat = [value for values in found.values() for value in values.values()]
+    numbers = iter(torch.stack(flat).tolist())
+    return {stat: {key: next(numbers) for key in values} for stat, values in found.items()}

@@ -1,0 +1,74 @@
+"""Dimensionless products that decide what a run can show. No torch here.
+
+At a small scale the paper's constants mean nothing; these do:
+
+* ``lr_wd_t``: Σ_t η_t λ, how often the initial weights are forgotten; an equilibrium is judged
+  from 5 on, and where it also exceeds ``needed``, ln(‖W₀‖ / 0.3 ‖W‖eq);
+* ``travel``: Σ_t η_t, the farthest that Adam moves one multiplier;
+* ``step``: η over the initial value, one step at the constant stage relative to the multiplier.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from lrm.config import Settings
+from lrm.rules import TensorPlan
+from lrm.schedule import lr_factors
+
+
+def equilibrium_norm(lr: float, weight_decay: float) -> float:
+    """sqrt(η / 2λ): the leading order for Adam without schedule; infinite without decay.
+
+    A guide for tables. Measured norms are compared with Brownian motion under the schedule.
+    """
+    return math.sqrt(lr / (2 * weight_decay)) if weight_decay else math.inf
+
+
+def initial_norm(plan: TensorPlan, settings: Settings) -> float:
+    """Root mean square of a matrix at initialisation."""
+    spread = settings.model.initializer_range
+    if spread == "fan_in":
+        spread = plan.address.shape[-1] ** -0.5
+    return spread * plan.init_scale
+
+
+def products(plans: list[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
+    """One record for each decaying tensor and each multiplier."""
+    total = float(lr_factors(settings.schedule, settings.train.steps).sum())
+    found: list[dict[str, Any]] = []
+    for plan in plans:
+        if plan.trainable and plan.weight_decay and plan.lr:
+            start, target = (
+                initial_norm(plan, settings),
+                equilibrium_norm(plan.lr, plan.weight_decay),
+            )
+            found.append(
+                {
+                    "tensor": plan.key,
+                    "lr_wd_t": plan.lr * plan.weight_decay * total,
+                    "needed": max(0.0, math.log(start / (0.3 * target))) if start else 0.0,
+                    "initial_norm": start,
+                    "equilibrium_norm": target,
+                }
+            )
+        for factor in plan.factors:
+            found.append(
+                {
+                    "tensor": f"{plan.key}.{factor.axis}",
+                    "lr_wd_t": factor.lr * factor.weight_decay * total,
+                    "travel": factor.lr * total,
+                    "step": factor.lr / factor.init,
+                }
+            )
+        if plan.trainable and plan.address.kind == "norm" and not plan.weight_decay:
+            found.append(
+                {
+                    "tensor": plan.key,
+                    "lr_wd_t": 0.0,
+                    "travel": plan.lr * total,
+                    "step": plan.lr,
+                }
+            )
+    return found

@@ -1,0 +1,187 @@
+"""From the ordered list of rules to one plan per tensor. No torch here.
+
+Weight decay is decoupled and multiplied by the raw LR, as in torch's AdamW:
+``W <- W - lr * weight_decay * W``. By default matrices and the embedding decay; RMSNorm
+weights, conv1d, D, A_log, dt_bias and multipliers do not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from lrm.config import Rule, Settings
+from lrm.errors import UserError
+from lrm.model import tensors
+from lrm.model.tensors import Address
+
+AXES = {
+    "none": (),
+    "scalar": ("scalar",),
+    "row": ("row",),
+    "column": ("column",),
+    "row_column": ("row", "column"),
+}
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One learnable multiplier of a tensor: s, r or c of equations (2) and (3)."""
+
+    axis: str  # scalar, row or column
+    size: int
+    lr: float
+    weight_decay: float
+    init: float
+    parametrization: str = "direct"
+    in_clip_norm: bool = False
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """Everything that the rules say about one tensor."""
+
+    address: Address
+    forward: float
+    init_scale: float
+    trainable: bool
+    lr: float
+    weight_decay: float
+    factors: tuple[Factor, ...] = field(default=())
+
+    @property
+    def key(self) -> str:
+        """The address with its layer, e.g. ``mlp.up@3``."""
+        return self.address.key
+
+
+def resolve(settings: Settings) -> list[TensorPlan]:
+    """The plan of every tensor of the model, in forward order.
+
+    Raises UserError where a pattern matches nothing or asks for an impossible multiplier.
+    """
+    present = tensors.addresses(settings.model)
+    for rule in settings.rules:
+        tensors.check_pattern(rule.match, present, rule.optional)
+    return [_plan(address, settings) for address in present]
+
+
+def _plan(address: Address, settings: Settings) -> TensorPlan:
+    said: dict[str, Any] = {}
+    multiplier: dict[str, Any] = {}
+    exponents: dict[str, float] = {}
+    for rule in settings.rules:
+        if tensors.matches(rule.match, address):
+            said |= _given(rule)
+            multiplier |= _given(rule.multiplier)
+            exponents |= _given(rule.width_exponent)
+
+    optimizer = settings.optimizer
+    width = settings.model.hidden_size / settings.base_width
+    scale = said.get("relative_scale", 1.0)
+    compensation = scale if said.get("compensate") else 1.0
+    decayed = address.kind in tensors.DECAYED
+    plain_decay = optimizer.weight_decay if decayed else 0.0
+
+    def at_width(name: str) -> float:
+        return width ** exponents.get(name, 0.0)
+
+    lr = said.get("lr", optimizer.lr) * said.get("lr_scale", 1.0) * scale * at_width("lr")
+    decay = said.get("weight_decay", plain_decay) * said.get("wd_scale", 1.0) / scale
+    plan = {
+        "forward": said.get("forward", 1.0)
+        * said.get("forward_scale", 1.0)
+        / compensation
+        * at_width("forward"),
+        "init_scale": said.get("init_scale", 1.0) * compensation * at_width("init"),
+        "trainable": True,
+        "lr": lr,
+        "weight_decay": decay * at_width("weight_decay"),
+        "factors": _factors(address, multiplier, settings),
+    }
+    weight = said.get("weight")
+    if weight is not None and address.kind != "norm" and weight != "frozen":
+        raise UserError(
+            f"rule for {address.name!r}: weight = {weight} is only for norms; "
+            "write frozen, or use a multiplier"
+        )
+    if weight in ("frozen", "scalar"):
+        plan["trainable"] = False
+    if weight == "scalar":
+        # One learnable number times a frozen vector of ones; it stays a norm weight, and is
+        # therefore counted in the clipping norm like the vector that it stands for.
+        plan["factors"] = (Factor("scalar", 1, lr, decay, 1.0, in_clip_norm=True),)
+    return TensorPlan(address, **plan)
+
+
+def _given(rule: Any) -> dict[str, Any]:
+    """The fields that a rule states."""
+    if rule is None:
+        return {}
+    nested = {"match", "optional", "multiplier", "width_exponent"} if isinstance(rule, Rule) else {}
+    return {name: value for name, value in rule if value is not None and name not in nested}
+
+
+def _factors(address: Address, said: dict[str, Any], settings: Settings) -> tuple[Factor, ...]:
+    defaults = settings.multipliers
+    found = []
+    for axis in AXES[said.get("kind", "none")]:
+        if axis == "column" and len(address.shape) != 2:
+            raise UserError(
+                f"rule for {address.name!r}: a column multiplier needs a matrix, this tensor has "
+                f"shape {address.shape}; use scalar or row"
+            )
+        size = {"scalar": 1, "row": address.shape[0], "column": address.shape[-1]}[axis]
+        found.append(
+            Factor(
+                axis,
+                size,
+                lr=said.get("lr", defaults.lr),
+                weight_decay=said.get("weight_decay", defaults.weight_decay),
+                init=said.get("init", defaults.init),
+                parametrization=said.get("parametrization", defaults.parametrization),
+                in_clip_norm=settings.train.clip_includes_multipliers,
+            )
+        )
+    return tuple(found)
+
+
+def table(plans: list[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
+    """The expanded rules as records: one for every tensor and one for every multiplier.
+
+    ``lr_wd`` is the product of LR and weight decay, the speed of forgetting per step.
+    """
+    clipped = settings.train.clip_norm > 0
+    rows = []
+    for plan in plans:
+        rows.append(
+            {
+                "tensor": plan.key,
+                "multiplier": None,
+                "shape": list(plan.address.shape),
+                "forward": plan.forward,
+                "init": plan.init_scale,
+                "trainable": plan.trainable,
+                "lr": plan.lr if plan.trainable else 0.0,
+                "weight_decay": plan.weight_decay if plan.trainable else 0.0,
+                "lr_wd": plan.lr * plan.weight_decay if plan.trainable else 0.0,
+                "in_clip_norm": clipped and plan.trainable,
+            }
+        )
+        for factor in plan.factors:
+            rows.append(
+                {
+                    "tensor": plan.key,
+                    "multiplier": factor.axis
+                    + (" (log)" if factor.parametrization == "log" else ""),
+                    "shape": [factor.size],
+                    "forward": 1.0,
+                    "init": factor.init,
+                    "trainable": True,
+                    "lr": factor.lr,
+                    "weight_decay": factor.weight_decay,
+                    "lr_wd": factor.lr * factor.weight_decay,
+                    "in_clip_norm": clipped and factor.in_clip_norm,
+                }
+            )
+    return rows

@@ -1,0 +1,208 @@
+"""Many runs over several processes, with one live line for each and one for the whole.
+
+The parent never imports torch. Workers are separate programs, so that the allocator can be
+told before they start to keep its memory: fresh large buffers otherwise fault in page by page.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from lrm.compose import Run
+from lrm.cost import estimate
+from lrm.errors import UserError
+from lrm.worker import encode
+
+# glibc: keep freed memory (top pad, trim and mmap thresholds in bytes).
+_MALLOC = {
+    "MALLOC_TOP_PAD_": str(1 << 28),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+}
+
+
+def default_workers(threads: int) -> int:
+    """One worker a GPU, else one for every ``threads`` cores."""
+    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    return gpus or max(1, len(os.sched_getaffinity(0)) // threads)
+
+
+def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None:
+    """Train every run in its directory.
+
+    A run that fails does not stop the others. Raises UserError at the end if one had bad input
+    (the first one's line), RuntimeError if one crashed; KeyboardInterrupt stops the workers,
+    whose runs go on from their checkpoints next time.
+    """
+    if not jobs:
+        return
+    workers = max(1, min(workers, len(jobs)))
+    _Sweep(list(jobs), corpora, workers).run()
+
+
+class _Worker:
+    """One process and the run that it has in hand."""
+
+    def __init__(self, number: int, messages: queue.Queue):
+        self.number = number
+        self.run: Run | None = None
+        self.step = 0
+        self.loss = float("nan")
+        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lrm.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **_MALLOC, **threads},
+            # Ctrl-C is the parent's to handle.
+            start_new_session=True,
+        )
+        threading.Thread(target=self._listen, args=(messages,), daemon=True).start()
+
+    def _listen(self, messages: queue.Queue) -> None:
+        for line in self.process.stdout:
+            messages.put((self, json.loads(line)))
+        messages.put((self, {"gone": self.process.wait()}))
+
+    def give(self, run: Run, path: Path, corpora: Path) -> None:
+        self.run, self.step, self.loss = run, 0, float("nan")
+        with suppress(BrokenPipeError):  # its end is reported as "gone"
+            self.process.stdin.write(encode((run, str(path), str(corpora))) + "\n")
+            self.process.stdin.flush()
+
+
+class _Sweep:
+    def __init__(self, jobs: list[tuple[Run, Path]], corpora: Path, workers: int):
+        self.waiting = jobs
+        self.corpora = corpora
+        self.weights = {id(run): max(estimate(run).flops, 1.0) for run, _ in jobs}
+        self.total = sum(self.weights.values())
+        self.finished = 0.0
+        self.count, self.done = len(jobs), 0
+        self.errors: list[str] = []
+        self.crashes: list[str] = []
+        self.messages: queue.Queue = queue.Queue()
+        self.workers = [_Worker(number, self.messages) for number in range(workers)]
+        self.display = Display(workers)
+
+    def run(self) -> None:
+        active = len(self.workers)
+        began = None
+        try:
+            while active:
+                try:
+                    worker, message = self.messages.get(timeout=1.0)
+                except queue.Empty:
+                    message = {}
+                began = began or time.monotonic()
+                if "step" in message:
+                    worker.step, worker.loss = message["step"], message["loss"]
+                elif message:
+                    active -= self._next(worker, message)
+                self._show(time.monotonic() - began)
+        finally:
+            self.display.close()
+            for worker in self.workers:
+                worker.process.kill()
+        if self.crashes:
+            raise RuntimeError("a run crashed:\n" + "\n".join(self.crashes))
+        if self.errors:
+            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
+            raise UserError(self.errors[0] + more)
+
+    def _next(self, worker: _Worker, message: dict) -> int:
+        """Take note of a finished run and hand out the next; 1 if the worker is through."""
+        if worker.run is not None:
+            self.finished += self.weights[id(worker.run)]
+            if "done" in message:
+                self.done += 1
+            elif "error" in message:
+                self.errors.append(message["error"])
+            elif "crash" in message:
+                self.crashes.append(f"{worker.run.label}: {message['crash']}")
+            elif "gone" in message:
+                self.crashes.append(
+                    f"{worker.run.label}: its process ended with code {message['gone']}; "
+                    "the same command goes on from its checkpoint"
+                )
+            worker.run = None
+        if "gone" in message:
+            return 1
+        if self.waiting:
+            worker.give(*self.waiting.pop(0), self.corpora)
+            return 0
+        worker.process.stdin.close()
+        return 0
+
+    def _show(self, elapsed: float) -> None:
+        lines, under_way = [], 0.0
+        for worker in self.workers:
+            if worker.run is None:
+                lines.append("idle")
+                continue
+            steps = worker.run.settings.train.steps
+            part = worker.step / steps
+            under_way += part * self.weights[id(worker.run)]
+            loss = "" if worker.loss != worker.loss else f"  loss {worker.loss:.3f}"
+            lines.append(f"{_bar(part)} {worker.step:>6}/{steps}  {worker.run.label}{loss}")
+        part = (self.finished + under_way) / self.total
+        left = elapsed * (1 - part) / part if part > 0.003 else None
+        whole = (
+            f"{_bar(part)} {self.done}/{self.count} runs  {_clock(elapsed)} passed, "
+            f"{_clock(left) if left is not None else '--:--'} left"
+        )
+        self.display.show([*lines, whole])
+
+
+class Display:
+    """Lines that are rewritten in place on a terminal, printed now and then elsewhere."""
+
+    def __init__(self, workers: int, every: float = 15.0):
+        self.live = sys.stderr.isatty()
+        self.every = 0.2 if self.live else every
+        self.names = [f"worker {n}" for n in range(workers)] + ["all     "]
+        self.shown = 0
+        self.last = -1e9
+
+    def show(self, lines: list[str]) -> None:
+        """One line per worker and one for the whole; drops calls that come too soon."""
+        now = time.monotonic()
+        if now - self.last < self.every:
+            return
+        self.last = now
+        self._write(lines)
+        self.latest = lines
+
+    def close(self) -> None:
+        """Leave the cursor below the lines."""
+        sys.stderr.flush()
+
+    def _write(self, lines: list[str]) -> None:
+        if self.live and self.shown:
+            sys.stderr.write(f"\x1b[{self.shown}A")
+        clear = "\x1b[2K" if self.live else ""
+        for name, line in zip(self.names, lines, strict=True):
+            sys.stderr.write(f"{clear}{name}  {line}\n")
+        self.shown = len(lines)
+        sys.stderr.flush()
+
+
+def _bar(part: float, width: int = 16) -> str:
+    filled = int(round(width * min(max(part, 0.0), 1.0)))
+    return "[" + "#" * filled + "." * (width - filled) + f"] {100 * part:3.0f}%"
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"

@@ -92,7 +92,8 @@ def tensor_norms(views: Views) -> Scalars:
     for plan in views.plans:
         put("weight_norm", plan.key, rms(views.weight(plan)))
         multipliers = views.multipliers(plan)
-        if multipliers:
+        # Norm weights always, so that scalar and vector ones are read the same way.
+        if multipliers or plan.address.kind == "norm":
             put("effective_norm", plan.key, rms(views.effective(plan)))
         for axis, value in multipliers.items():
             put(f"{axis}_multiplier_norm", plan.key, rms(value))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 
+import torch
 from torch import Tensor, nn
 
 from lrm.config import ModelConfig
@@ -97,8 +99,9 @@ class Layer(nn.Module):
     def forward(self, stream: Tensor, taps: Taps = None) -> Tensor:
         """Map the residual stream (batch, length, d) to that after this layer."""
         u = kernels.to_compute(self.input_layernorm(stream))
-        mixed = sum(getattr(self, name)(u, taps) for name in self.mixers)
-        stream = stream + mixed
+        mixed = (getattr(self, name)(u, taps) for name in self.mixers)
+        # Not sum(), whose 0 + x would be one more pass.
+        stream = stream + reduce(torch.add, mixed)
         v = kernels.to_compute(self.pre_ff_layernorm(stream))
         stream = stream + self.feed_forward(v, taps)
         keep(taps, self.layer, {"norm.mixer": u, "norm.mlp": v, "residual": stream})

@@ -8,11 +8,13 @@ differentiated once.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.amp import is_autocast_available
 from torch.autograd.function import once_differentiable
 
 HALF = (torch.bfloat16, torch.float16)
@@ -29,9 +31,15 @@ def to_compute(x: Tensor) -> Tensor:
     Several projections read one activation; casting it here makes one cast of many.
     """
     kind = x.device.type
-    if x.dtype == torch.float32 and torch.is_autocast_enabled(kind):
-        return x.to(torch.get_autocast_dtype(kind))
-    return x
+    if x.dtype != torch.float32 or not is_autocast_available(kind):
+        return x
+    return x.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else x
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Leave all dtypes as they are; the meta device knows no autocast."""
+    kind = x.device.type
+    return torch.autocast(kind, enabled=False) if is_autocast_available(kind) else nullcontext()
 
 
 def linear(x: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
@@ -140,7 +148,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     group = heads // kv_heads
     # The queries of one group share their keys: one product with group * length rows. Matrix
     # products, because the bf16 backward of torch's fused CPU attention is 7 times slower.
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         q = q.reshape(batch * kv_heads, group * length, width)
         k = k.reshape(batch * kv_heads, length, width)
         v = v.reshape(batch * kv_heads, length, width)
@@ -165,7 +173,7 @@ def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     ``silu(bias + sum_k weight[:, 0, k] * x[t - (kernel - 1) + k])`` for x (batch, length,
     channels), weight (channels, 1, kernel) and bias (channels,); x is zero before the start.
     """
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         return F.silu(_CausalConv.apply(x, weight.squeeze(1).to(x.dtype), bias.to(x.dtype)))
 
 
@@ -210,22 +218,24 @@ def ssd(
 
     x (batch, length, heads, p); dt (batch, length, heads), after softplus; A (heads,),
     negative; B, C (batch, length, groups, n), where groups divides heads; D (heads,) or None.
-    Returns (batch, length, heads, p) in x's dtype. ``chunk`` bounds the chunk and changes the
-    result by rounding only.
+    Returns (batch, length, heads, p) in x's dtype. ``chunk`` is the largest chunk wanted; it
+    changes the result by rounding only. Decays are as exact as float32 matrix products, so
+    torch's float32 matmul precision must stay at "highest", its default.
     """
-    with torch.autocast(x.device.type, enabled=False):
+    with without_autocast(x):
         return _ssd(x, upcast(dt), upcast(A), B, C, _chunk(x, chunk), D)
 
 
 def _chunk(x: Tensor, chunk: int) -> int:
     """The chunk that is used: on CPU small ones are faster, as measured at 128 to 2048."""
     length = x.shape[1]
-    if x.is_cuda:
-        return min(chunk, length)
-    fast = 16
-    while fast * fast < 2 * length:
-        fast *= 2
-    return min(chunk, length, fast)
+    fast = length
+    if not x.is_cuda:
+        fast = 16
+        while fast * fast < 2 * length:
+            fast *= 2
+    # The decays between chunks take a constant of chunks ** 3 entries.
+    return max(min(chunk, length, fast), -(-length // 256))
 
 
 def _ssd(
@@ -241,17 +251,16 @@ def _ssd(
         dt = F.pad(dt, (0, 0, 0, pad))
     chunks = (length + pad) // size
 
-    # From here on b: batch, h: heads, g: groups, r: heads of a group, c: chunk, i and j:
-    # positions inside a chunk; heads come first, so that products need no further copies.
+    # Heads come first from here on, so that the products need no further copies. Per head and
+    # chunk, positions are i (of y) and j (of x).
     x = x.transpose(1, 2).reshape(batch * heads * chunks, size, width)
     B, C = (t.transpose(1, 2).reshape(batch, groups, chunks, size, state) for t in (B, C))
     dt = dt.transpose(1, 2).reshape(batch, heads, chunks, size)
-    total = (dt * A[:, None, None]).cumsum(-1)
-    # exp(total_i - source_j) is the decay from j to i times dt_j. Its exponent never exceeds
-    # log dt_j, and the product with dt costs no pass over a large tensor.
-    source = total - dt.clamp_min(torch.finfo(dt.dtype).tiny).log()
+    steps = dt * A[:, None, None]
+    # In the exponent, the product with dt costs no pass over a large tensor.
+    log_dt = dt.clamp_min(torch.finfo(dt.dtype).tiny).log()
 
-    decay = _decay(total, source, 0).view(batch, groups, share, chunks, size, size)
+    decay = _decay(steps, 0, log_dt).view(batch, groups, share, chunks, size, size)
     scores = upcast(C @ B.transpose(-1, -2)).unsqueeze(2)
     if D is None:
         mixing = scores * decay
@@ -263,20 +272,36 @@ def _ssd(
 
     if chunks > 1:
         per_head = (batch, groups, share, chunks, size, 1)
-        last = total[..., -1:]
-        into = (last - source).exp().to(x.dtype).view(per_head)
-        out_of = total.exp().to(x.dtype).view(per_head)
+        spans, _ = _spans(size, 0, steps.dtype, steps.device)
+        into = (steps @ spans[:, -1] + log_dt).exp().to(x.dtype).view(per_head)
+        out_of = steps.cumsum(-1).exp().to(x.dtype).view(per_head)
         added = torch.bmm((B.unsqueeze(2) * into).view(-1, size, state).transpose(1, 2), x)
-        ends = last.squeeze(-1).cumsum(-1)
-        carry = _decay(ends - last.squeeze(-1), ends, -1).to(x.dtype)
-        added = added.view(batch * heads, chunks, state * width)
-        states = torch.bmm(carry.view(-1, chunks, chunks), added).view(-1, state, width)
+        carry = _decay(steps.sum(-1), 1).to(x.dtype).view(-1, chunks, chunks)
+        states = torch.bmm(carry, added.view(batch * heads, chunks, state * width))
+        states = states.view(-1, state, width)
         y.baddbmm_((C.unsqueeze(2) * out_of).view(-1, size, state), states)
     y = y.view(batch, heads, chunks * size, width).transpose(1, 2)
     return y[:, :length] if pad else y
 
 
-def _decay(target: Tensor, source: Tensor, diagonal: int) -> Tensor:
-    """``exp(target_i - source_j)`` where ``j <= i + diagonal``, else 0, without overflow."""
-    mask = _causal_mask(target.shape[-1], diagonal, target.dtype, target.device)
-    return (target.unsqueeze(-1) - source.unsqueeze(-2)).add_(mask).exp_()
+def _decay(steps: Tensor, gap: int, log_weight: Tensor | None = None) -> Tensor:
+    """``exp(log_weight_j + sum of steps_k over j < k <= i - gap)`` where j <= i - gap, else 0.
+
+    steps, log_weight (..., n) to (..., n, n), indexed [i, j]. Sums are taken term by term, as
+    products with zeros and ones: differences of cumulative sums lose up to three digits, above
+    all in the gradient of A.
+    """
+    n = steps.shape[-1]
+    spans, mask = _spans(n, gap, steps.dtype, steps.device)
+    exponent = torch.addmm(mask.view(-1), steps.reshape(-1, n), spans.view(n, n * n))
+    exponent = exponent.view(*steps.shape, n)
+    return exponent.exp() if log_weight is None else (exponent + log_weight.unsqueeze(-2)).exp_()
+
+
+@lru_cache(maxsize=16)
+def _spans(n: int, gap: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+    """1 where j < k <= i - gap, [k, i, j]; and 0 where j <= i - gap else -inf, [i, j]."""
+    with torch.inference_mode(False):
+        index = torch.arange(n, device=device)
+        k, i, j = index[:, None, None], index[None, :, None] - gap, index
+        return ((j < k) & (k <= i)).to(dtype), _causal_mask(n, -gap, dtype, device)

@@ -1,0 +1,160 @@
+"""``python -m analysis.claims``: judge every claim whose runs are there, by criteria.yaml.
+
+Seeds below 100 explore, seeds from 100 on judge; they are never mixed. With exploration seeds
+the same numbers are shown, and the stage is named beside the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from analysis import equilibrium_claims, projector_claims, results
+from analysis.judging import OPEN, UNJUDGED, Judgement
+from lrm.compose import read_yaml
+from lrm.errors import UserError
+from lrm.experiment import criterion_hash, guarded
+from lrm.rundir import make_folder, write_json
+
+CRITERIA = Path(__file__).with_name("criteria.yaml")
+FIRST_JUDGING_SEED = 100
+JUDGES = {**projector_claims.JUDGES, **equilibrium_claims.JUDGES}
+
+
+def main() -> None:
+    """Parse the command line, print a table, write claims.json beside the figures."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.claims")
+    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--source", default="runs", help="runs (yours) or reference (published)")
+    parser.add_argument("--results", type=Path, default=results.RESULTS)
+    options = parser.parse_args()
+    guarded(lambda: _main(options))
+
+
+def _main(options: argparse.Namespace) -> None:
+    records = judge_all(options.scale, options.source, options.results)
+    folder = options.results / ("figures" if options.source == "runs" else "reference")
+    folder = make_folder(folder / options.scale)
+    write_json(folder / "claims.json", records)
+    print(text(records))
+    print(f"\nwrote {folder / 'claims.json'} ({options.source})")
+
+
+def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:
+    """One record per claim of criteria.yaml; claims without runs are ``not judged``.
+
+    Fields: id, statement, scale, value, interval, n, criterion, verdict; then stage
+    (exploration or judging), components and a note.
+    """
+    criteria = read_yaml(CRITERIA)
+    loaded: dict[str, tuple | None] = {}
+    verdicts: dict[str, str] = {}
+    records = []
+    for claim, criterion in criteria.items():
+        experiment = criterion["experiment"]
+        if experiment not in loaded:
+            loaded[experiment] = _load(experiment, scale, source, folder)
+        record = {"id": claim, "statement": criterion["statement"], "scale": scale}
+        if loaded[experiment] is None:
+            empty = {"value": None, "interval": None, "n": 0, "criterion": criterion["criterion"]}
+            note = f"no runs of {experiment}"
+            records.append(record | empty | {"verdict": UNJUDGED, "stage": None, "note": note})
+            continue
+        frame, runs, stage = loaded[experiment]
+        judgement = JUDGES[claim](frame, runs, criterion)
+        gates = {gate: verdicts.get(gate, UNJUDGED) for gate in criterion.get("gates", [])}
+        judgement = Judgement(
+            judgement.components, judgement.minimum, judgement.note, gates
+        )
+        changed = stage == "judging" and _criterion_changed(runs, claim, criterion)
+        record |= _record(judgement, criterion, stage)
+        if changed:
+            record["verdict"] = OPEN
+            record["note"] = "the criterion changed after these seeds ran: run new seeds"
+        verdicts[claim] = record["verdict"]
+        records.append(record)
+    return records
+
+
+def _load(experiment: str, scale: str, source: str, folder: Path) -> tuple | None:
+    try:
+        frame = results.load(experiment, scale, source, folder)
+        runs = results.load_runs(experiment, scale, source, folder)
+    except UserError as error:
+        if "damaged" in str(error):
+            raise
+        return None
+    trained = runs[runs["kind"] == "train"]
+    judging = trained["seed"].ge(FIRST_JUDGING_SEED).any()
+
+    def chosen(table: pd.DataFrame) -> pd.DataFrame:
+        late = table["seed"] >= FIRST_JUDGING_SEED
+        return table[(late == judging) | (table["kind"] == "brownian")]
+
+    return chosen(frame), chosen(runs), "judging" if judging else "exploration"
+
+
+def _criterion_changed(runs: pd.DataFrame, claim: str, criterion: dict) -> bool:
+    now = criterion_hash(criterion)
+    return any(
+        description["criteria"].get(claim) != now
+        for description, kind in zip(runs["description"], runs["kind"], strict=True)
+        if kind == "train"
+    )
+
+
+def _record(judgement: Judgement, criterion: dict, stage: str) -> dict[str, Any]:
+    components = [
+        {
+            "name": component.name,
+            "part": component.part,
+            "value": component.interval.mean,
+            "interval": _finite([component.interval.low, component.interval.high]),
+            "n": component.interval.n,
+            "required": f"{'>=' if component.at_least else '<='} {component.threshold:g}",
+            "holds": component.holds(judgement.minimum),
+        }
+        for component in judgement.components
+    ]
+    first = components[0] if components else {"value": None, "interval": None, "n": 0}
+    return {
+        "value": first["value"],
+        "interval": first["interval"],
+        "n": first["n"],
+        "criterion": criterion["criterion"],
+        "verdict": judgement.verdict,
+        "stage": stage,
+        "components": components,
+        "note": judgement.note,
+    }
+
+
+def _finite(pair: list[float]) -> list[float] | None:
+    return pair if all(map(math.isfinite, pair)) else None
+
+
+def text(records: list[dict[str, Any]]) -> str:
+    """A table for the terminal."""
+    lines = []
+    for record in records:
+        stage = f" ({record['stage']} seeds)" if record["stage"] else ""
+        lines.append(f"{record['id']:<4} {record['verdict']}{stage}: {record['statement']}")
+        for component in record.get("components", []):
+            interval = component["interval"]
+            spread = f" [{interval[0]:.3g}, {interval[1]:.3g}]" if interval else ""
+            mark = {True: "+", False: "-", None: "?"}[component["holds"]]
+            lines.append(
+                f"     {mark} {component['name']}: {component['value']:.3g}{spread}, "
+                f"n = {component['n']}, required {component['required']}"
+            )
+        if record.get("note"):
+            lines.append(f"       {record['note']}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""One module per figure, each with
+
+* ``EXPERIMENTS``: the experiments that it reads;
+* ``numbers(tables)``: the plotted numbers as one frame, which becomes the figure's csv;
+* ``draw(numbers, context) -> Figure``.
+
+``tables`` maps an experiment's name to its ``Tables``; ``context`` says scale, seeds and corpus.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from analysis import results
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a figure states about itself."""
+
+    scale: str
+    seeds: int
+    corpus: str
+    source: str
+
+
+class Tables:
+    """An experiment's tables, read when first asked for."""
+
+    def __init__(self, experiment: str, scale: str, source: str, folder: Path):
+        self._where = (experiment, scale, source, folder)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row per run."""
+        return results.load_runs(*self._where)
+
+    @cached_property
+    def scalars(self) -> pd.DataFrame:
+        """The tidy frame."""
+        return results.load(*self._where)
+
+    @cached_property
+    def vectors(self) -> pd.DataFrame:
+        """Row norms and the like."""
+        return results.load_vectors(*self._where)
+
+    @cached_property
+    def settings(self) -> dict:
+        """The settings of the first trained run (those that arms share are everyone's)."""
+        trained = self.runs[self.runs["kind"] == "train"]
+        return trained.iloc[0]["description"]["settings"]
+
+    @property
+    def stage_end(self) -> int:
+        """The step at which the constant stage ends."""
+        return self.settings["train"]["steps"] - self.settings["schedule"]["decay_steps"]

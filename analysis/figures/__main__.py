@@ -1,0 +1,88 @@
+"""``python -m analysis.figures fig1 --scale tiny``: draw a figure if its runs or style changed."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib
+import io
+import json
+import sys
+from pathlib import Path
+
+from analysis import results
+from analysis.figures import Context, Tables
+from lrm.errors import UserError
+from lrm.experiment import guarded
+from lrm.rundir import make_folder, write_atomic
+
+FOLDER = Path(__file__).parent
+
+
+def main() -> None:
+    """Parse the command line and draw."""
+    names = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
+    parser = argparse.ArgumentParser(prog="python -m analysis.figures")
+    parser.add_argument("figure", help=", ".join(names))
+    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--source", default="runs", help="runs (yours) or reference (published)")
+    parser.add_argument("--results", type=Path, default=results.RESULTS)
+    options = parser.parse_args()
+    if options.figure not in names:
+        parser.error(f"unknown figure {options.figure!r}; there are {', '.join(names)}")
+    guarded(lambda: render(options.figure, options.scale, options.source, options.results))
+
+
+def render(figure: str, scale: str, source: str, folder: Path) -> Path:
+    """Draw ``figure`` into ``<results>/figures/<scale>`` (or the reference's folder).
+
+    Writes png, pdf and csv. Does nothing where the runs, the style and the code are those of
+    the last drawing. Returns the path of the png; raises UserError where runs are missing or
+    come from several corpora.
+    """
+    module = importlib.import_module(f"analysis.figures.{figure}")
+    tables = {name: Tables(name, scale, source, folder) for name in module.EXPERIMENTS}
+    target = folder / ("figures" if source == "runs" else "reference") / scale
+    target = target if source == "runs" else target / "figures"
+    make_folder(target)
+    inputs = _inputs(figure, tables)
+    stamp = target / f".{figure}.json"
+    png = target / f"{figure}.png"
+    if png.exists() and stamp.exists() and stamp.read_text() == inputs:
+        print(f"{png} is up to date")
+        return png
+    first = next(iter(tables.values()))
+    trained = first.runs[first.runs["kind"] == "train"]
+    corpora = {results.corpus_name(table.runs) for table in tables.values()}
+    if len(corpora) > 1:
+        raise UserError(f"{figure} would mix the corpora {', '.join(sorted(corpora))}")
+    context = Context(scale, trained["seed"].nunique(), corpora.pop(), source)
+    numbers = module.numbers(tables)
+
+    from analysis.style import style
+
+    with style():
+        drawing = module.draw(numbers, context)
+        for kind in ("pdf", "png"):
+            buffer = io.BytesIO()
+            # Without dates and versions the same numbers give the same file.
+            metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
+            drawing.savefig(buffer, format=kind, metadata=metadata)
+            write_atomic(target / f"{figure}.{kind}", buffer.getvalue())
+    write_atomic(target / f"{figure}.csv", numbers.to_csv(index=False).encode())
+    write_atomic(stamp, inputs.encode())
+    print(f"drew {png}, with pdf and csv beside it")
+    return png
+
+
+def _inputs(figure: str, tables: dict[str, Tables]) -> str:
+    """What a drawing depends on: the set of runs, the style, the figure's own code."""
+    code = hashlib.sha256()
+    for path in (FOLDER / f"{figure}.py", FOLDER.parent / "style.py", FOLDER.parent / "lrm.mplstyle"):
+        code.update(path.read_bytes())
+    runs = {name: sorted(table.runs["run"]) for name, table in tables.items()}
+    return json.dumps({"code": code.hexdigest(), "runs": runs})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""Figure 1 (section 3): the projector norm sweep; its MLP panel belongs to another experiment.
+
+(a) loss after the decay; (b) logits norm; (c) ‖W‖ and ‖c‖ with Brownian motion; (d, e) their
+trajectories at strong and weak weight decay. Norms are read at the end of the constant stage.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from analysis.figures import Context, Tables
+from analysis.norms import at_step
+from analysis.style import (
+    ARM_COLOURS,
+    ARM_MARKERS,
+    NOISE_COLOUR,
+    TEXT_WIDTH,
+    caption,
+    power_of_two,
+)
+
+EXPERIMENTS = ("projector",)
+ARMS = ("FPN", "SPN", "VPN")
+NAMES = {
+    "FPN": "FPN: no multiplier",
+    "SPN": "SPN: learned scalar",
+    "VPN": "VPN: learned vector",
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, kind (train or brownian), arm, S, seed, step, quantity, value."""
+    table = tables["projector"]
+    frame = table.scalars
+    norms = frame[
+        ((frame["tensor"] == "projector") & (frame["stat"] == "weight_norm"))
+        | ((frame["tensor"] == "norm.final") & (frame["stat"] == "effective_norm"))
+        | (frame["kind"].eq("brownian") & frame["stat"].eq("weight_norm"))
+    ].copy()
+    norms["quantity"] = norms["tensor"].map({"projector": "W"}).fillna("c")
+    losses = frame[frame["stat"] == "validation_loss"]
+    losses = at_step(losses, losses["step"].max()).assign(quantity="loss")
+    logits = frame[(frame["tensor"] == "projector") & (frame["stat"] == "centred_norm")]
+    logits = at_step(logits, table.stage_end).assign(quantity="centred logits")
+    strong, weak = frame["S"].min(), frame["S"].max()
+    paths = norms[norms["S"].isin([strong, weak])]
+    parts = {
+        "a": losses,
+        "b": logits,
+        "c": at_step(norms, table.stage_end),
+        "d": paths[paths["quantity"] == "W"],
+        "e": paths[paths["quantity"] == "c"],
+    }
+    columns = ["panel", "kind", "arm", "S", "seed", "step", "quantity", "value"]
+    found = pd.concat([part.assign(panel=panel) for panel, part in parts.items()])
+    return found[columns].sort_values(columns[:-1], ignore_index=True)
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Five panels and the legend in the place of the sixth."""
+    figure, axes = plt.subplots(2, 3, figsize=(TEXT_WIDTH, 4.5))
+    figure.get_layout_engine().set(rect=(0, 0.035, 1, 0.965), w_pad=0.06, h_pad=0.06)
+    panels = dict(zip("abcdef", axes.flat, strict=True))
+    by_panel = dict(tuple(numbers.groupby("panel")))
+    _sweep(panels["a"], by_panel["a"], "loss after decay (nats per token)")
+    panels["a"].set_title("a   Final loss", loc="left")
+    _sweep(panels["b"], by_panel["b"], "RMS of centred logits")
+    panels["b"].set(yscale="log")
+    panels["b"].set_title("b   Logits norm", loc="left")
+    _norms(panels["c"], by_panel["c"])
+    panels["c"].set_title(r"c   Norms of $W$ and of its multiplier $c$", loc="left")
+    _paths(panels["d"], by_panel["d"], r"$\|W\|$")
+    panels["d"].set_title(r"d   Trajectories of $\|W\|$", loc="left")
+    _paths(panels["e"], by_panel["e"], r"$\|c\|$")
+    panels["e"].set_title(r"e   Trajectories of $\|c\|$", loc="left")
+    _legend(panels["f"], numbers)
+    caption(figure, context.scale, context.seeds, context.corpus)
+    return figure
+
+
+def _sweep(axis, frame: pd.DataFrame, label: str) -> None:
+    for arm in ARMS:
+        _series(axis, frame[frame["arm"] == arm], "S", ARM_COLOURS[arm], marker=ARM_MARKERS[arm])
+    _s_axis(axis, frame)
+    axis.set_ylabel(label)
+
+
+def _series(axis, frame: pd.DataFrame, x: str, colour: str, marker=None, line="-") -> None:
+    """The mean over seeds; with several seeds also every seed, and the band that they span."""
+    if frame.empty:
+        return
+    grouped = frame.groupby(x)["value"]
+    mean = grouped.mean()
+    axis.plot(mean.index, mean, color=colour, marker=marker, linestyle=line, zorder=3)
+    if frame["seed"].nunique() > 1:
+        axis.fill_between(mean.index, grouped.min(), grouped.max(), color=colour, alpha=0.2, lw=0)
+        for _, seed in frame.groupby("seed"):
+            seed = seed.sort_values(x)
+            axis.plot(seed[x], seed["value"], color=colour, linestyle=line, lw=0.5, alpha=0.6)
+
+
+def _s_axis(axis, frame: pd.DataFrame) -> None:
+    values = sorted(frame["S"].unique())
+    axis.set_xscale("log", base=4)
+    axis.set_xticks(values, [power_of_two(value) for value in values])
+    axis.minorticks_off()
+    axis.set_xlabel(r"relative norm scale $S=\sqrt{\eta_P/\lambda_P}$")
+
+
+def _norms(axis, frame: pd.DataFrame) -> None:
+    for arm in ARMS:
+        rows = frame[(frame["arm"] == arm) & (frame["kind"] == "train")]
+        colour, marker = ARM_COLOURS[arm], ARM_MARKERS[arm]
+        _series(axis, rows[rows["quantity"] == "W"], "S", colour, marker=marker)
+        if arm != "FPN":
+            _series(axis, rows[rows["quantity"] == "c"], "S", colour, marker=marker, line="--")
+    noise = frame[frame["kind"] == "brownian"]
+    for quantity, line in (("W", "-"), ("c", "--")):
+        rows = noise[noise["quantity"] == quantity]
+        _series(axis, rows, "S", NOISE_COLOUR, marker="x", line=line)
+    _s_axis(axis, frame)
+    axis.set_yscale("log")
+    axis.set_ylabel(r"$\|W\|$ (solid), $\|c\|$ (dashed)")
+
+
+def _paths(axis, frame: pd.DataFrame, label: str) -> None:
+    """Strong weight decay solid, weak dashed."""
+    strong, weak = frame["S"].min(), frame["S"].max()
+    learned = frame[frame["quantity"].eq("W") | frame["arm"].ne("FPN")]
+    for scale, line in ((strong, "-"), (weak, "--")):
+        rows = learned[learned["S"] == scale]
+        for arm in ARMS:
+            arm_rows = rows[(rows["arm"] == arm) & (rows["kind"] == "train")]
+            _series(axis, arm_rows, "step", ARM_COLOURS[arm], line=line)
+        _series(axis, rows[rows["kind"] == "brownian"], "step", NOISE_COLOUR, line=line)
+    axis.set(yscale="log", xlabel="step", ylabel=label)
+
+
+def _legend(axis, numbers: pd.DataFrame) -> None:
+    axis.axis("off")
+    strong, weak = (power_of_two(value) for value in (numbers["S"].min(), numbers["S"].max()))
+    handles = [
+        Line2D([], [], color=ARM_COLOURS[arm], marker=ARM_MARKERS[arm], label=NAMES[arm])
+        for arm in ARMS
+    ]
+    handles += [
+        Line2D([], [], color=NOISE_COLOUR, marker="x", label="Adam Brownian motion (ABM)"),
+        Line2D([], [], color="black", linestyle="-", label=f"d, e: strong WD, S = {strong}"),
+        Line2D([], [], color="black", linestyle="--", label=f"d, e: weak WD, S = {weak}"),
+    ]
+    if numbers["seed"].nunique() > 1:
+        handles.append(Line2D([], [], color="black", lw=0.5, alpha=0.6, label="thin: every seed"))
+    axis.legend(handles=handles, loc="center", title="Projector experiment", title_fontsize=8)

@@ -1,0 +1,51 @@
+"""Row-norm distributions and geometric means. Norms are root mean squares."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+
+def geometric_mean(values) -> float:
+    """exp(mean(log)); zeros make it zero."""
+    values = np.asarray(values, dtype=float)
+    with np.errstate(divide="ignore"):
+        return float(np.exp(np.log(values).mean()))
+
+
+def over_layers(frame: pd.DataFrame) -> pd.DataFrame:
+    """Geometric mean of ``value`` over layers, and over tensors where several are given.
+
+    Keeps every other column of the tidy frame.
+    """
+    keys = [name for name in frame.columns if name not in ("tensor", "layer", "value")]
+    grouped = frame.groupby(keys, dropna=False, observed=True)["value"]
+    return grouped.apply(geometric_mean).reset_index()
+
+
+def relative_norms(norms, dead_below: float = 1.0e-3) -> tuple[np.ndarray, int]:
+    """A layer's row (or column) norms divided by their mean, and the number of dead ones.
+
+    Rows below ``dead_below`` of the mean are dead: counted, not averaged (figure 3).
+    """
+    norms = np.asarray(norms, dtype=float)
+    alive = norms > dead_below * norms.mean()
+    return norms[alive] / norms[alive].mean(), int((~alive).sum())
+
+
+def pooled_relative_norms(vectors: pd.DataFrame) -> tuple[np.ndarray, int]:
+    """``relative_norms`` of every row of a vector table, pooled."""
+    parts = [relative_norms(value) for value in vectors["value"]]
+    return np.concatenate([part for part, _ in parts]), sum(dead for _, dead in parts)
+
+
+def noise_spread(columns: int) -> float:
+    """Relative spread of the row norms of pure noise with that many columns: 1 / sqrt(2·d_in)."""
+    return 1.0 / np.sqrt(2.0 * columns)
+
+
+def at_step(frame: pd.DataFrame, step: int) -> pd.DataFrame:
+    """The last measurement of every series at or before ``step``."""
+    early = frame[frame["step"] <= step]
+    keys = [name for name in frame.columns if name not in ("step", "value")]
+    return early.sort_values("step").groupby(keys, dropna=False, observed=True).tail(1)

@@ -1,0 +1,195 @@
+"""Runs on disk → one tidy table.
+
+``load`` gives scalars (one row per measurement), ``load_vectors`` whole rows, columns and
+multipliers, ``load_runs`` one row per run. Two sources: ``runs``, what this user has trained,
+and ``reference``, what is published with the suite; they are never mixed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pandas as pd
+
+from lrm.compose import load as load_experiment
+from lrm.errors import UserError
+from lrm.rundir import is_complete, read_json
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "results"
+SOURCES = ("runs", "reference")
+_COLUMNS = ["experiment", "run", "kind", "arm", "seed", "scale", "corpus"]
+
+
+def load(
+    experiment: str,
+    scale: str = "tiny",
+    source: str = "runs",
+    results: Path = RESULTS,
+    configuration: str = "current",
+) -> pd.DataFrame:
+    """The tidy frame of an experiment's finished runs.
+
+    Columns: experiment, run, kind (train or brownian), arm, seed, scale, corpus, each grid axis,
+    step, tensor, layer (missing for tensors outside layers), stat, value. Norms are root mean
+    squares, losses in nats per token. ``configuration="current"`` leaves out runs that are not
+    what the experiment's YAML asks for today (other steps, say); ``"all"`` keeps every run.
+
+    Raises UserError where nothing is there, naming the command that makes it.
+    """
+    return _load("scalars", experiment, scale, source, results, configuration)
+
+
+def load_vectors(
+    experiment: str,
+    scale: str = "tiny",
+    source: str = "runs",
+    results: Path = RESULTS,
+    configuration: str = "current",
+) -> pd.DataFrame:
+    """The same columns as ``load``, with ``value`` an array (row norms, multipliers, …)."""
+    return _load("vectors", experiment, scale, source, results, configuration)
+
+
+def load_runs(
+    experiment: str,
+    scale: str = "tiny",
+    source: str = "runs",
+    results: Path = RESULTS,
+    configuration: str = "current",
+) -> pd.DataFrame:
+    """One row per finished run: identity, grid axes, and ``description``, its ``run.json``."""
+    rows = [
+        {**_identity(description), "description": description}
+        for description, _ in _found(experiment, scale, source, results, configuration)
+    ]
+    return pd.DataFrame(rows)
+
+
+def corpus_name(runs: pd.DataFrame) -> str:
+    """The one corpus of these runs; UserError where there are several: figures never mix them."""
+    names = {
+        d["corpus"]["hash"]: d["corpus"]["name"] for d in runs["description"] if d["corpus"]
+    }
+    if len(names) != 1:
+        raise UserError(
+            f"these runs come from {len(names)} corpora ({', '.join(names.values())}); keep the "
+            "runs of one: make clean-runs, or another RESULTS folder"
+        )
+    return next(iter(names.values()))
+
+
+def _load(table, experiment, scale, source, results, configuration) -> pd.DataFrame:
+    frames = []
+    for description, path in _found(experiment, scale, source, results, configuration):
+        frame = _read(path / f"{table}.parquet")
+        if source == "reference":
+            frame = frame[frame["run"] == description["id"]].drop(columns="run")
+        frames.append(_with_identity(frame, description))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _with_identity(frame: pd.DataFrame, description: dict) -> pd.DataFrame:
+    split = frame["tensor"].str.partition("@")
+    rest = split[2].str.partition(".")
+    suffix = rest[2].where(rest[2] == "", "." + rest[2])
+    identity = _identity(description)
+    columns = {name: [value] * len(frame) for name, value in identity.items()}
+    return pd.DataFrame(
+        {
+            **columns,
+            "step": frame["step"].to_numpy(),
+            "tensor": (split[0] + suffix).to_numpy(),
+            "layer": pd.to_numeric(rest[0], errors="coerce").astype("Int64").to_numpy(),
+            "stat": frame["stat"].to_numpy(),
+            "value": frame["value"].to_numpy(),
+        }
+    )
+
+
+def _identity(description: dict) -> dict:
+    corpus = description["corpus"]
+    identity = {**description, "run": description["id"], "corpus": corpus and corpus["hash"]}
+    return {name: identity[name] for name in _COLUMNS} | description["grid"]
+
+
+def _found(experiment, scale, source, results, configuration) -> list[tuple[dict, Path]]:
+    """(``run.json``, folder of tables) of every run that was asked for."""
+    if source not in SOURCES:
+        raise UserError(f"unknown source {source!r}; use one of {', '.join(SOURCES)}")
+    if source == "reference":
+        folder = results / "reference" / scale / experiment
+        if not (folder / "runs.json").exists():
+            raise UserError(f"there is no reference of {experiment} at {scale} in {folder}")
+        found = [(description, folder) for description in read_json(folder / "runs.json")]
+    else:
+        folder = results / "runs" / experiment
+        paths = [path.parent for path in sorted(folder.glob("*/done.json"))]
+        found = [(read_json(path / "run.json"), path) for path in paths if is_complete(path)]
+        found = [(d, path) for d, path in found if d["scale"] == scale]
+    if configuration == "current":
+        every, found = len(found), _current(experiment, scale, found)
+        outdated = f" ({every} of another configuration)" if every else ""
+    else:
+        outdated = ""
+    if not found:
+        raise UserError(
+            f"no finished {source} of {experiment} at {scale} in {folder}{outdated}; run "
+            f"python experiments/{experiment}/run.py --scale {scale}"
+        )
+    return found
+
+
+def _current(experiment: str, scale: str, found: list[tuple[dict, Path]]):
+    """Those whose identity is what the experiment's YAML gives today."""
+    plan = load_experiment(ROOT / "experiments" / experiment / "config.yaml")
+    seeds = sorted({d["seed"] for d, _ in found if d["kind"] == "train"})
+    if not seeds:
+        return []
+    corpora = {d["corpus"]["hash"] for d, _ in found if d["corpus"]}
+    wanted = set()
+    for run in plan.runs(scale, seeds):
+        if run.kind == "brownian":
+            wanted.add(run.id)
+        else:
+            wanted |= {dataclasses.replace(run, corpus=corpus).id for corpus in corpora}
+    return [(d, path) for d, path in found if d["id"] in wanted]
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is missing or damaged ({error}); remove {path.parent} and run again"
+        ) from None
+
+
+def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESULTS) -> Path:
+    """Copy finished runs of ``seeds`` into ``results/reference``, one compact file per table.
+
+    Brownian motions come along. Raises UserError where a run of those seeds is not finished.
+    """
+    found = _found(experiment, scale, "runs", results, "current")
+    chosen = [(d, p) for d, p in found if d["kind"] == "brownian" or d["seed"] in seeds]
+    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] == "train"}
+    if missing:
+        raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
+    folder = results / "reference" / scale / experiment
+    folder.mkdir(parents=True, exist_ok=True)
+    for table in ("scalars", "vectors"):
+        frames = [_read(path / f"{table}.parquet").assign(run=d["id"]) for d, path in chosen]
+        frame = pd.concat(frames, ignore_index=True)
+        if table == "scalars":
+            frame["value"] = frame["value"].astype("float32")
+        else:
+            last = frame.groupby("run")["step"].transform("max")
+            frame = frame[frame["step"] == last]
+        for column in ("tensor", "stat", "run"):
+            frame[column] = frame[column].astype("category")
+        frame.to_parquet(folder / f"{table}.parquet", compression="zstd", index=False)
+    text = json.dumps([description for description, _ in chosen], indent=None) + "\n"
+    (folder / "runs.json").write_text(text)
+    return folder

@@ -1,0 +1,39 @@
+"""Colours, names and sizes shared by all figures."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("agg")
+
+import matplotlib.pyplot as plt  # noqa: E402
+
+STYLE_FILE = Path(__file__).with_name("lrm.mplstyle")
+# Okabe-Ito: told apart by colour-blind readers, and in grey by lightness.
+ARM_COLOURS = {"FPN": "#D55E00", "SPN": "#0072B2", "VPN": "#009E73"}
+ARM_MARKERS = {"FPN": "o", "SPN": "s", "VPN": "^"}
+NOISE_COLOUR = "#555555"
+TEXT_WIDTH = 7.0  # inches, a page's text
+
+
+@contextmanager
+def style():
+    """The suite's look, for the length of a ``with`` block."""
+    with plt.style.context(STYLE_FILE):
+        yield
+
+
+def caption(figure, scale: str, seeds: int, corpus: str, note: str = "") -> None:
+    """What every figure must say: its scale, number of seeds and corpus."""
+    plural = "" if seeds == 1 else "s"
+    text = f"scale: {scale}   n = {seeds} seed{plural}   corpus: {corpus}"
+    figure.text(0.5, 0.005, text + (f"   {note}" if note else ""), ha="center", va="bottom",
+                fontsize=6.5, color="#444444")  # fmt: skip
+
+
+def power_of_two(value: float) -> str:
+    """1/16, 1/4, 1, 4, …, for tick labels."""
+    return f"{value:g}" if value >= 1 else f"1/{1 / value:g}"

@@ -1,0 +1,191 @@
+"""YAML, arms, grids, rules, identities: what a run is, and one clear line for what it cannot be."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from lrm import rules
+from lrm.compose import load
+from lrm.cost import estimate
+from lrm.errors import UserError
+from lrm.experiment import parse_seeds
+from lrm.products import products
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+BODY = """
+title: a test
+use: [scale/smoke]
+grid: {S: [0.5, 2.0]}
+rules: [{match: projector, relative_scale: $S}]
+arms:
+  A: {rules: [{match: norm.final, weight: frozen}]}
+  B: {optimizer: {lr: 0.5}}
+"""
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """A function from YAML text to the experiment."""
+
+    def make(text: str = BODY):
+        path = tmp_path / "some_name" / "config.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return load(path)
+
+    return make
+
+
+def plan_of(run, key):
+    return next(plan for plan in rules.resolve(run.settings) if plan.key == key)
+
+
+def test_arms_times_grid_times_seeds(experiment):
+    runs = experiment().runs("smoke", [0, 7])
+    assert len(runs) == 8
+    assert {run.experiment for run in runs} == {"some_name"}
+    assert [run.label for run in runs][:2] == ["A S=0.5 seed=0", "A S=0.5 seed=7"]
+    first = plan_of(runs[0], "projector")
+    assert (first.lr, first.weight_decay) == (8.0e-3 * 0.5, 0.5 / 0.5)
+    assert not plan_of(runs[0], "norm.final").trainable
+    assert plan_of(runs[-1], "norm.final").trainable
+    assert runs[-1].settings.optimizer.lr == 0.5
+
+
+def test_precedence(experiment):
+    """use < experiment < scale < arm < grid point < --set."""
+    text = BODY + "optimizer: {lr: 0.1}\nscales: {smoke: {optimizer: {lr: 0.2}}}\n"
+    by_arm = {run.arm: run for run in experiment(text).runs("smoke", [0])}
+    assert by_arm["A"].settings.optimizer.lr == 0.2
+    assert by_arm["B"].settings.optimizer.lr == 0.5
+    changed = experiment(text).runs("smoke", [0], ["optimizer.lr=0.7", "execution.threads=2"])
+    assert {run.settings.optimizer.lr for run in changed} == {0.7}
+    assert {run.execution.threads for run in changed} == {2}
+
+
+def test_the_last_rule_wins_field_by_field(experiment):
+    text = """
+title: rules
+use: [scale/smoke]
+rules:
+  - {match: "mlp.*", lr: 0.5, multiplier: {kind: row_column, lr: 0.1}}
+  - {match: mlp.up, lr_scale: 2.0, multiplier: {weight_decay: 0.3}}
+  - {match: mlp.up@1, multiplier: {kind: scalar}}
+  - {match: "attention.*", width_exponent: {lr: -1.0, forward: -0.5}}
+base_width: 8
+"""
+    run = experiment(text).runs("smoke", [0])[0]
+    up, up1, q = (plan_of(run, key) for key in ("mlp.up@0", "mlp.up@1", "attention.q@0"))
+    assert up.lr == 1.0
+    assert [(f.axis, f.lr, f.weight_decay) for f in up.factors] == [
+        ("row", 0.1, 0.3), ("column", 0.1, 0.3)]  # fmt: skip
+    assert [f.axis for f in up1.factors] == ["scalar"]
+    assert (q.lr, q.forward) == (8.0e-3 / 4, 0.5)
+
+
+def test_identity_changes_with_the_mathematics_only(experiment):
+    def ids(*overrides, corpus="abc", seeds=(0,)):
+        runs = experiment().runs("smoke", list(seeds), list(overrides))
+        return [dataclasses.replace(run, corpus=corpus).id for run in runs]
+
+    base = ids()
+    assert len(set(base)) == len(base)
+    assert ids("execution.threads=2", "execution.checkpoint_every=7") == base
+    for other in (
+        ids("train.steps=61"),
+        ids("optimizer.beta2=0.9"),
+        ids(corpus="abd"),
+        ids(seeds=(1,)),
+    ):
+        assert not set(other) & set(base)
+    assert ids("train.steps=60") == base  # the value that it has anyway
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("title:", "titel:", "title is missing"),
+        ("grid:", "gird:", "unknown key gird; did you mean grid?"),
+        ("optimizer: {lr", "optimizer: {lrr", "unknown key optimizer.lrr; did you mean lr?"),
+        ("lr: 0.5", "lr: 5e-1", "'5e-1' is text, not a number; write 5.0e-1"),
+        ("lr: 0.5", "lr: true", "optimizer.lr"),
+        ("lr: 0.5", "lr: -1.0", "greater than 0"),
+        ("weight: frozen", "weigth: frozen", "unknown key rules.1.weigth; did you mean weight?"),
+        ("weight: frozen", "weight: cold", "rules.1.weight"),
+        ("match: norm.final", "match: norm.last", "'norm.last' matches no tensor"),
+        ("match: norm.final", "match: norm.ssm", "matches nothing in this model"),
+        ("match: norm.final", "match: mlp.up@x", "is no layer"),
+        ("$S", "$T", "$T is no grid axis; there are scale, S"),
+        ("scale/smoke", "scale/smok", "no preset 'scale/smok'"),
+        ("[0.5, 2.0]", "0.5", "grid.S must be a list"),
+        ("arms:", "arms: [", "not valid YAML"),
+        ("rules: [{match: norm.final, weight: frozen}]", "model: {head_dim: 3}", "must be even"),
+        (
+            "rules: [{match: norm.final, weight: frozen}]",
+            "model: {num_key_value_heads: 4, num_attention_heads: 6}",
+            "num_key_value_heads = 4 must divide num_attention_heads = 6",
+        ),
+        (
+            "rules: [{match: norm.final, weight: frozen}]",
+            "schedule: {decay_steps: 100}",
+            "exceed train.steps",
+        ),
+        (
+            "match: norm.final, weight: frozen",
+            "match: norm.final, multiplier: {kind: column}",
+            "needs a matrix",
+        ),
+    ],
+)
+def test_one_clear_line(experiment, old, new, message):
+    assert old in BODY
+    with pytest.raises(UserError) as caught:
+        for run in experiment(BODY.replace(old, new, 1)).runs("smoke", [0]):
+            rules.resolve(run.settings)
+    text = str(caught.value)
+    assert message in text and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.step=3", "unknown key train.step; did you mean steps?"),
+        ("train.steps", "write it as key=value"),
+        ("train.steps=many", "train.steps"),
+        ("optimizer.lr=1e-4", "write 1.0e-4"),
+        ("rules=[]", "change them in the YAML"),
+        ("nonsense.key=1", "unknown key nonsense"),
+    ],
+)
+def test_overrides_that_are_wrong(experiment, override, message):
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        experiment().runs("smoke", [0], [override])
+
+
+def test_only_and_scale(experiment):
+    assert len(experiment().runs("smoke", [0], only="A*")) == 2
+    with pytest.raises(UserError, match="selects no run; labels look like"):
+        experiment().runs("smoke", [0], only="C*")
+    with pytest.raises(UserError, match="unknown scale"):
+        experiment().runs("huge", [0])
+
+
+def test_seeds():
+    assert parse_seeds("3") == [0, 1, 2]
+    assert parse_seeds("100-102,7") == [100, 101, 102, 7]
+    assert parse_seeds("5,") == [5]
+    for text in ("", "a", "0", "3-1"):
+        with pytest.raises(UserError, match="write a number"):
+            parse_seeds(text)
+
+
+@pytest.mark.parametrize("name", sorted(p.parent.name for p in EXPERIMENTS.glob("*/config.yaml")))
+@pytest.mark.parametrize("scale", ["smoke", "tiny", "small", "paper"])
+def test_every_experiment_plans_at_every_scale(name, scale):
+    for run in load(EXPERIMENTS / name / "config.yaml").runs(scale, [0]):
+        plans = rules.resolve(run.settings)
+        assert products(plans, run.settings)
+        if scale == "paper" and run.kind == "train":
+            assert estimate(run).parameters == 521_411_104
+            assert estimate(run).tokens == pytest.approx(30e9, rel=0.01)

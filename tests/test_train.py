@@ -1,0 +1,236 @@
+"""The loop: killed and resumed bit for bit, logs, probes, and what stops it."""
+
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import torch
+
+from lrm import data, train
+from lrm.compose import Cost, Run
+from lrm.config import Execution
+from lrm.errors import UserError
+from lrm.rundir import read_json
+from lrm.worker import encode
+
+
+@pytest.fixture
+def run(settings, tmp_path):
+    """A function from overrides to a run whose corpus is built."""
+
+    def make(checkpoint_every=3, **sections) -> Run:
+        config = settings(**sections)
+        corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
+        execution = Execution(precision="float32", checkpoint_every=checkpoint_every)
+        return Run("test", "smoke", "A", {"S": 2.0}, 0, config, execution, Cost(),
+                   corpus=corpus.hash)  # fmt: skip
+
+    return make
+
+
+MULTIPLIERS = [{"match": "mlp.*", "multiplier": {"kind": "row_column"}},
+               {"match": "ssm.x", "multiplier": {"kind": "scalar"}, "lr_scale": 0.5}]  # fmt: skip
+
+
+def content(folder):
+    """Everything that must be the same bits."""
+    weights = torch.load(folder / "weights.pt", weights_only=True)
+    tables = {n: pd.read_parquet(folder / f"{n}.parquet") for n in ("scalars", "vectors")}
+    return weights, tables
+
+
+def assert_same_bits(a, b):
+    (weights_a, tables_a), (weights_b, tables_b) = content(a), content(b)
+    assert weights_a.keys() == weights_b.keys()
+    for name in weights_a:
+        assert torch.equal(weights_a[name], weights_b[name]), name
+    for name in tables_a:
+        pd.testing.assert_frame_equal(tables_a[name], tables_b[name], check_exact=True)
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_killed_ten_times_at_random_moments(run, tmp_path, implementation):
+    """kill -9 in the middle of anything, then the same command: the same bits."""
+    # Long enough for ten kills, with checkpoints and probes that do not coincide.
+    job = run(
+        checkpoint_every=7,
+        rules=MULTIPLIERS,
+        train={"steps": 150, "multiplier_implementation": implementation},
+        schedule={"decay_steps": 30},
+        probes={"every": 5, "vectors_every": 20},
+    )
+    train.train(job, tmp_path / "whole", tmp_path / "data")
+    broken = tmp_path / "broken"
+    line = encode((job, str(broken), str(tmp_path / "data"))) + "\n"
+    generator = random.Random(0)
+    kills = 0
+    while not (broken / "done.json").exists():
+        worker = subprocess.Popen(
+            [sys.executable, "-m", "lrm.worker"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        worker.stdin.write(line)
+        worker.stdin.flush()
+        assert "ready" in worker.stdout.readline()
+        if kills < 10:
+            time.sleep(generator.uniform(0.05, 0.45))
+            os.kill(worker.pid, signal.SIGKILL)
+            worker.communicate()
+            # A run that was too quick to be killed has been killed after its end.
+            kills += 1
+        else:
+            reports = worker.communicate()[0].splitlines()
+            assert json.loads(reports[-1]) == {"done": True}, reports[-1]
+    assert kills == 10 or (broken / "done.json").exists()
+    assert_same_bits(tmp_path / "whole", broken)
+
+
+def test_killed_between_every_step(run, tmp_path, monkeypatch):
+    """An interruption at each step in turn, and inside a checkpoint: the same bits."""
+    job = run(rules=MULTIPLIERS)
+    train.train(job, tmp_path / "whole", tmp_path / "data")
+    real = train.train_step
+    stops = iter(range(1, 12))
+
+    class Killed(BaseException):
+        pass
+
+    def step(learner, batch, config, number, autocast=None):
+        if number == stop:
+            raise Killed
+        return real(learner, batch, config, number, autocast)
+
+    for stop in stops:  # noqa: B007 (read by ``step``)
+        with monkeypatch.context() as patch:
+            patch.setattr(train, "train_step", step)
+            with pytest.raises(Killed):
+                train.train(job, tmp_path / "broken", tmp_path / "data")
+    train.train(job, tmp_path / "broken", tmp_path / "data")
+    assert_same_bits(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_run_explains_itself(run, tmp_path):
+    job = run(rules=[{"match": "norm.final", "weight": "scalar", "lr": 0.3}, *MULTIPLIERS])
+    folder = tmp_path / "run"
+    train.train(job, folder, tmp_path / "data")
+    assert sorted(p.name for p in folder.iterdir() if p.name != ".lock") == [
+        "done.json", "run.json", "scalars.parquet", "vectors.parquet", "weights.pt",
+    ]  # fmt: skip
+    description = read_json(folder / "run.json")
+    assert description["id"] == job.id and description["grid"] == {"S": 2.0}
+    assert description["corpus"]["hash"] == job.corpus
+    assert description["settings"]["train"]["steps"] == 12
+    assert description["execution"]["precision"] == "float32"
+    tensors = [t for group in description["groups"] for t in group["tensors"]]
+    assert "norm.final.scalar" in tensors and "mlp.up@0.row" in tensors
+    assert len(tensors) == len(set(tensors))
+    scalars = pd.read_parquet(folder / "scalars.parquet")
+    assert set(scalars.loc[scalars["stat"] == "train_loss", "step"]) == set(range(1, 13))
+    validation = scalars[scalars["stat"] == "validation_loss"]
+    assert list(validation["step"]) == [8, 12]  # the end of either stage
+    final = torch.load(folder / "weights.pt", weights_only=True)
+    last = scalars[scalars["step"] == 12].set_index(["tensor", "stat"])["value"]
+    for key in ("embedding", "ssm.x@1", "mlp.up@0"):
+        assert last[key, "weight_norm"] == pytest.approx(final[key].square().mean().sqrt().item())
+    effective = final["mlp.up@0"] * final["mlp.up@0.row"][:, None] * final["mlp.up@0.column"]
+    rms = effective.square().mean().sqrt().item()
+    assert last["mlp.up@0", "effective_norm"] == pytest.approx(rms, rel=1e-5)
+    assert last["norm.final", "effective_norm"] == pytest.approx(
+        abs(final["norm.final.scalar"].item())
+    )
+    assert ("projector", "centred_norm") in last.index and ("mlp.down@1", "activation_norm") in last
+    vectors = pd.read_parquet(folder / "vectors.parquet").set_index(["step", "tensor", "stat"])
+    rows = torch.tensor(vectors.loc[(12, "ssm.x@0", "row_norms"), "value"].copy())
+    torch.testing.assert_close(rows, final["ssm.x@0"].square().mean(1).sqrt())
+
+
+def test_seeds_and_data_order(run, tmp_path):
+    """Another seed is another run; the same seed in another directory the same bits."""
+    train.train(run(), tmp_path / "a", tmp_path / "data")
+    train.train(run(), tmp_path / "b", tmp_path / "data")
+    assert_same_bits(tmp_path / "a", tmp_path / "b")
+    train.train(dataclasses.replace(run(), seed=1), tmp_path / "c", tmp_path / "data")
+    a, c = content(tmp_path / "a")[0], content(tmp_path / "c")[0]
+    assert not torch.equal(a["projector"], c["projector"])
+
+
+def interrupted(job, folder, corpora, monkeypatch):
+    """Leave a run with a checkpoint but not finished."""
+
+    def stop(self):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train._Loop, "finish", stop)
+        with pytest.raises(KeyboardInterrupt):
+            train.train(job, folder, corpora)
+    assert (folder / "checkpoint.pt").exists()
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "foreign"])
+def test_a_damaged_checkpoint_is_told(run, tmp_path, monkeypatch, damage):
+    job, folder = run(), tmp_path / "run"
+    interrupted(job, folder, tmp_path / "data", monkeypatch)
+    file = folder / "checkpoint.pt"
+    content = bytearray(file.read_bytes())
+    if damage == "cut":
+        content = content[: len(content) // 2]
+    elif damage == "flip":
+        content[len(content) // 2] ^= 1
+    else:
+        content = b"not a checkpoint"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged; remove it and this run starts again"):
+        train.train(job, folder, tmp_path / "data")
+    file.unlink()
+    train.train(job, folder, tmp_path / "data")
+    train.train(job, tmp_path / "other", tmp_path / "data")
+    assert_same_bits(folder, tmp_path / "other")
+
+
+def test_resuming_with_another_precision_is_refused(run, tmp_path, monkeypatch):
+    job, folder = run(), tmp_path / "run"
+    interrupted(job, folder, tmp_path / "data", monkeypatch)
+    other = dataclasses.replace(job, execution=Execution(precision="bfloat16"))
+    with pytest.raises(UserError, match="was begun with precision = float32"):
+        train.train(other, folder, tmp_path / "data")
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
+    job = run(optimizer={"lr": 1e30}, train={"clip_norm": 0.0})
+    with pytest.raises(UserError, match="not finite at step .* lower optimizer.lr"):
+        train.train(job, tmp_path / "run", tmp_path / "data")
+    assert (tmp_path / "run" / "run.json").exists()
+    assert not (tmp_path / "run" / "done.json").exists()
+
+
+def test_two_processes_do_not_train_one_run(run, tmp_path):
+    from lrm.rundir import open_run
+
+    with (
+        open_run(tmp_path / "run"),
+        pytest.raises(UserError, match="being trained by another process"),
+    ):
+        train.train(run(), tmp_path / "run", tmp_path / "data")
+
+
+def test_a_changed_corpus_is_told(run, tmp_path):
+    job = dataclasses.replace(run(), corpus="another")
+    with pytest.raises(UserError, match="has changed since this run was planned"):
+        train.train(job, tmp_path / "run", tmp_path / "data")
+
+
+def test_bfloat16_is_close_to_float32(run, tmp_path):
+    job = run(train={"steps": 40}, schedule={"decay_steps": 5})
+    train.train(job, tmp_path / "a", tmp_path / "data")
+    low = dataclasses.replace(job, execution=Execution(precision="bfloat16"))
+    train.train(low, tmp_path / "b", tmp_path / "data")
+    a, b = (read_json(tmp_path / n / "done.json")["validation_loss"] for n in "ab")
+    assert a == pytest.approx(b, abs=0.02) and a != b

@@ -7,6 +7,7 @@ the same numbers are shown, and the stage is named beside the verdict.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from analysis import equilibrium_claims, projector_claims, results
-from analysis.judging import OPEN, UNJUDGED, Judgement
+from analysis.judging import OPEN, UNJUDGED, Component, Judgement
 from lrm.compose import read_yaml
 from lrm.errors import UserError
 from lrm.experiment import criterion_hash, guarded
@@ -67,9 +68,7 @@ def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:
         frame, runs, stage = loaded[experiment]
         judgement = JUDGES[claim](frame, runs, criterion)
         gates = {gate: verdicts.get(gate, UNJUDGED) for gate in criterion.get("gates", [])}
-        judgement = Judgement(
-            judgement.components, judgement.minimum, judgement.note, gates
-        )
+        judgement = dataclasses.replace(judgement, gates=gates)
         changed = stage == "judging" and _criterion_changed(runs, claim, criterion)
         record |= _record(judgement, criterion, stage)
         if changed:
@@ -108,18 +107,8 @@ def _criterion_changed(runs: pd.DataFrame, claim: str, criterion: dict) -> bool:
 
 
 def _record(judgement: Judgement, criterion: dict, stage: str) -> dict[str, Any]:
-    components = [
-        {
-            "name": component.name,
-            "part": component.part,
-            "value": component.interval.mean,
-            "interval": _finite([component.interval.low, component.interval.high]),
-            "n": component.interval.n,
-            "required": f"{'>=' if component.at_least else '<='} {component.threshold:g}",
-            "holds": component.holds(judgement.minimum),
-        }
-        for component in judgement.components
-    ]
+    components = [_component(c, judgement.minimum) for c in judgement.components]
+    contrast = [_component(c, judgement.minimum) for c in judgement.contrast]
     first = components[0] if components else {"value": None, "interval": None, "n": 0}
     return {
         "value": first["value"],
@@ -129,7 +118,20 @@ def _record(judgement: Judgement, criterion: dict, stage: str) -> dict[str, Any]
         "verdict": judgement.verdict,
         "stage": stage,
         "components": components,
+        "contrast": contrast,
         "note": judgement.note,
+    }
+
+
+def _component(component: Component, minimum: int) -> dict[str, Any]:
+    return {
+        "name": component.name,
+        "part": component.part,
+        "value": component.interval.mean,
+        "interval": _finite([component.interval.low, component.interval.high]),
+        "n": component.interval.n,
+        "required": f"{'>=' if component.at_least else '<='} {component.threshold:g}",
+        "holds": component.holds(minimum),
     }
 
 
@@ -143,7 +145,7 @@ def text(records: list[dict[str, Any]]) -> str:
     for record in records:
         stage = f" ({record['stage']} seeds)" if record["stage"] else ""
         lines.append(f"{record['id']:<4} {record['verdict']}{stage}: {record['statement']}")
-        for component in record.get("components", []):
+        for component in record.get("components", []) + record.get("contrast", []):
             interval = component["interval"]
             spread = f" [{interval[0]:.3g}, {interval[1]:.3g}]" if interval else ""
             mark = {True: "+", False: "-", None: "?"}[component["holds"]]

@@ -69,12 +69,17 @@ def within(name: str, values, low: float, high: float, part: str | None = None):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What came out for one claim; the first component is the one that is quoted."""
+    """What came out for one claim; the first component is the one that is quoted.
+
+    ``contrast``: what must hold for a claim of absence (no worse, no gain, constant) to mean
+    anything. Where it does not hold, the claim is open whatever its components say.
+    """
 
     components: list[Component]
     minimum: int
     note: str = ""
     gates: dict[str, str] = field(default_factory=dict)
+    contrast: list[Component] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
@@ -86,6 +91,8 @@ class Judgement:
         parts = list(dict.fromkeys(c.part for c in self.components if c.part)) or [None]
         results = [self._part(part) for part in parts]
         if any(gate != REPRODUCED for gate in self.gates.values()):
+            return OPEN
+        if any(component.holds(self.minimum) is not True for component in self.contrast):
             return OPEN
         if all(result is True for result in results):
             return REPRODUCED

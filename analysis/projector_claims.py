@@ -7,7 +7,6 @@ constant stage, losses after the decay.
 
 from __future__ import annotations
 
-
 import numpy as np
 import pandas as pd
 
@@ -28,6 +27,7 @@ class Sweep:
         settings = runs[runs["kind"] == "train"].iloc[0]["description"]["settings"]
         self.steps = settings["train"]["steps"]
         self.stage_end = self.steps - settings["schedule"]["decay_steps"]
+        self.decay_factor = settings["schedule"]["decay_factor"]
 
     def table(self, arm: str, tensor: str, stat: str, step: int, kind: str = "train"):
         """``stat`` of ``tensor`` at the last probe up to ``step``."""
@@ -59,13 +59,15 @@ class Sweep:
         rules = rows.iloc[0]["description"]["rules"]
         return max(r["lr"] for r in rules if r["tensor"] == "norm.final" and r["trainable"])
 
-    def judged(self, criterion: dict) -> list[float]:
+    def judged(self, criterion: dict, decayed: bool = False) -> list[float]:
         """The S at which every learned arm can travel to where it has to go.
 
         Needed is the value learned at S = 1 over S. Not judged: a change beyond a third of Ση,
-        or one step of more than a tenth of the value.
+        or one step of more than a tenth of the value; ``decayed`` takes the step at the end of
+        the decay, for what is read there.
         """
         limits = criterion["travel"]
+        shrink = self.decay_factor if decayed else 1.0
         allowed = None
         for arm in LEARNED:
             values = self.multiplier(arm)
@@ -75,7 +77,7 @@ class Sweep:
                 s
                 for s in values.columns
                 if abs(at_one / s - 1) <= limits["fraction"] * lr * self.stage_end
-                and lr <= limits["step"] * at_one / s
+                and lr / shrink <= limits["step"] * at_one / s
             }
             allowed = good if allowed is None else allowed & good
         return sorted(allowed)
@@ -89,8 +91,10 @@ class Sweep:
             found[LARGE] = judged[-1]
         return found
 
-    def judgement(self, components: list[Component], criterion: dict) -> Judgement:
-        judged = ", ".join(f"{s:g}" for s in self.judged(criterion))
+    def judgement(
+        self, components: list[Component], criterion: dict, decayed: bool = False
+    ) -> Judgement:
+        judged = ", ".join(f"{s:g}" for s in self.judged(criterion, decayed))
         return Judgement(components, criterion["seeds"]["minimum"], f"judged at S = {judged}")
 
 
@@ -111,7 +115,7 @@ def p1(frame, runs, criterion) -> Judgement:
     """Excess of the loss over each arm's own minimum, at the extreme S of either side."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     components = []
-    for side, s in sweep.sides(sweep.judged(criterion)).items():
+    for side, s in sweep.sides(sweep.judged(criterion, decayed=True)).items():
         excess = {arm: _excess(sweep.loss(arm), s) for arm in ARMS}
         name = f"excess loss at S = {s:g}"
         components.append(at_least(f"FPN {name}", excess["FPN"], limits["degradation"], side))
@@ -120,7 +124,7 @@ def p1(frame, runs, criterion) -> Judgement:
             ratio = limits["share"]
             gap = excess[arm] - ratio * excess["FPN"]
             components.append(at_most(f"{arm} − {ratio:g} FPN {name}", gap, 0.0, side))
-    return sweep.judgement(components, criterion)
+    return sweep.judgement(components, criterion, decayed=True)
 
 
 def _excess(losses: pd.DataFrame, s: float) -> pd.Series:
@@ -186,7 +190,9 @@ def p5(frame, runs, criterion) -> Judgement:
         limit = limits["coincide"] if side == SMALL else limits["close"]
         for arm in LEARNED:
             distance = _distance(sweep, arm, s)
-            components.append(at_most(f"{arm} distance from ABM at S = {s:g}", distance, limit, side))
+            components.append(
+                at_most(f"{arm} distance from ABM at S = {s:g}", distance, limit, side)
+            )
     return sweep.judgement(components, criterion)
 
 
@@ -221,7 +227,10 @@ def p7(frame, runs, criterion) -> Judgement:
         at_least(f"best FPN − best {arm} (nats)", best["FPN"] - best[arm], -margin)
         for arm in LEARNED
     ]
-    return sweep.judgement(components, criterion)
+    losses = sweep.loss("FPN")
+    spread = losses.max(axis=1) - losses.min(axis=1)
+    contrast = [at_least("FPN loss range over S", spread, criterion["thresholds"]["contrast"])]
+    return Judgement(components, criterion["seeds"]["minimum"], contrast=contrast)
 
 
 def pr1(frame, runs, criterion) -> Judgement:
@@ -249,8 +258,12 @@ def pr2(frame, runs, criterion) -> Judgement:
     every = ", ".join(f"{s:g}: {(fixed[s] - base).mean():+.4f}" for s in fixed.columns)
     edge = best in (fixed.columns.min(), fixed.columns.max())
     note = f"by s: {every}" + ("; the best s is at the sweep's edge" if edge else "")
+    spread = fixed.max(axis=1) - fixed.min(axis=1)
+    contrast = [at_least("loss range over s", spread, criterion["thresholds"]["contrast"])]
     # A best value at the edge of its sweep is not known to be the best.
-    return Judgement([] if edge else components, criterion["seeds"]["minimum"], note)
+    return Judgement(
+        [] if edge else components, criterion["seeds"]["minimum"], note, contrast=contrast
+    )
 
 
 def _final_losses(frame: pd.DataFrame) -> pd.DataFrame:

@@ -70,9 +70,7 @@ def load_runs(
 
 def corpus_name(runs: pd.DataFrame) -> str:
     """The one corpus of these runs; UserError where there are several: figures never mix them."""
-    names = {
-        d["corpus"]["hash"]: d["corpus"]["name"] for d in runs["description"] if d["corpus"]
-    }
+    names = {d["corpus"]["hash"]: d["corpus"]["name"] for d in runs["description"] if d["corpus"]}
     if len(names) != 1:
         raise UserError(
             f"these runs come from {len(names)} corpora ({', '.join(names.values())}); keep the "

@@ -46,9 +46,10 @@ def attach(model: nn.Module, plans: Sequence[TensorPlan], implementation: str) -
     parameters = dict(model.named_parameters())
     multiplied = {target.parameter for target in targets}
     for plan in plans:
-        if not plan.trainable and plan.address.parameter not in multiplied:
-            if plan.address.rows is None:
-                parameters[plan.address.parameter].requires_grad_(False)
+        # A frozen slice of a merged matrix is only left out of the optimizer.
+        whole = plan.address.rows is None and plan.address.parameter not in multiplied
+        if not plan.trainable and whole:
+            parameters[plan.address.parameter].requires_grad_(False)
     return Multipliers(model, targets, implementation)
 
 

@@ -111,7 +111,7 @@ class RunDirectory:
     def append(self, log: str, record: dict[str, Any]) -> None:
         """Append one JSON line to a log (buffered until ``flush``)."""
         if log not in self._files:
-            self._files[log] = open(self.path / log, "a", encoding="utf-8")
+            self._files[log] = (self.path / log).open("a", encoding="utf-8")
         self._files[log].write(json.dumps(record, separators=(",", ":")) + "\n")
 
     def flush(self) -> None:

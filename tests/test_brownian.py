@@ -69,7 +69,9 @@ def test_walkers_take_lr_and_decay_from_the_rules(settings):
             {"match": "mlp.up", "multiplier": {"kind": "row_column", "lr": 0.2, "init": 2.0}},
         ]
     )
-    found = {w.key: w for w in walkers(resolve(config), ("projector", "norm.final", "mlp.up"), config)}
+    found = {
+        w.key: w for w in walkers(resolve(config), ("projector", "norm.final", "mlp.up"), config)
+    }
     assert set(found) == {
         "projector", "norm.final.scalar", "mlp.up@0", "mlp.up@0.row", "mlp.up@0.column",
         "mlp.up@1", "mlp.up@1.row", "mlp.up@1.column",

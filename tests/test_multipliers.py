@@ -122,9 +122,7 @@ def test_any_model_can_have_multipliers(implementation):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     reference = copy.deepcopy(model)
-    found = attach(
-        model, {"*.weight": "row_column"}, lr=0.05, implementation=implementation
-    )
+    found = attach(model, {"*.weight": "row_column"}, lr=0.05, implementation=implementation)
     inputs = torch.randn(16, 4)
     torch.testing.assert_close(model(inputs), reference(inputs))
     optimizer = torch.optim.AdamW(found.groups(lr=1e-2, weight_decay=0.1))

@@ -78,7 +78,11 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
 def _inputs(figure: str, tables: dict[str, Tables]) -> str:
     """What a drawing depends on: the set of runs, the style, the figure's own code."""
     code = hashlib.sha256()
-    for path in (FOLDER / f"{figure}.py", FOLDER.parent / "style.py", FOLDER.parent / "lrm.mplstyle"):
+    for path in (
+        FOLDER / f"{figure}.py",
+        FOLDER.parent / "style.py",
+        FOLDER.parent / "lrm.mplstyle",
+    ):
         code.update(path.read_bytes())
     runs = {name: sorted(table.runs["run"]) for name, table in tables.items()}
     return json.dumps({"code": code.hexdigest(), "runs": runs})

@@ -1,0 +1,96 @@
+"""``python -m lrm.runs list`` and ``clean``: the runs on disk, with their sizes. No torch here."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from lrm.errors import UserError
+from lrm.experiment import guarded
+from lrm.rundir import is_complete, read_json
+
+
+@dataclass(frozen=True)
+class Found:
+    """One run's directory."""
+
+    path: Path
+    experiment: str
+    scale: str
+    label: str
+    state: str
+    size: int  # bytes
+
+
+def main() -> None:
+    """Parse the command line and act."""
+    parser = argparse.ArgumentParser(prog="python -m lrm.runs")
+    parser.add_argument("action", choices=["list", "clean"])
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--experiment", help="only of this experiment")
+    parser.add_argument("--scale", help="only at this scale")
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
+    options = parser.parse_args()
+    guarded(lambda: _main(options))
+
+
+def _main(options: argparse.Namespace) -> None:
+    runs = find(options.results, options.experiment, options.scale)
+    if not runs:
+        print(f"no runs in {options.results / 'runs'}")
+        return
+    for run in runs:
+        print(f"{_size(run.size):>9}  {run.state:<10}  {run.experiment} {run.scale}  {run.label}"
+              f"  {run.path.name}")  # fmt: skip
+    print(f"{_size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
+    if options.action == "clean":
+        remove(runs, options.yes)
+
+
+def find(results: Path, experiment: str | None = None, scale: str | None = None) -> list[Found]:
+    """Every run below ``results/runs``, sorted by experiment, scale and label."""
+    runs = []
+    for path in (results / "runs").glob("*/*/"):
+        described = (path / "run.json").exists()
+        description = read_json(path / "run.json") if described else {}
+        run = Found(
+            path,
+            path.parent.name,
+            description.get("scale", "-"),
+            description.get("label", "(not begun)"),
+            "finished" if is_complete(path) else "unfinished",
+            sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
+        )
+        if experiment in (None, run.experiment) and scale in (None, run.scale):
+            runs.append(run)
+    return sorted(runs, key=lambda run: (run.experiment, run.scale, run.label))
+
+
+def remove(runs: list[Found], sure: bool) -> None:
+    """Delete the directories, after a question unless ``sure``; UserError without a terminal."""
+    if not sure:
+        if not sys.stdin.isatty():
+            raise UserError(
+                "nothing removed: there is no terminal to ask; use make clean-runs YES=1"
+            )
+        if input(f"remove these {len(runs)} runs? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing removed")
+            return
+    for run in runs:
+        shutil.rmtree(run.path)
+    print(f"removed {len(runs)} runs")
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+if __name__ == "__main__":
+    main()

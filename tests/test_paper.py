@@ -1,0 +1,55 @@
+"""The ``paper`` configurations: built whole on the meta device, trained in miniature."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+
+from lrm import rules, train
+from lrm.compose import load
+
+EXPERIMENTS = Path(__file__).parents[1] / "experiments"
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 128,
+    "head_dim": 4, "mamba_d_ssm": 48, "mamba_d_state": 8,
+}  # fmt: skip
+
+
+def paper_runs():
+    for path in sorted(EXPERIMENTS.glob("*/config.yaml")):
+        for run in load(path).runs("paper", [0]):
+            if run.kind == "train":
+                yield pytest.param(run, id=f"{run.experiment} {run.label}")
+
+
+@pytest.mark.parametrize("run", paper_runs())
+def test_paper_configuration(run):
+    learner = train.build(run.settings, 0, device="meta")
+    total = sum(plan.address.size for plan in learner.plans)
+    assert total == 521_411_104
+    # Every entry of every parameter belongs to one address, every learnable one to one group.
+    by_parameter = Counter()
+    for plan in learner.plans:
+        by_parameter[plan.address.parameter] += plan.address.size
+    attached = learner.multipliers.weights
+    sizes = {n: p.numel() for n, p in learner.model.named_parameters() if "parametriz" not in n}
+    sizes |= {name: weight.numel() for name, weight in attached.items()}
+    assert sizes == dict(by_parameter)
+    groups = [t for group in learner.optimizer.table() for t in group["tensors"]]
+    expected = [r["tensor"] + (f".{r['multiplier']}" if r["multiplier"] else "")
+                for r in rules.table(learner.plans, run.settings) if r["trainable"]]  # fmt: skip
+    assert sorted(groups) == sorted(expected)
+
+
+@pytest.mark.parametrize("run", paper_runs())
+def test_three_steps_with_only_size_and_batch_made_small(run):
+    model = run.settings.model.model_copy(update=SMALL)
+    settings = run.settings.model_copy(update={"model": model})
+    learner = train.build(settings, 0)
+    losses = []
+    for step in range(3):
+        batch = torch.randint(0, 128, (2, 20), generator=torch.Generator().manual_seed(0))
+        losses.append(train.train_step(learner, batch, settings, step)[0].item())
+    assert all(0 < loss < 20 for loss in losses)
+    assert losses[2] < losses[0]

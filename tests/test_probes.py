@@ -1,0 +1,62 @@
+"""Norms by hand, and where they are read."""
+
+import pytest
+import torch
+
+from lrm import probes, train
+
+
+def test_norms_by_hand():
+    weight = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
+    assert probes.rms(weight).item() == pytest.approx((25 / 4) ** 0.5)
+    torch.testing.assert_close(probes.row_norms(weight), torch.tensor([12.5**0.5, 0.0]))
+    torch.testing.assert_close(probes.column_norms(weight), torch.tensor([4.5**0.5, 8.0**0.5]))
+    assert probes.row_norms(torch.ones(3, 1, 4)).shape == (3,)
+    # The mean over tokens of the RMS, not the RMS of all entries.
+    tokens = torch.tensor([[[3.0, 3.0], [1.0, 1.0]]])
+    assert probes.token_rms(tokens).item() == 2.0
+    assert probes.rms(torch.full((4,), 300.0, dtype=torch.float16)).item() == pytest.approx(300.0)
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_every_address_is_probed_alike_by_both_implementations(settings, implementation):
+    rules = [{"match": "ssm.*", "optional": True, "lr_scale": 2.0},
+             {"match": "ssm.z", "multiplier": {"kind": "row_column", "init": 2.0}},
+             {"match": "norm.mixer", "weight": "frozen"}]  # fmt: skip
+    config = settings(rules=rules, train={"multiplier_implementation": implementation})
+    learner = train.build(config, 0)
+    plain = train.build(settings(), 0)
+    batch = torch.randint(0, 300, (2, 17), generator=torch.Generator().manual_seed(0))
+    views = probes.Views(learner.model, learner.plans, learner.multipliers)
+    before = probes.tensor_norms(views)
+    expected = probes.tensor_norms(probes.Views(plain.model, plain.plans, plain.multipliers))
+    assert before["weight_norm"] == pytest.approx(expected["weight_norm"])
+    assert before["effective_norm"]["ssm.z@0"] == pytest.approx(
+        4 * before["weight_norm"]["ssm.z@0"]
+    )
+    assert before["row_multiplier_norm"]["ssm.z@1"] == 2.0
+    train.train_step(learner, batch, config, 0)
+    gradients = probes.tensor_norms(views)["gradient_norm"]
+    keys = {plan.key for plan in learner.plans}
+    assert set(gradients) == keys - {"norm.mixer@0", "norm.mixer@1"}
+    vectors = probes.vectors(views)
+    assert len(vectors["effective_row_norms"]["ssm.z@0"]) == 16
+    assert len(vectors["values"]["norm.final"]) == 16
+    assert len(vectors["row_norms"]["ssm.conv@0"]) == 24
+
+
+def test_logits_are_also_centred(settings):
+    learner = train.build(settings(), 0)
+    with torch.no_grad():
+        learner.model.lm_head.weight += 5.0  # a shift common to the vocabulary
+        tokens = torch.randint(0, 300, (2, 8))
+        found = probes.activation_norms(learner.model, tokens)
+        logits = learner.model(tokens)
+    centred = logits - logits.mean(-1, keepdim=True)
+    assert found["centred_norm"]["projector"] == pytest.approx(
+        centred.square().mean(-1).sqrt().mean().item(), rel=1e-4
+    )
+    assert found["activation_norm"]["projector"] > 1.5 * found["centred_norm"]["projector"]
+    assert {"embedding", "attention.out@1", "ssm.dt@0", "mlp.gate@1"} <= set(
+        found["activation_norm"]
+    )

@@ -120,7 +120,11 @@ def activation_norms(model: nn.Module, tokens: Tensor) -> Scalars:
 
 @torch.no_grad()
 def vectors(views: Views) -> Vectors:
-    """Row and column norms of W and W̄, values of vector multipliers and of norm weights."""
+    """Row and column norms of W and W̄, values of vector multipliers and of norm weights.
+
+    Of the projector also the singular values over sqrt(entries), whose squares sum to ‖W‖²: a
+    few directions that the data fixed stand out from what is noise.
+    """
     found: Vectors = {}
 
     def put(stat: str, key: str, value: Tensor) -> None:
@@ -142,7 +146,16 @@ def vectors(views: Views) -> Vectors:
                     put("effective_column_norms", plan.key, column_norms(effective))
         for axis, value in multipliers.items():
             put(f"{axis}_multiplier", plan.key, value)
+        if plan.address.name == "projector":
+            put("singular_values", plan.key, _singular_values(weight))
     return found
+
+
+def _singular_values(weight: Tensor) -> Tensor:
+    """In units of the norm convention, largest first, through the smaller Gram matrix."""
+    wide = _wide(weight).double()
+    gram = wide.T @ wide if wide.shape[0] >= wide.shape[1] else wide @ wide.T
+    return (torch.linalg.eigvalsh(gram).flip(0).clamp(min=0) / wide.numel()).sqrt()
 
 
 def _to_floats(found: dict[str, dict[str, Tensor]]) -> Scalars:

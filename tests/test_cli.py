@@ -1,0 +1,244 @@
+"""The suite as its user calls it: whole commands, their files, exit codes and last lines."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from lrm.errors import UserError
+from lrm.rundir import make_folder
+
+ROOT = Path(__file__).parents[1]
+EXPERIMENTS = sorted(path.parent.name for path in ROOT.glob("experiments/*/run.py"))
+
+
+def call(*arguments, code=0, **options):
+    """Run a command of the suite; returns its output, standard error last."""
+    found = subprocess.run(
+        [sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, **options
+    )
+    assert found.returncode == code, found.stdout + found.stderr
+    if code == 2:
+        assert "Traceback" not in found.stderr
+        assert len([line for line in found.stderr.splitlines() if "error:" in line]) == 1
+    return found.stdout + found.stderr
+
+
+def run(name, *arguments, **options):
+    return call(f"experiments/{name}/run.py", "--scale", "smoke", *arguments, **options)
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory):
+    """Every experiment at the smoke scale, one seed; the projector's with two."""
+    results = tmp_path_factory.mktemp("results")
+    for name in EXPERIMENTS:
+        seeds = 2 if name == "projector" else 1
+        run(name, "--results", results, "--seeds", seeds, "--set", "train.steps=24", "--set",
+            "schedule.decay_steps=6", "--set", "schedule.warmup_steps=3") if name != "projector" \
+            else run(name, "--results", results, "--seeds", seeds)  # fmt: skip
+    return results
+
+
+def test_figure_1_end_to_end(trained):
+    draw = ("-m", "analysis.figures", "fig1", "--scale", "smoke", "--results", trained)
+    assert "drew" in call(*draw)
+    folder = trained / "figures" / "smoke"
+    with Image.open(folder / "fig1.png") as image:
+        assert image.size[0] > 1200
+        assert image.convert("L").getextrema() == (0, 255)
+    assert (folder / "fig1.pdf").read_bytes().startswith(b"%PDF")
+    numbers = pd.read_csv(folder / "fig1.csv")
+    assert set(numbers["panel"]) == set("abcde")
+    loss = numbers[numbers["panel"] == "a"]
+    assert len(loss) == 3 * 3 * 2 and set(loss["arm"]) == {"FPN", "SPN", "VPN"}
+    done = [json.loads(p.read_text()) for p in trained.glob("runs/projector/*/done.json")]
+    losses = [d["validation_loss"] for d in done if d["validation_loss"]]
+    assert sorted(loss["value"]) == pytest.approx(sorted(losses))
+    assert set(numbers.loc[numbers["kind"] == "brownian", "panel"]) == set("cde")
+    before = (folder / "fig1.png").stat().st_mtime_ns
+    assert "up to date" in call(*draw)
+    assert (folder / "fig1.png").stat().st_mtime_ns == before
+
+
+def test_a_second_call_does_nothing(trained):
+    began = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
+    output = run("projector", "--results", trained, "--seeds", 2)
+    assert "0 to train, 21 finished" in output
+    assert began == {path: path.stat().st_mtime_ns for path in began}
+
+
+def test_planning_does_not_load_torch(trained):
+    code = (
+        "import sys; sys.argv = ['run.py', '--scale', 'smoke', '--seeds', '2', '--results', "
+        f"{str(trained)!r}]; import runpy; runpy.run_path('experiments/projector/run.py', "
+        "run_name='__main__'); import analysis.figures.__main__ as m; "
+        f"m.render('fig1', 'smoke', 'runs', __import__('pathlib').Path({str(trained)!r})); "
+        "assert 'torch' not in sys.modules"
+    )
+    call("-c", code)
+
+
+def test_claims_of_smoke_runs(trained):
+    output = call("-m", "analysis.claims", "--scale", "smoke", "--results", trained)
+    records = json.loads((trained / "figures" / "smoke" / "claims.json").read_text())
+    assert [r["id"] for r in records][:2] == ["P0", "P1"] and "P1" in output
+    for record in records:
+        assert {"id", "statement", "scale", "value", "interval", "n", "criterion",
+                "verdict"} <= set(record)  # fmt: skip
+    judged = {r["id"]: r for r in records}
+    # Two seeds are too few for any verdict, and they explore.
+    assert judged["P1"]["n"] in (0, 2) and judged["P1"]["stage"] == "exploration"
+    assert {r["verdict"] for r in records} <= {"inconclusive", "not judged"}
+
+
+def test_results_as_a_tidy_frame(trained):
+    from analysis.results import load, load_runs, load_vectors
+
+    frame = load("projector", "smoke", results=trained)
+    assert {"experiment", "run", "kind", "arm", "seed", "scale", "corpus", "S", "step", "layer",
+            "tensor", "stat", "value"} == set(frame.columns)  # fmt: skip
+    trained_runs = frame[frame["kind"] == "train"]
+    assert trained_runs.groupby(["arm", "S", "seed"]).ngroups == 18
+    q = frame[(frame["tensor"] == "attention.q") & (frame["stat"] == "weight_norm")]
+    assert set(q["layer"]) == {0, 1}
+    vectors = load_vectors("projector", "smoke", results=trained)
+    rows = vectors[(vectors["tensor"] == "projector") & (vectors["stat"] == "row_norms")]
+    assert {len(value) for value in rows["value"]} == {384}
+    assert len(load_runs("projector", "smoke", results=trained)) == 21
+    # The placement runs were overridden: they are not what the YAML asks for.
+    everything = load("projector_placement", "smoke", results=trained, configuration="all")
+    assert everything["run"].nunique() == 10
+
+
+def test_reference_round_trip(trained, tmp_path):
+    from analysis.results import load, load_runs, load_vectors, publish
+
+    results = tmp_path / "results"
+    shutil.copytree(trained / "runs" / "projector", results / "runs" / "projector")
+    folder = publish("projector", "smoke", [0, 1], results)
+    assert sum(f.stat().st_size for f in folder.iterdir()) < 2_000_000
+    keys = ["run", "step", "tensor", "layer", "stat"]
+    mine = load("projector", "smoke", results=results).sort_values(keys, ignore_index=True)
+    theirs = load("projector", "smoke", source="reference", results=results)
+    theirs = theirs.sort_values(keys, ignore_index=True)
+    pd.testing.assert_frame_equal(mine, theirs[mine.columns], check_dtype=False, rtol=1e-6)
+    last = load_vectors("projector", "smoke", source="reference", results=results)
+    assert set(last["step"]) == {60}
+    assert len(load_runs("projector", "smoke", "reference", results)) == 21
+    output = call("-m", "analysis.figures", "fig1", "--scale", "smoke", "--source", "reference",
+                  "--results", results)  # fmt: skip
+    assert "reference" in output
+
+
+def test_dry_run_shows_everything_and_trains_nothing(tmp_path):
+    output = run("projector", "--dry-run", "--results", tmp_path, "--only", "VPN S=4 *")
+    for word in ("VPN S=4 seed=0", "parameters", "tokens", "FLOPs", "Σηλ", "travel", "lr·wd",
+                 "norm.final", "$"):  # fmt: skip
+        assert word in output
+    assert not list(tmp_path.iterdir())
+    paper = call("experiments/projector/run.py", "--scale", "paper", "--dry-run", "--only",
+                 "FPN S=1 *")  # fmt: skip
+    assert "521,411,104 parameters" in paper and "hours" in paper
+
+
+def test_list_and_clean(trained, tmp_path):
+    results = tmp_path / "results"
+    shutil.copytree(trained / "runs", results / "runs")
+    output = call("-m", "lrm.runs", "list", "--results", results)
+    assert "FPN S=1 seed=0" in output and re.search(r"\d+ runs in", output)
+    clean = ("-m", "lrm.runs", "clean", "--results", results)
+    assert "nothing removed" in call(*clean, code=2, stdin=subprocess.DEVNULL)
+    assert "removed" in call(*clean, "--experiment", "projector", "--yes")
+    assert not list((results / "runs" / "projector").iterdir())
+    assert list((results / "runs" / "equilibrium").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "train.step=3"], "unknown key train.step; did you mean steps?"),
+        (["--set", "train.steps=few"], "train.steps"),
+        (["--set", "optimizer.lr=1e-4"], "'1e-4' is text, not a number; write 1.0e-4"),
+        (["--set", "model.mamba_n_heads=5"], "mamba_n_heads = 5 must divide mamba_d_ssm = 64"),
+        (["--only", "nothing"], "selects no run"),
+        (["--seeds", "x"], "write a number"),
+        (["--set", "data.source=folder"], "needs data.path"),
+        (["--set", "data.source=folder", "--set", "data.path=/nowhere"], "/nowhere"),
+        (["--set", "train.sequence_length=100000"], "sequence_length"),
+        (["--set", "execution.device=quantum"], "execution.device"),
+        (["--set", "optimizer.lr=1.0e+30", "--set", "train.clip_norm=0.0", "--only", "VPN S=1 *"],
+         "not finite at step"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, tmp_path):
+    assert message in run("projector", "--results", tmp_path, *arguments, code=2)
+
+
+def test_a_results_folder_that_cannot_be_written(tmp_path):
+    """Also for root, for whom permissions do not exist: a file stands where the folder should."""
+    (tmp_path / "results").write_text("")
+    assert "cannot create" in run("projector", "--results", tmp_path / "results", code=2)
+
+
+def test_a_read_only_results_folder(tmp_path, monkeypatch):
+    """Permissions do not stop root, so that the system's answer is played."""
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(UserError, match="is read-only; choose a writable folder with --results"):
+        make_folder(tmp_path)
+
+
+def test_an_empty_and_a_truncated_corpus(tmp_path):
+    (tmp_path / "texts").mkdir()
+    source = ("--set", "data.source=folder", "--set", f"data.path={tmp_path / 'texts'}")
+    output = run("projector", "--results", tmp_path, *source, code=2)
+    assert "texts" in output
+    run("projector", "--results", tmp_path, "--only", "FPN S=1 *")
+    [shard] = tmp_path.glob("data/*/train.bin")
+    shard.write_bytes(shard.read_bytes()[:-7])
+    output = run("projector", "--results", tmp_path, "--only", "FPN S=4 *", code=2)
+    assert "train.bin" in output
+    assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 1
+
+
+def test_one_bad_run_does_not_lose_the_others(tmp_path):
+    """A damaged checkpoint is told at the end; the other runs are trained."""
+    only = ("--results", tmp_path, "--only", "FPN*")
+    run("projector", *only)
+    [victim, *_] = sorted(tmp_path.glob("runs/projector/*/done.json"))
+    victim.unlink()
+    (victim.parent / "checkpoint.pt").write_bytes(b"torn")
+    another = sorted(tmp_path.glob("runs/projector/*/done.json"))[0]
+    another.unlink()
+    output = run("projector", *only, code=2)
+    assert f"{victim.parent / 'checkpoint.pt'} is damaged; remove it" in output
+    assert another.exists()
+    (victim.parent / "checkpoint.pt").unlink()
+    assert "1 to train, 2 finished" in run("projector", *only)
+
+
+def test_ctrl_c_then_the_same_command(tmp_path):
+    """Interrupted from the terminal; what was done is kept, the rest goes on."""
+    command = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--results",
+               str(tmp_path), "--only", "FPN*", "--workers", "1"]  # fmt: skip
+    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    while not list(tmp_path.glob("runs/projector/*/done.json")):
+        time.sleep(0.05)
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    assert "goes on from here" in process.communicate()[1]
+    assert process.returncode == 130
+    first = list(tmp_path.glob("runs/projector/*/done.json"))
+    kept = {path: path.stat().st_mtime_ns for path in first}
+    assert f"{len(first)} finished" in run("projector", "--results", tmp_path, "--only", "FPN*")
+    assert kept == {path: path.stat().st_mtime_ns for path in first}
+    assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 3

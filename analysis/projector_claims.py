@@ -27,7 +27,6 @@ class Sweep:
         settings = runs[runs["kind"] == "train"].iloc[0]["description"]["settings"]
         self.steps = settings["train"]["steps"]
         self.stage_end = self.steps - settings["schedule"]["decay_steps"]
-        self.decay_factor = settings["schedule"]["decay_factor"]
 
     def table(self, arm: str, tensor: str, stat: str, step: int, kind: str = "train"):
         """``stat`` of ``tensor`` at the last probe up to ``step``."""
@@ -59,25 +58,24 @@ class Sweep:
         rules = rows.iloc[0]["description"]["rules"]
         return max(r["lr"] for r in rules if r["tensor"] == "norm.final" and r["trainable"])
 
-    def judged(self, criterion: dict, decayed: bool = False) -> list[float]:
+    def judged(self, criterion: dict) -> list[float]:
         """The S at which every learned arm can travel to where it has to go.
 
-        Needed is the value learned at S = 1 over S. Not judged: a change beyond a third of Ση,
-        or one step of more than a tenth of the value; ``decayed`` takes the step at the end of
-        the decay, for what is read there.
+        Needed is the value learned at S = 1 (between grid points: interpolated in logs) over S.
+        Not judged: a change beyond a third of Ση, or one step of more than a tenth of the value.
         """
         limits = criterion["travel"]
-        shrink = self.decay_factor if decayed else 1.0
         allowed = None
         for arm in LEARNED:
             values = self.multiplier(arm)
             lr = self.multiplier_lr(arm)
-            at_one = float(values[1.0].mean())
+            logs = np.log(values.mean())
+            at_one = float(np.exp(np.interp(0.0, np.log(values.columns), logs)))
             good = {
                 s
                 for s in values.columns
                 if abs(at_one / s - 1) <= limits["fraction"] * lr * self.stage_end
-                and lr / shrink <= limits["step"] * at_one / s
+                and lr <= limits["step"] * at_one / s
             }
             allowed = good if allowed is None else allowed & good
         return sorted(allowed)
@@ -91,10 +89,8 @@ class Sweep:
             found[LARGE] = judged[-1]
         return found
 
-    def judgement(
-        self, components: list[Component], criterion: dict, decayed: bool = False
-    ) -> Judgement:
-        judged = ", ".join(f"{s:g}" for s in self.judged(criterion, decayed))
+    def judgement(self, components: list[Component], criterion: dict) -> Judgement:
+        judged = ", ".join(f"{s:g}" for s in self.judged(criterion))
         return Judgement(components, criterion["seeds"]["minimum"], f"judged at S = {judged}")
 
 
@@ -115,7 +111,7 @@ def p1(frame, runs, criterion) -> Judgement:
     """Excess of the loss over each arm's own minimum, at the extreme S of either side."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     components = []
-    for side, s in sweep.sides(sweep.judged(criterion, decayed=True)).items():
+    for side, s in sweep.sides(sweep.judged(criterion)).items():
         excess = {arm: _excess(sweep.loss(arm), s) for arm in ARMS}
         name = f"excess loss at S = {s:g}"
         components.append(at_least(f"FPN {name}", excess["FPN"], limits["degradation"], side))
@@ -124,7 +120,7 @@ def p1(frame, runs, criterion) -> Judgement:
             ratio = limits["share"]
             gap = excess[arm] - ratio * excess["FPN"]
             components.append(at_most(f"{arm} − {ratio:g} FPN {name}", gap, 0.0, side))
-    return sweep.judgement(components, criterion, decayed=True)
+    return sweep.judgement(components, criterion)
 
 
 def _excess(losses: pd.DataFrame, s: float) -> pd.Series:

@@ -34,8 +34,8 @@ def load(
 
     Columns: experiment, run, kind (train or brownian), arm, seed, scale, corpus, each grid axis,
     step, tensor, layer (missing for tensors outside layers), stat, value. Norms are root mean
-    squares, losses in nats per token. ``configuration="current"`` leaves out runs that are not
-    what the experiment's YAML asks for today (other steps, say); ``"all"`` keeps every run.
+    squares, losses in nats per token. ``configuration="current"`` keeps the runs that the
+    experiment's YAML asks for today, of the seeds that are complete; ``"all"`` keeps every run.
 
     Raises UserError where nothing is there, naming the command that makes it.
     """
@@ -129,7 +129,7 @@ def _found(experiment, scale, source, results, configuration) -> list[tuple[dict
         found = [(d, path) for d, path in found if d["scale"] == scale]
     if configuration == "current":
         every, found = len(found), _current(experiment, scale, found)
-        outdated = f" ({every} of another configuration)" if every else ""
+        outdated = f" ({every} incomplete or of another configuration)" if every else ""
     else:
         outdated = ""
     if not found:
@@ -141,19 +141,21 @@ def _found(experiment, scale, source, results, configuration) -> list[tuple[dict
 
 
 def _current(experiment: str, scale: str, found: list[tuple[dict, Path]]):
-    """Those whose identity is what the experiment's YAML gives today."""
+    """Those that the experiment's YAML asks for today, of the seeds that are complete.
+
+    A seed of which some arm or grid point is missing would bias every comparison.
+    """
     plan = load_experiment(ROOT / "experiments" / experiment / "config.yaml")
+    have = {description["id"] for description, _ in found}
     seeds = sorted({d["seed"] for d, _ in found if d["kind"] == "train"})
-    if not seeds:
-        return []
-    corpora = {d["corpus"]["hash"] for d, _ in found if d["corpus"]}
-    wanted = set()
-    for run in plan.runs(scale, seeds):
-        if run.kind == "brownian":
-            wanted.add(run.id)
-        else:
-            wanted |= {dataclasses.replace(run, corpus=corpus).id for corpus in corpora}
-    return [(d, path) for d, path in found if d["id"] in wanted]
+    wanted: set[str] = set()
+    for corpus in {d["corpus"]["hash"] for d, _ in found if d["corpus"]}:
+        for seed in seeds:
+            runs = plan.runs(scale, [seed])
+            ids = {dataclasses.replace(run, corpus=corpus).id for run in runs}
+            if ids <= have:
+                wanted |= ids
+    return [(description, path) for description, path in found if description["id"] in wanted]
 
 
 def _read(path: Path) -> pd.DataFrame:

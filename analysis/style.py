@@ -5,11 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("agg")
-
-import matplotlib.pyplot as plt  # noqa: E402
+import matplotlib.pyplot as plt
+from matplotlib.ticker import LogLocator, NullFormatter
 
 STYLE_FILE = Path(__file__).with_name("lrm.mplstyle")
 # Okabe-Ito: told apart by colour-blind readers, and in grey by lightness.
@@ -37,3 +34,11 @@ def caption(figure, scale: str, seeds: int, corpus: str, note: str = "") -> None
 def power_of_two(value: float) -> str:
     """1/16, 1/4, 1, 4, …, for tick labels."""
     return f"{value:g}" if value >= 1 else f"1/{1 / value:g}"
+
+
+def plain_log_axis(axis) -> None:
+    """A logarithmic y axis over about a decade, labelled 2, 3, 5 instead of powers of ten."""
+    axis.set_yscale("log")
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    axis.yaxis.set_major_formatter("{x:g}")
+    axis.yaxis.set_minor_formatter(NullFormatter())

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.claims import CRITERIA, JUDGES, judge_all, text
+from analysis.claims import JUDGES, judge_all, text
+from analysis.criteria import CRITERIA
 from analysis.judging import (
     NOT,
     OPEN,
@@ -22,8 +23,8 @@ from analysis.judging import (
 from lrm.compose import load, read_yaml
 from lrm.errors import UserError
 
-GRID = [1 / 64, 1 / 16, 1 / 4, 1.0, 4.0, 16.0]
-STEPS, DECAY, LR = 3000, 500, 0.013
+GRID = [1 / 32, 1 / 8, 1 / 2, 2.0, 8.0, 32.0]
+STEPS, DECAY, LR = 2600, 420, 0.006
 CONSTANT = STEPS - DECAY
 SEEDS = range(100, 108)
 ARMS = ("FPN", "SPN", "VPN")
@@ -48,7 +49,7 @@ def projector_world(loss, logits, weight, multiplier, abm_weight=lambda s: 0.095
             for seed in SEEDS:
                 jitter = math.exp(noise(seed, arm, s, size=spread))
                 add("train", arm, seed, s, STEPS, "model", "validation_loss",
-                    loss(arm, s) + noise(seed, size=0.01) + noise(seed, arm, s, size=0.001))  # fmt: skip
+                    loss(arm, s) + noise(seed, size=0.01) + noise(seed, arm, s, size=1e-3))  # fmt: skip
                 add("train", arm, seed, s, CONSTANT, "projector", "centred_norm",
                     logits(arm, s) * jitter)  # fmt: skip
                 for step in (0, CONSTANT * 3 // 4, CONSTANT):
@@ -142,10 +143,10 @@ def test_points_out_of_reach_are_not_judged():
     criterion = read_yaml(CRITERIA)["P4"]
     frame, runs = faithful()
     judged = JUDGES["P4"](frame, runs, criterion)
-    assert judged.note == "judged at S = 0.0625, 0.25, 1, 4"
+    assert judged.note == "judged at S = 0.125, 0.5, 2, 8"
     rules = [{"tensor": "norm.final", "trainable": True, "lr": 0.0015}]
     runs = runs.assign(description=[{**d, "rules": rules} for d in runs["description"]])
-    assert JUDGES["P4"](frame, runs, criterion).note == "judged at S = 1, 4, 16"
+    assert JUDGES["P4"](frame, runs, criterion).note == "judged at S = 0.5, 2, 8, 32"
 
 
 def test_too_few_seeds_are_inconclusive():

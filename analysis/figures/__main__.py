@@ -59,6 +59,9 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     context = Context(scale, trained["seed"].nunique(), corpora.pop(), source)
     numbers = module.numbers(tables)
 
+    import matplotlib
+
+    matplotlib.use("agg")  # files only: no window, no display needed
     from analysis.style import style
 
     with style():

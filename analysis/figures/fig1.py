@@ -2,24 +2,32 @@
 
 (a) loss after the decay; (b) logits norm; (c) ‖W‖ and ‖c‖ with Brownian motion; (d, e) their
 trajectories at strong and weak weight decay. Norms are read at the end of the constant stage.
+Shaded: S at which the multiplier cannot follow (the travel rule of criteria.yaml); nothing is
+judged there, and the trajectories are those of the outermost S inside.
 """
 
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
+from analysis.criteria import CRITERIA
 from analysis.figures import Context, Tables
 from analysis.norms import at_step
+from analysis.projector_claims import Sweep
 from analysis.style import (
     ARM_COLOURS,
     ARM_MARKERS,
     NOISE_COLOUR,
     TEXT_WIDTH,
     caption,
+    plain_log_axis,
     power_of_two,
 )
+from lrm.compose import read_yaml
 
 EXPERIMENTS = ("projector",)
 ARMS = ("FPN", "SPN", "VPN")
@@ -31,9 +39,10 @@ NAMES = {
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, kind (train or brownian), arm, S, seed, step, quantity, value."""
+    """Columns: panel, kind (train or brownian), arm, S, judged, seed, step, quantity, value."""
     table = tables["projector"]
     frame = table.scalars
+    judged = Sweep(frame, table.runs).judged(read_yaml(CRITERIA)["P4"])
     norms = frame[
         ((frame["tensor"] == "projector") & (frame["stat"] == "weight_norm"))
         | ((frame["tensor"] == "norm.final") & (frame["stat"] == "effective_norm"))
@@ -44,8 +53,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     losses = at_step(losses, losses["step"].max()).assign(quantity="loss")
     logits = frame[(frame["tensor"] == "projector") & (frame["stat"] == "centred_norm")]
     logits = at_step(logits, table.stage_end).assign(quantity="centred logits")
-    strong, weak = frame["S"].min(), frame["S"].max()
-    paths = norms[norms["S"].isin([strong, weak])]
+    inside = judged or sorted(frame["S"].unique())
+    paths = norms[norms["S"].isin([inside[0], inside[-1]])]
     parts = {
         "a": losses,
         "b": logits,
@@ -53,8 +62,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         "d": paths[paths["quantity"] == "W"],
         "e": paths[paths["quantity"] == "c"],
     }
-    columns = ["panel", "kind", "arm", "S", "seed", "step", "quantity", "value"]
+    columns = ["panel", "kind", "arm", "S", "judged", "seed", "step", "quantity", "value"]
     found = pd.concat([part.assign(panel=panel) for panel, part in parts.items()])
+    found["judged"] = found["S"].isin(judged)
     return found[columns].sort_values(columns[:-1], ignore_index=True)
 
 
@@ -67,10 +77,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     _sweep(panels["a"], by_panel["a"], "loss after decay (nats per token)")
     panels["a"].set_title("a   Final loss", loc="left")
     _sweep(panels["b"], by_panel["b"], "RMS of centred logits")
-    panels["b"].set(yscale="log")
+    plain_log_axis(panels["b"])
     panels["b"].set_title("b   Logits norm", loc="left")
     _norms(panels["c"], by_panel["c"])
-    panels["c"].set_title(r"c   Norms of $W$ and of its multiplier $c$", loc="left")
+    panels["c"].set_title(r"c   Norms of $W$ and $c$", loc="left")
     _paths(panels["d"], by_panel["d"], r"$\|W\|$")
     panels["d"].set_title(r"d   Trajectories of $\|W\|$", loc="left")
     _paths(panels["e"], by_panel["e"], r"$\|c\|$")
@@ -106,7 +116,24 @@ def _s_axis(axis, frame: pd.DataFrame) -> None:
     axis.set_xscale("log", base=4)
     axis.set_xticks(values, [power_of_two(value) for value in values])
     axis.minorticks_off()
+    _shade(axis, frame)
     axis.set_xlabel(r"relative norm scale $S=\sqrt{\eta_P/\lambda_P}$")
+
+
+def _shade(axis, frame: pd.DataFrame) -> None:
+    """Grey over the S that are not judged."""
+    judged = frame.loc[frame["judged"], "S"]
+    if judged.empty:
+        return
+    left, right = axis.get_xlim()
+    axis.set_xlim(left, right)
+    values = np.array(sorted(frame["S"].unique()))
+    below, above = values[values < judged.min()], values[values > judged.max()]
+    style = {"color": "#efefef", "lw": 0, "zorder": 0}
+    if below.size:
+        axis.axvspan(left, np.sqrt(below[-1] * judged.min()), **style)
+    if above.size:
+        axis.axvspan(np.sqrt(above[0] * judged.max()), right, **style)
 
 
 def _norms(axis, frame: pd.DataFrame) -> None:
@@ -140,7 +167,8 @@ def _paths(axis, frame: pd.DataFrame, label: str) -> None:
 
 def _legend(axis, numbers: pd.DataFrame) -> None:
     axis.axis("off")
-    strong, weak = (power_of_two(value) for value in (numbers["S"].min(), numbers["S"].max()))
+    paths = numbers.loc[numbers["panel"] == "d", "S"]
+    strong, weak = power_of_two(paths.min()), power_of_two(paths.max())
     handles = [
         Line2D([], [], color=ARM_COLOURS[arm], marker=ARM_MARKERS[arm], label=NAMES[arm])
         for arm in ARMS
@@ -150,6 +178,12 @@ def _legend(axis, numbers: pd.DataFrame) -> None:
         Line2D([], [], color="black", linestyle="-", label=f"d, e: strong WD, S = {strong}"),
         Line2D([], [], color="black", linestyle="--", label=f"d, e: weak WD, S = {weak}"),
     ]
+    if not numbers["judged"].all():
+        handles.append(Patch(color="#efefef", label="a–c: out of the multiplier's reach"))
     if numbers["seed"].nunique() > 1:
-        handles.append(Line2D([], [], color="black", lw=0.5, alpha=0.6, label="thin: every seed"))
+        handles.append(
+            Line2D(
+                [], [], color="black", lw=0.5, alpha=0.6, label="thin: each seed; band: their range"
+            )
+        )
     axis.legend(handles=handles, loc="center", title="Projector experiment", title_fontsize=8)

@@ -14,10 +14,10 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 claims test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium notebooks claims test lint list clean-runs lock
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  SCALE=smoke|tiny|small|paper (now $(SCALE))  SEEDS=3 or SEEDS=100-107 (now $(SEEDS))"
 	@echo "  WORKERS=2 (default one a core or GPU)  RESULTS=folder (now $(RESULTS))"
@@ -46,6 +46,15 @@ $(VENV)/.notebooks: $(VENV)/.core
 fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep, draw
 	@$(call train,projector)
 	@$(call draw,fig1)
+
+projector_placement: $(VENV)/.core  ## train rows and fixed scalars on the projector (PR1, PR2)
+	@$(call train,projector_placement)
+
+equilibrium: $(VENV)/.core  ## train the sweeps of LR and weight decay apart (EQ1)
+	@$(call train,equilibrium)
+
+notebooks: $(VENV)/.notebooks  ## open the notebooks
+	@$(BIN)/jupyter lab notebooks
 
 claims: $(VENV)/.core  ## judge the claims by what has been run; write claims.json
 	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM)

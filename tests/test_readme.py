@@ -1,0 +1,37 @@
+"""The README's guide "Add an experiment", as a reader would follow it."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_guide_trains_and_draws(tmp_path):
+    """On a copy of the tree: its files as printed, then its commands as printed."""
+    for folder in ("lrm", "analysis", "experiments"):
+        shutil.copytree(ROOT / folder, tmp_path / "suite" / folder)
+    guide = (ROOT / "README.md").read_text(encoding="utf-8")
+    guide = guide.split("<!-- guide")[1].split("<!-- end of the guide")[0]
+    files = re.findall(r"`([\w/.]+)`\n```\w+\n(.*?)```", guide, re.S)
+    assert len(files) == 3
+    for name, text in files:
+        path = tmp_path / "suite" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    [commands] = re.findall(r"```sh\n(.*?)```", guide, re.S)
+    for command in commands.strip().splitlines():
+        words = command.split()
+        assert words[0] == "python"
+        done = subprocess.run(
+            [sys.executable, *words[1:]],
+            cwd=tmp_path / "suite",
+            env={"PYTHONPATH": str(tmp_path / "suite"), "PATH": "", "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    png = tmp_path / "suite" / "results" / "figures" / "smoke" / "my_figure.png"
+    assert png.stat().st_size > 10_000

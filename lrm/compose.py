@@ -1,7 +1,9 @@
 """From an experiment's YAML to its list of runs. No torch here.
 
 Order of precedence: type defaults, ``use``, experiment, scale, arm, grid point, ``--set``.
-Settings merge key by key; rules are appended, and the last match wins field by field.
+Settings merge key by key; rules are appended, and the last match wins field by field. ``$name``
+stands for a point of the grid, or for one of the ``values`` that a layer defines (a scale may
+redefine them).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from lrm.model.tensors import addresses, check_pattern
 PRESETS = Path(__file__).parent / "presets"
 SCALES = ("smoke", "tiny", "small", "paper")
 _SETTINGS = tuple(Settings.model_fields)
-_LAYER = (*_SETTINGS, "execution", "cost", "use", "grid", "arms")
+_LAYER = (*_SETTINGS, "execution", "cost", "use", "values", "grid", "arms")
 
 
 class Brownian(Strict):
@@ -185,7 +187,13 @@ class Experiment:
             yield layers, dict(zip(grid, values, strict=True))
 
     def _settings(self, layers, point, scale, overrides) -> tuple[Settings, Execution, Cost]:
-        names = {"scale": scale, **point}
+        names = {"scale": scale}
+        for layer, where in layers:
+            values = layer.get("values") or {}
+            if not isinstance(values, dict):
+                raise UserError(f"{where}: values must map names to values")
+            names |= values
+        names |= point
         merged: dict[str, Any] = {}
         rules: list[Any] = []
         for layer, where in layers:
@@ -194,7 +202,7 @@ class Experiment:
             if not isinstance(layer_rules, list):
                 raise UserError(f"{where}: rules must be a list")
             rules += layer_rules
-            for name in ("use", "grid"):
+            for name in ("use", "grid", "values"):
                 layer.pop(name, None)
             merged = _merge(merged, layer)
         source = str(self.path)
@@ -282,7 +290,8 @@ def _substitute(data: Any, names: dict[str, Any], where: str) -> Any:
     if isinstance(data, str) and "$" in data:
         for name in re.findall(r"\$(\w+)", data):
             if name not in names:
-                raise UserError(f"{where}: ${name} is no grid axis; there are {', '.join(names)}")
+                known = ", ".join(names)
+                raise UserError(f"{where}: ${name} is no grid axis and no value; there are {known}")
         if re.fullmatch(r"\$\w+", data):
             return names[data[1:]]
         return re.sub(r"\$(\w+)", lambda match: str(names[match[1]]), data)

@@ -64,6 +64,14 @@ def test_precedence(experiment):
     assert {run.execution.threads for run in changed} == {2}
 
 
+def test_values_may_differ_by_scale(experiment):
+    text = BODY.replace("lr: 0.5", "lr: $rate") + "values: {rate: 0.25}\n"
+    assert experiment(text).runs("smoke", [0])[-1].settings.optimizer.lr == 0.25
+    text += "scales: {smoke: {values: {rate: 0.75}}}\n"
+    assert experiment(text).runs("smoke", [0])[-1].settings.optimizer.lr == 0.75
+    assert experiment(text).runs("tiny", [0])[-1].settings.optimizer.lr == 0.25
+
+
 def test_the_last_rule_wins_field_by_field(experiment):
     text = """
 title: rules
@@ -116,7 +124,7 @@ def test_identity_changes_with_the_mathematics_only(experiment):
         ("match: norm.final", "match: norm.last", "'norm.last' matches no tensor"),
         ("match: norm.final", "match: norm.ssm", "matches nothing in this model"),
         ("match: norm.final", "match: mlp.up@x", "is no layer"),
-        ("$S", "$T", "$T is no grid axis; there are scale, S"),
+        ("$S", "$T", "$T is no grid axis and no value; there are scale, S"),
         ("scale/smoke", "scale/smok", "no preset 'scale/smok'"),
         ("[0.5, 2.0]", "0.5", "grid.S must be a list"),
         ("arms:", "arms: [", "not valid YAML"),
@@ -188,4 +196,5 @@ def test_every_experiment_plans_at_every_scale(name, scale):
         assert products(plans, run.settings)
         if scale == "paper" and run.kind == "train":
             assert estimate(run).parameters == 521_411_104
-            assert estimate(run).tokens == pytest.approx(30e9, rel=0.01)
+            if name != "projector_controls":  # which varies batch and length
+                assert estimate(run).tokens == pytest.approx(30e9, rel=0.01)

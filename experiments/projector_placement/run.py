@@ -1,4 +1,4 @@
-"""Train the projector_placement experiment; see README.md here."""
+"""Train this experiment's runs; what they are stands in config.yaml, what came out in README.md."""
 
 from lrm.experiment import main
 

@@ -44,9 +44,9 @@ class Sweep:
         """‖W‖ of the projector."""
         return self.table(arm, "projector", "weight_norm", step or self.stage_end)
 
-    def multiplier(self, arm: str) -> pd.DataFrame:
+    def multiplier(self, arm: str, step: int | None = None) -> pd.DataFrame:
         """‖c‖, |s| for the scalar."""
-        return self.table(arm, "norm.final", "effective_norm", self.stage_end)
+        return self.table(arm, "norm.final", "effective_norm", step or self.stage_end)
 
     def noise(self, tensor: str) -> pd.Series:
         """The Brownian twin's norm at the end of the constant stage, by S."""
@@ -80,6 +80,14 @@ class Sweep:
             allowed = good if allowed is None else allowed & good
         return sorted(allowed)
 
+    def early(self) -> int:
+        """Three quarters into the constant stage: what has settled does not move from there."""
+        return self.stage_end * 3 // 4
+
+    def slopes(self, table: pd.DataFrame, points: list[float]) -> pd.Series:
+        """Log-log slope against S over ``points``, one per seed."""
+        return table[points].apply(lambda row: log_slope(row.index, row), axis=1)
+
     def sides(self, judged: list[float]) -> dict[str, float]:
         """The extreme judged S on either side of 1."""
         found = {}
@@ -89,29 +97,43 @@ class Sweep:
             found[LARGE] = judged[-1]
         return found
 
-    def judgement(self, components: list[Component], criterion: dict) -> Judgement:
-        judged = ", ".join(f"{s:g}" for s in self.judged(criterion))
-        return Judgement(components, criterion["seeds"]["minimum"], f"judged at S = {judged}")
+    def judgement(
+        self,
+        components: list[Component],
+        criterion: dict,
+        judged: list[float],
+        settled: list[Component] = (),
+    ) -> Judgement:
+        note = "judged at S = " + ", ".join(f"{s:g}" for s in judged)
+        minimum = criterion["seeds"]["minimum"]
+        return Judgement(components, minimum, note, contrast=list(settled))
 
 
 def p0(frame, runs, criterion) -> Judgement:
     """Stationarity: change of ‖W‖ over the last quarter of the constant stage, worst arm and S."""
     sweep = Sweep(frame, runs)
     judged = sweep.judged(criterion)
-    changes = []
-    for arm in ARMS:
-        late, early = sweep.weight(arm), sweep.weight(arm, sweep.stage_end * 3 // 4)
-        changes.append(np.log(late / early).abs()[judged].max(axis=1))
-    worst = pd.concat(changes, axis=1).max(axis=1)
     limit = criterion["thresholds"]["change"]
-    return sweep.judgement([at_most("largest |Δ ln ‖W‖|", worst, limit)], criterion)
+    drifts = {
+        arm: np.log(sweep.weight(arm) / sweep.weight(arm, sweep.early())).abs() for arm in ARMS
+    }
+    components = []
+    for side, points in (
+        (SMALL, [s for s in judged if s < 1]),
+        (LARGE, [s for s in judged if s >= 1]),
+    ):
+        if points:
+            worst = pd.concat([drifts[arm][points] for arm in ARMS], axis=1).max(axis=1)
+            components.append(at_most(f"largest |Δ ln ‖W‖| at {side}", worst, limit, side))
+    return sweep.judgement(components, criterion, judged)
 
 
 def p1(frame, runs, criterion) -> Judgement:
     """Excess of the loss over each arm's own minimum, at the extreme S of either side."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     components = []
-    for side, s in sweep.sides(sweep.judged(criterion)).items():
+    judged = sweep.judged(criterion)
+    for side, s in sweep.sides(judged).items():
         excess = {arm: _excess(sweep.loss(arm), s) for arm in ARMS}
         name = f"excess loss at S = {s:g}"
         components.append(at_least(f"FPN {name}", excess["FPN"], limits["degradation"], side))
@@ -120,7 +142,7 @@ def p1(frame, runs, criterion) -> Judgement:
             ratio = limits["share"]
             gap = excess[arm] - ratio * excess["FPN"]
             components.append(at_most(f"{arm} − {ratio:g} FPN {name}", gap, 0.0, side))
-    return sweep.judgement(components, criterion)
+    return sweep.judgement(components, criterion, judged)
 
 
 def _excess(losses: pd.DataFrame, s: float) -> pd.Series:
@@ -140,7 +162,7 @@ def p2(frame, runs, criterion) -> Judgement:
         components.append(at_most(f"{arm} ln range of logits", ranges[arm], limits["stable"]))
         gap = ranges[arm] - limits["share"] * ranges["FPN"]
         components.append(at_most(f"{arm} − {limits['share']:g} FPN ln range", gap, 0.0))
-    return sweep.judgement(components, criterion)
+    return sweep.judgement(components, criterion, judged)
 
 
 def p3(frame, runs, criterion) -> Judgement:
@@ -148,48 +170,59 @@ def p3(frame, runs, criterion) -> Judgement:
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     judged = sweep.judged(criterion)
     low, high = limits["slope"]
-    components = []
-    for arm in LEARNED:
-        slopes = sweep.weight(arm)[judged].apply(lambda row: log_slope(row.index, row), axis=1)
-        components += within(f"{arm} slope of ‖W‖", slopes, low, high)
+    if len(judged) < 3:
+        return sweep.judgement([], criterion, judged)
+    components, settled = [], []
     frozen = sweep.weight("FPN")
-    upper = frozen[[s for s in frozen.columns if s >= 1]]
-    slopes = upper.apply(lambda row: log_slope(row.index, row), axis=1)
-    components += within("FPN slope of ‖W‖ at S ≥ 1", slopes, low, high)
+    ranges = {arm: judged for arm in LEARNED} | {"FPN": [s for s in frozen.columns if s >= 1]}
+    for arm, points in ranges.items():
+        slopes = sweep.slopes(sweep.weight(arm), points)
+        moved = slopes - sweep.slopes(sweep.weight(arm, sweep.early()), points)
+        name = f"{arm} slope of ‖W‖" + (" at S ≥ 1" if arm == "FPN" else "")
+        components += within(name, slopes, low, high)
+        settled.append(
+            at_most(f"{name}: moved in the last quarter", moved.abs(), limits["settled"])
+        )
     smallest = frozen.columns.min()
     pulled = frozen[smallest] / sweep.noise("projector")[smallest]
     components.append(
         at_least(f"FPN ‖W‖ / ABM at S = {smallest:g}", pulled, limits["pulled_above"])
     )
-    return sweep.judgement(components, criterion)
+    return sweep.judgement(components, criterion, judged, settled)
 
 
 def p4(frame, runs, criterion) -> Judgement:
     """Log-log slope of ‖c‖ against S."""
-    sweep = Sweep(frame, runs)
+    sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     judged = sweep.judged(criterion)
-    low, high = criterion["thresholds"]["slope"]
-    components = []
-    if len(judged) >= 3:
-        for arm in LEARNED:
-            values = sweep.multiplier(arm)[judged]
-            slopes = values.apply(lambda row: log_slope(row.index, row), axis=1)
-            components += within(f"{arm} slope of ‖c‖", slopes, low, high)
-    return sweep.judgement(components, criterion)
+    low, high = limits["slope"]
+    if len(judged) < 3:
+        return sweep.judgement([], criterion, judged)
+    components, settled = [], []
+    for arm in LEARNED:
+        slopes = sweep.slopes(sweep.multiplier(arm), judged)
+        moved = slopes - sweep.slopes(sweep.multiplier(arm, sweep.early()), judged)
+        name = f"{arm} slope of ‖c‖"
+        components += within(name, slopes, low, high)
+        settled.append(
+            at_most(f"{name}: moved in the last quarter", moved.abs(), limits["settled"])
+        )
+    return sweep.judgement(components, criterion, judged, settled)
 
 
 def p5(frame, runs, criterion) -> Judgement:
     """Distance of the trajectories of ‖W‖ from ABM: RMS over time of ln(‖W‖ / ‖W‖_ABM)."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     components = []
-    for side, s in sweep.sides(sweep.judged(criterion)).items():
+    judged = sweep.judged(criterion)
+    for side, s in sweep.sides(judged).items():
         limit = limits["coincide"] if side == SMALL else limits["close"]
         for arm in LEARNED:
             distance = _distance(sweep, arm, s)
             components.append(
                 at_most(f"{arm} distance from ABM at S = {s:g}", distance, limit, side)
             )
-    return sweep.judgement(components, criterion)
+    return sweep.judgement(components, criterion, judged)
 
 
 def _distance(sweep: Sweep, arm: str, s: float) -> pd.Series:
@@ -208,11 +241,12 @@ def p6(frame, runs, criterion) -> Judgement:
     sweep, limit = Sweep(frame, runs), criterion["thresholds"]["unlike"]
     noise = sweep.noise("norm.final")
     components = []
-    for side, s in sweep.sides(sweep.judged(criterion)).items():
+    judged = sweep.judged(criterion)
+    for side, s in sweep.sides(judged).items():
         for arm in LEARNED:
             values = np.log(sweep.multiplier(arm)[s] / noise[s]).abs()
             components.append(at_least(f"{arm} |ln c / ABM| at S = {s:g}", values, limit, side))
-    return sweep.judgement(components, criterion)
+    return sweep.judgement(components, criterion, judged)
 
 
 def p7(frame, runs, criterion) -> Judgement:

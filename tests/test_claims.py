@@ -48,8 +48,16 @@ def projector_world(loss, logits, weight, multiplier, abm_weight=lambda s: 0.095
         for s in GRID:
             for seed in SEEDS:
                 jitter = math.exp(noise(seed, arm, s, size=spread))
-                add("train", arm, seed, s, STEPS, "model", "validation_loss",
-                    loss(arm, s) + noise(seed, size=0.01) + noise(seed, arm, s, size=1e-3))  # fmt: skip
+                add(
+                    "train",
+                    arm,
+                    seed,
+                    s,
+                    STEPS,
+                    "model",
+                    "validation_loss",
+                    loss(arm, s) + noise(seed, size=0.01) + noise(seed, arm, s, size=1e-3),
+                )
                 add("train", arm, seed, s, CONSTANT, "projector", "centred_norm",
                     logits(arm, s) * jitter)  # fmt: skip
                 for step in (0, CONSTANT * 3 // 4, CONSTANT):

@@ -1,0 +1,84 @@
+"""Norm statistics, fits, products and costs against values worked out by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.norms import (
+    at_step,
+    geometric_mean,
+    noise_spread,
+    over_layers,
+    pooled_relative_norms,
+    relative_norms,
+)
+from analysis.stats import interval, log_range, log_slope
+from analysis.style import power_of_two
+from lrm.compose import Cost, Run
+from lrm.config import Execution, ModelConfig
+from lrm.cost import estimate, flops_per_token
+from lrm.products import products
+from lrm.rules import resolve
+
+
+def test_intervals_and_fits():
+    found = interval([1.0, 2.0, 3.0])
+    assert found.mean == 2.0 and found.n == 3
+    assert found.high - found.mean == pytest.approx(4.302653 / 3**0.5)  # t(0.975, 2) · s / √n
+    assert interval([5.0]).low == -np.inf
+    assert log_slope([1, 4, 16], [3, 1.5, 0.75]) == pytest.approx(-0.5)
+    assert log_range([2.0, 8.0, 4.0]) == pytest.approx(np.log(4))
+
+
+def test_norm_distributions():
+    assert geometric_mean([1.0, 4.0, 16.0]) == pytest.approx(4.0)
+    assert geometric_mean([1.0, 0.0]) == 0.0
+    relative, dead = relative_norms([1.0, 3.0, 0.0])
+    assert dead == 1
+    np.testing.assert_allclose(relative, [0.5, 1.5])
+    pooled, dead = pooled_relative_norms(pd.DataFrame({"value": [[1.0, 3.0], [10.0, 10.0, 0.0]]}))
+    np.testing.assert_allclose(pooled, [0.5, 1.5, 1.0, 1.0])
+    assert dead == 1
+    noise = np.random.default_rng(0).standard_normal((20000, 64))
+    norms = np.sqrt((noise**2).mean(axis=1))
+    assert norms.std() / norms.mean() == pytest.approx(noise_spread(64), rel=0.03)
+
+
+def test_tables_over_layers_and_steps():
+    frame = pd.DataFrame(
+        {
+            "arm": "A",
+            "step": [0, 0, 50, 50, 100, 100],
+            "tensor": "mlp.up",
+            "layer": [0, 1] * 3,
+            "value": [1.0, 4.0, 2.0, 8.0, 9.0, 9.0],
+        }
+    )
+    assert over_layers(frame)["value"].tolist() == pytest.approx([2.0, 4.0, 9.0])
+    assert sorted(at_step(frame, 99)["value"]) == [2.0, 8.0]
+    assert [power_of_two(v) for v in (0.03125, 0.5, 2.0, 8.0)] == ["1/32", "1/2", "2", "8"]
+
+
+def test_products_by_hand(settings):
+    rules = [{"match": "projector", "relative_scale": 4.0, "multiplier": {"kind": "row"}}]
+    config = settings(rules=rules)
+    found = {record["tensor"]: record for record in products(resolve(config), config)}
+    factors = 0.5 + 1.0 * 7 + sum(8.0 ** (-k / 4) for k in (1, 2, 3, 4))
+    assert found["projector"]["lr_wd_t"] == pytest.approx(0.01 * 0.1 * factors)
+    assert found["projector"]["equilibrium_norm"] == pytest.approx((0.04 / (2 * 0.025)) ** 0.5)
+    assert found["projector"]["needed"] == 0.0
+    assert found["projector.row"]["travel"] == pytest.approx(0.01 * factors)
+    assert found["projector.row"]["step"] == 0.01
+
+
+def test_costs(settings):
+    config = ModelConfig()
+    # 6 per entry of every matrix but the embedding, plus attention and SSD.
+    matrices = 521_411_104 - 32784 * 1024
+    assert 1.0 < flops_per_token(config, 4096) / (6 * matrices) < 1.4
+    run = Run("x", "smoke", "A", {}, 0, settings(), Execution(), Cost(
+        devices=8, flops_per_second=1e12, price_per_hour=2.0), corpus="x")  # fmt: skip
+    found = estimate(run)
+    assert found.tokens == 12 * 4 * 16
+    assert found.seconds == pytest.approx(found.flops / 8e12)
+    assert found.dollars == pytest.approx(found.seconds / 3600 * 16)

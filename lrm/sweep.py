@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import shutil
 import subprocess
 import sys
 import threading
@@ -110,8 +111,8 @@ class _Sweep:
                 elif message:
                     active -= self._next(worker, message)
                 self._show(time.monotonic() - began)
+            self._show(time.monotonic() - began, last=True)
         finally:
-            self.display.close()
             for worker in self.workers:
                 worker.process.kill()
         if self.crashes:
@@ -144,7 +145,7 @@ class _Sweep:
         worker.process.stdin.close()
         return 0
 
-    def _show(self, elapsed: float) -> None:
+    def _show(self, elapsed: float, last: bool = False) -> None:
         lines, under_way = [], 0.0
         for worker in self.workers:
             if worker.run is None:
@@ -161,7 +162,7 @@ class _Sweep:
             f"{_bar(part)} {self.done}/{self.count} runs  {_clock(elapsed)} passed, "
             f"{_clock(left) if left is not None else '--:--'} left"
         )
-        self.display.show([*lines, whole])
+        self.display.show([*lines, whole], last)
 
 
 class Display:
@@ -174,25 +175,19 @@ class Display:
         self.shown = 0
         self.last = -1e9
 
-    def show(self, lines: list[str]) -> None:
+    def show(self, lines: list[str], last: bool = False) -> None:
         """One line per worker and one for the whole; drops calls that come too soon."""
         now = time.monotonic()
-        if now - self.last < self.every:
+        if now - self.last < self.every and not last:
             return
         self.last = now
-        self._write(lines)
-        self.latest = lines
-
-    def close(self) -> None:
-        """Leave the cursor below the lines."""
-        sys.stderr.flush()
-
-    def _write(self, lines: list[str]) -> None:
         if self.live and self.shown:
             sys.stderr.write(f"\x1b[{self.shown}A")
         clear = "\x1b[2K" if self.live else ""
+        # A line that wraps would put the next rewrite in the wrong place.
+        width = shutil.get_terminal_size().columns - 1 if self.live else None
         for name, line in zip(self.names, lines, strict=True):
-            sys.stderr.write(f"{clear}{name}  {line}\n")
+            sys.stderr.write(clear + f"{name}  {line}"[:width] + "\n")
         self.shown = len(lines)
         sys.stderr.flush()
 

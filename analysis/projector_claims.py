@@ -153,6 +153,8 @@ def p2(frame, runs, criterion) -> Judgement:
     """Range of the centred logits norm over S, as ln(max / min)."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     judged = sweep.judged(criterion)
+    if len(judged) < 2:
+        return sweep.judgement([], criterion, judged)
     ranges = {}
     for arm in ARMS:
         logits = sweep.table(arm, "projector", "centred_norm", sweep.stage_end)[judged]

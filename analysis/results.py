@@ -15,7 +15,7 @@ import pandas as pd
 
 from lrm.compose import load as load_experiment
 from lrm.errors import UserError
-from lrm.rundir import is_complete, read_json
+from lrm.rundir import is_complete, read_description, read_json
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -125,7 +125,7 @@ def _found(experiment, scale, source, results, configuration) -> list[tuple[dict
     else:
         folder = results / "runs" / experiment
         paths = [path.parent for path in sorted(folder.glob("*/done.json"))]
-        found = [(read_json(path / "run.json"), path) for path in paths if is_complete(path)]
+        found = [(read_description(path), path) for path in paths if is_complete(path)]
         found = [(d, path) for d, path in found if d["scale"] == scale]
     if configuration == "current":
         every, found = len(found), _current(experiment, scale, found)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from torch import Tensor, nn
 
 from lrm.compose import Run
 from lrm.config import Settings
-from lrm.model.tensors import matches
+from lrm.errors import UserError
+from lrm.model.tensors import DECAYED, matches
 from lrm.optim import Entry, Optimizer
 from lrm.products import initial_norm, products
 from lrm.rules import TensorPlan, resolve, table
@@ -32,7 +34,10 @@ _MAX_ENTRIES = 1 << 18
 
 @dataclasses.dataclass(frozen=True)
 class Walker:
-    """One tensor to simulate: ``start`` is the RMS of normal entries, or a constant."""
+    """One tensor to simulate: ``start`` is the RMS of normal entries, or a constant.
+
+    With ``log`` the walk is that of the logarithm, and norms are those of its exponential.
+    """
 
     key: str
     size: int
@@ -40,30 +45,45 @@ class Walker:
     weight_decay: float
     start: float
     constant: bool
+    log: bool = False
 
 
 def walkers(plans: list[TensorPlan], patterns: tuple[str, ...], settings: Settings) -> list[Walker]:
-    """The learnable tensors and multipliers of the addresses that ``patterns`` match."""
+    """The learnable tensors and multipliers of the addresses that ``patterns`` match.
+
+    Raises UserError for conv1d, A_log and dt_bias, whose start is no constant and no norm.
+    """
     found = []
     for plan in plans:
         if not any(matches(pattern, plan.address) for pattern in patterns):
             continue
         if plan.trainable:
-            vector = plan.address.kind not in ("matrix", "embedding")
+            vector = plan.address.kind == "norm" or plan.address.name == "ssm.D"
+            if not vector and plan.address.kind not in DECAYED:
+                raise UserError(
+                    f"brownian: {plan.address.name} cannot be walked; match matrices, the "
+                    "embedding, norms, ssm.D or multipliers"
+                )
             start = 1.0 if vector else initial_norm(plan, settings)
             found.append(
                 Walker(plan.key, plan.address.size, plan.lr, plan.weight_decay, start, vector)
             )
         for factor in plan.factors:
             key = f"{plan.key}.{factor.axis}"
+            log = factor.parametrization == "log"
             found.append(
-                Walker(key, factor.size, factor.lr, factor.weight_decay, factor.init, True)
+                Walker(key, factor.size, factor.lr, factor.weight_decay, factor.init, True, log)
             )
     return found
 
 
 def simulate(
-    walker: Walker, settings: Settings, draws: int, seed: int, every: int = 1
+    walker: Walker,
+    settings: Settings,
+    draws: int,
+    seed: int,
+    every: int = 1,
+    report: Callable[[int], None] = lambda step: None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Walk ``draws`` copies of one tensor with the run's optimizer and schedule.
 
@@ -74,7 +94,7 @@ def simulate(
     entries = max(1, min(walker.size, _MAX_ENTRIES // draws))
     shape = (draws, entries)
     if walker.constant:
-        values = torch.full(shape, walker.start)
+        values = torch.full(shape, math.log(walker.start) if walker.log else walker.start)
     else:
         values = torch.randn(shape, generator=generator) * walker.start
     leaf = nn.Parameter(values)
@@ -82,19 +102,21 @@ def simulate(
     optimizer = Optimizer([entry], settings.optimizer, settings.train)
     total = settings.train.steps
     ends = (constant_end(settings.schedule, total), total)
-    steps, norms = [0], [_norms(leaf)]
+    steps, norms = [0], [_norms(leaf, walker.log)]
     noise = torch.empty(shape)
     for step in range(total):
         leaf.grad = noise.normal_(generator=generator)
         optimizer.step(lr_factor(settings.schedule, total, step))
         if (step + 1) % every == 0 or step + 1 in ends:
+            report(step + 1)
             steps.append(step + 1)
-            norms.append(_norms(leaf))
+            norms.append(_norms(leaf, walker.log))
     return np.array(steps), torch.stack(norms).numpy()
 
 
-def _norms(leaf: Tensor) -> Tensor:
-    return leaf.detach().square().mean(1).sqrt()
+def _norms(leaf: Tensor, log: bool) -> Tensor:
+    values = leaf.detach().exp() if log else leaf.detach()
+    return values.square().mean(1).sqrt()
 
 
 def _seed(seed: int, key: str) -> int:
@@ -166,7 +188,8 @@ def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step
     """A Brownian motion as a run of its own kind: the same directory, the same table.
 
     Probes ``weight_norm`` (mean over draws), ``weight_norm_sd`` (over draws) and
-    ``expected_norm`` (square root of the closed form); the vectors hold every draw's norm.
+    ``expected_norm`` (square root of the closed form; not for logarithms); the vectors hold
+    every draw's norm.
     """
     settings = run.settings
     plans = resolve(settings)
@@ -176,6 +199,8 @@ def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step
         if any(matches(pattern, plan.address) for pattern in run.brownian.match)
     ]
     with open_run(path) as directory:
+        if directory.complete:
+            return
         directory.load_checkpoint()
         directory.start(
             {
@@ -192,18 +217,21 @@ def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step
         found = walkers(plans, run.brownian.match, settings)
         for position, walker in enumerate(found):
             every = settings.probes.every
-            steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every)
-            expected = np.sqrt(expected_square(walker, settings))
+            done = settings.train.steps * position
+
+            def tell(step: int, done: int = done) -> None:
+                report((done + step) // len(found), float("nan"))
+
+            steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every, tell)
+            closed = None if walker.log else np.sqrt(expected_square(walker, settings))
             for step, row in zip(steps.tolist(), norms, strict=True):
                 record = records.setdefault(step, {})
-                for stat, value in (
-                    ("weight_norm", row.mean()),
-                    ("weight_norm_sd", row.std(ddof=1)),
-                    ("expected_norm", expected[step]),
-                ):
+                values = {"weight_norm": row.mean(), "weight_norm_sd": row.std(ddof=1)}
+                if closed is not None:
+                    values["expected_norm"] = closed[step]
+                for stat, value in values.items():
                     record.setdefault(stat, {})[walker.key] = float(value)
                 draws_at.setdefault(step, {})[walker.key] = row.tolist()
-            report(settings.train.steps * (position + 1) // len(found), float("nan"))
         for step in sorted(records):
             directory.append("probes.jsonl", {"step": step, "values": records[step]})
             values = {"weight_norm_draws": draws_at[step]}

@@ -29,6 +29,9 @@ from lrm.model.tensors import addresses, check_pattern
 PRESETS = Path(__file__).parent / "presets"
 SCALES = ("smoke", "tiny", "small", "paper")
 _SETTINGS = tuple(Settings.model_fields)
+# Columns of the tidy frame, and the name that presets are found by.
+_RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "step", "tensor",
+             "layer", "stat", "value")  # fmt: skip
 _LAYER = (*_SETTINGS, "execution", "cost", "use", "values", "grid", "arms")
 
 
@@ -105,17 +108,24 @@ class Run:
         """Hash of everything that changes the mathematics."""
         if self.kind == "train" and self.corpus is None:
             raise ValueError("a run's id needs the hash of its corpus")
+        # Defaults are left out, so that a new setting with an inert default changes no id;
+        # whoever changes a default raises NUMERICS_VERSION.
+        settings = self.settings.model_dump(mode="json", exclude_defaults=True)
+        # What was read is told by the corpus hash, however it was spelled.
+        settings.pop("data", None)
         content: dict[str, Any] = {
             "numerics": NUMERICS_VERSION,
             "kind": self.kind,
+            "arm": self.arm,
+            "grid": self.grid,
             "seed": self.seed,
-            "settings": self.settings.model_dump(mode="json"),
+            "settings": settings,
         }
         if self.kind == "brownian":
             content["brownian"] = self.brownian.model_dump(mode="json", exclude={"arms"})
-            # No data enters a Brownian motion, and no probe of a model.
-            for name in ("data", "probes"):
-                del content["settings"][name]
+            # Of the training only its length enters, of the probes only when they are taken.
+            settings["train"] = {"steps": self.settings.train.steps}
+            settings["probes"] = {"every": self.settings.probes.every}
         else:
             content["corpus"] = self.corpus
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -142,7 +152,7 @@ class Experiment:
         if scale not in SCALES:
             raise UserError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
         runs: list[Run] = []
-        for arm in self._arms(scale):
+        for arm in self.arms:
             for layers, point in self._points(scale, arm):
                 settings, execution, cost = self._settings(layers, point, scale, overrides)
                 common = (settings, execution, cost)
@@ -163,25 +173,25 @@ class Experiment:
             runs = chosen
         return runs
 
-    def _arms(self, scale: str) -> list[str]:
-        return list(self.body.get("arms") or {"base": {}})
+    @property
+    def arms(self) -> dict[str, Any]:
+        """The arms' settings by name; one called ``base`` where the YAML has none."""
+        return self.body.get("arms") or {"base": {}}
 
     def _points(self, scale: str, arm: str):
         """The layers of settings of one arm and every point of its grid."""
-        body = dict(self.body)
-        arms = body.pop("arms", None) or {"base": {}}
+        body = {key: value for key, value in self.body.items() if key != "arms"}
         scales = body.pop("scales", None) or {}
         source = str(self.path)
         layers = [
             *_expand(body, scale, source),
             *_expand(scales.get(scale) or {}, scale, f"{source}: scales.{scale}"),
-            *_expand(arms[arm] or {}, scale, f"{source}: arms.{arm}"),
+            *_expand(self.arms[arm] or {}, scale, f"{source}: arms.{arm}"),
         ]
         grid: dict[str, Any] = {}
         for layer, where in layers:
-            for axis, values in (layer.get("grid") or {}).items():
-                if not isinstance(values, list) or not values:
-                    raise UserError(f"{where}: grid.{axis} must be a list of values")
+            for axis, values in _mapping(layer, "grid", where).items():
+                _check_axis(axis, values, where)
                 grid[axis] = values
         for values in itertools.product(*grid.values()):
             yield layers, dict(zip(grid, values, strict=True))
@@ -189,10 +199,7 @@ class Experiment:
     def _settings(self, layers, point, scale, overrides) -> tuple[Settings, Execution, Cost]:
         names = {"scale": scale}
         for layer, where in layers:
-            values = layer.get("values") or {}
-            if not isinstance(values, dict):
-                raise UserError(f"{where}: values must map names to values")
-            names |= values
+            names |= _mapping(layer, "values", where)
         names |= point
         merged: dict[str, Any] = {}
         rules: list[Any] = []
@@ -224,32 +231,43 @@ def load(path: Path) -> Experiment:
     )
     _check_keys(body, (*_LAYER, "scales", *Header.model_fields), str(path))
     for group, allowed in (("arms", _LAYER[:-1]), ("scales", _LAYER[:-1])):
-        layers = body.get(group) or {}
-        if not isinstance(layers, dict):
-            raise UserError(f"{path}: {group} must map names to settings")
-        for name, layer in layers.items():
+        for name, layer in _mapping(body, group, str(path)).items():
             _check_keys(layer or {}, allowed, f"{path}: {group}.{name}")
             if group == "scales" and name not in SCALES:
                 raise UserError(f"{path}: unknown scale {name!r}; use {', '.join(SCALES)}")
     if header := experiment.header.brownian:
         for arm in header.arms:
-            if arm not in (body.get("arms") or {}):
+            if arm not in experiment.arms:
                 raise UserError(f"{path}: brownian.arms names {arm!r}, which is no arm")
     return experiment
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe, and strict about keys: one given twice would silently win over the other."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key, (where, _) in zip(keys, node.value, strict=True):
+            if keys.count(key) > 1:
+                raise yaml.MarkedYAMLError(
+                    problem=f"the key {key!r} is given twice", problem_mark=where.start_mark
+                )
+        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping; UserError where the file is missing, broken or something else."""
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as UTF-8 text: {error}") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
-        raise UserError(
-            f"{path}{line}: not valid YAML: {getattr(error, 'problem', error)}"
-        ) from None
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise UserError(f"{path}{line}: not valid YAML: {problem}") from None
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a mapping of settings, found {type(data).__name__}")
     return data
@@ -257,7 +275,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def _expand(layer: dict[str, Any], scale: str, where: str):
     """``layer`` behind the presets that it uses, each with the name of its source."""
-    for name in layer.get("use") or []:
+    used = layer.get("use") or []
+    if not isinstance(used, list) or not all(isinstance(name, str) for name in used):
+        raise UserError(f"{where}: use must be a list of presets, e.g. [scale/$scale]")
+    for name in used:
         name = name.replace("$scale", scale)
         path = PRESETS / f"{name}.yaml"
         if not path.exists():
@@ -269,6 +290,29 @@ def _expand(layer: dict[str, Any], scale: str, where: str):
         _check_keys(preset, _LAYER[:-1], str(path))
         yield from _expand(preset, scale, str(path))
     yield layer, where
+
+
+def _mapping(layer: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    """``layer[key]``, which must map names to something, or be absent."""
+    value = layer.get(key) or {}
+    if not isinstance(value, dict):
+        raise UserError(f"{where}: {key} must map names to values, found {value!r}")
+    for name in value:
+        if not isinstance(name, str):
+            raise UserError(f"{where}: {key}: the name {name!r} is not text; put it in quotes")
+    return value
+
+
+def _check_axis(axis: str, values: Any, where: str) -> None:
+    if axis in _RESERVED:
+        raise UserError(
+            f"{where}: grid.{axis}: that name is a column of every table; choose another"
+        )
+    plain = isinstance(values, list) and all(isinstance(v, (int, float, str)) for v in values)
+    if not plain or not values:
+        raise UserError(f"{where}: grid.{axis} must be a list of values (numbers or text)")
+    if len(set(values)) < len(values):
+        raise UserError(f"{where}: grid.{axis} has a value twice")
 
 
 def _check_keys(layer: Any, allowed: tuple[str, ...], where: str) -> None:

@@ -7,7 +7,7 @@ Every default of the suite stands here. Composition of YAML files, arms and grid
 from __future__ import annotations
 
 import difflib
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -46,7 +46,7 @@ class ModelConfig(Strict):
     rope_theta: float = Field(1.0e11, gt=0)
     rms_norm_eps: float = Field(1.0e-5, ge=0)
     # Root mean square of the initial matrices; "fan_in" means columns ** -0.5.
-    initializer_range: float | Literal["fan_in"] = 0.02
+    initializer_range: Annotated[float, Field(gt=0)] | Literal["fan_in"] = 0.02
 
     @property
     def mamba_d_head(self) -> int:
@@ -125,7 +125,7 @@ class OptimizerConfig(Strict):
     weight_decay: float = Field(0.1, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
-    eps: float = Field(1.0e-8, ge=0)
+    eps: float = Field(1.0e-8, gt=0)  # at 0 rows that were never seen would be 0 / 0
 
 
 class ScheduleConfig(Strict):
@@ -140,8 +140,16 @@ class ProbeConfig(Strict):
     """When norms are measured (in steps), and on how many fixed sequences."""
 
     every: int = Field(50, ge=1)
-    vectors_every: int = Field(500, ge=1)
+    vectors_every: int = Field(500, ge=1)  # a multiple of ``every``
     sequences: int = Field(4, ge=1)
+
+    @model_validator(mode="after")
+    def _vectors_are_probed_with_the_rest(self) -> ProbeConfig:
+        if self.vectors_every % self.every:
+            raise ValueError(
+                f"vectors_every = {self.vectors_every} must be a multiple of every = {self.every}"
+            )
+        return self
 
 
 class MultiplierRule(Strict):
@@ -163,13 +171,16 @@ class MultiplierDefaults(Strict):
     init: float = Field(1.0, gt=0)
 
 
+_Exponent = Annotated[float, Field(ge=-4, le=4)] | None
+
+
 class WidthExponent(Strict):
     """Powers of ``hidden_size / base_width`` that multiply the named quantity."""
 
-    lr: float | None = None
-    weight_decay: float | None = None
-    forward: float | None = None
-    init: float | None = None
+    lr: _Exponent = None
+    weight_decay: _Exponent = None
+    forward: _Exponent = None
+    init: _Exponent = None
 
 
 class Rule(Strict):
@@ -225,7 +236,9 @@ class Execution(Strict):
     threads: int = Field(1, ge=1)
     # "auto": bfloat16 where the processor multiplies it natively, else float32.
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    device: str = "auto"
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    # Sequences that go through the model at a time; 0: the whole batch. Gradients add up.
+    micro_batch: int = Field(0, ge=0)
     checkpoint_every: int = Field(200, ge=1)
 
 

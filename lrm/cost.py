@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lrm.compose import Run
 from lrm.config import ModelConfig
-from lrm.model.tensors import addresses
+from lrm.model.tensors import addresses, matches
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,12 @@ def estimate(run: Run) -> Estimate:
     """Costs of one run from its settings and the scale's ``cost`` block."""
     train, model = run.settings.train, run.settings.model
     if run.kind == "brownian":
-        return Estimate(0, 0, 0.0, 0.0, 0.0)
+        # Drawing a normal and Adam's step cost some 60 operations an entry; about 2**18 of them.
+        walked = sum(
+            any(matches(pattern, a) for pattern in run.brownian.match) for a in addresses(model)
+        )
+        flops = 60.0 * 2**18 * train.steps * walked
+        return Estimate(0, 0, flops, flops / run.cost.flops_per_second, 0.0)
     tokens = train.steps * train.batch_size * train.sequence_length
     flops = tokens * flops_per_token(model, train.sequence_length)
     seconds = flops / (run.cost.flops_per_second * run.cost.devices)

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import os
 import statistics
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ from lrm.cost import estimate
 from lrm.errors import UserError
 from lrm.products import products
 from lrm.rules import resolve, table
-from lrm.rundir import is_complete, make_folder, read_json
+from lrm.rundir import is_complete, make_folder, read_description, read_outcome
 from lrm.sweep import default_workers, sweep
 
 
@@ -35,7 +36,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--seeds", default="1", help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)"
     )
-    parser.add_argument("--workers", type=int, help="processes; default one a core or GPU")
+    parser.add_argument("--workers", type=_positive, help="processes; default one a core or GPU")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
                         help="override a setting, e.g. train.steps=200 (repeatable)")  # fmt: skip
     parser.add_argument(
@@ -48,6 +49,12 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     guarded(lambda: _main(folder, options))
 
 
+def _positive(text: str) -> int:
+    if not text.isdigit() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive number")
+    return int(text)
+
+
 def guarded(action) -> None:
     """Call ``action``; a UserError becomes one line and exit code 2, Ctrl-C exit code 130."""
     try:
@@ -55,6 +62,9 @@ def guarded(action) -> None:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except BrokenPipeError:  # the reader of the output has gone: head, less
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(141) from None
     except KeyboardInterrupt:
         print("\nstopped; the same command goes on from here", file=sys.stderr)
         raise SystemExit(130) from None
@@ -73,15 +83,18 @@ def _main(folder: Path, options: argparse.Namespace) -> None:
         return
     runs = _identified(runs, corpora, build=True)
     jobs = [(run, run_path(options.results, run)) for run in runs]
-    # Two arms may ask for the same mathematics at one grid point; it is trained once.
-    missing = {path: run for run, path in jobs if not is_complete(path)}
-    kept = len({path for _, path in jobs}) - len(missing)
+    for _, path in jobs:
+        if is_complete(path):
+            read_description(path), read_outcome(path)  # told if damaged
+    missing = [(run, path) for run, path in jobs if not is_complete(path)]
+    kept = len(jobs) - len(missing)
     print(f"{experiment.name} at {options.scale}: {len(missing)} to train, {kept} finished")
     if missing:
+        for key in {(r.settings.data, r.settings.model.vocab_size) for r, _ in missing}:
+            data.verify(data.prepare(*key, corpora, _say))
         make_folder(options.results / "runs" / experiment.name)
-        threads = max(run.execution.threads for run in runs)
-        workers = options.workers or default_workers(threads)
-        sweep([(run, path) for path, run in missing.items()], corpora, workers)
+        workers = options.workers or default_workers(runs)
+        sweep(missing, corpora, workers)
 
 
 def run_path(results: Path, run: Run) -> Path:
@@ -194,9 +207,12 @@ def _measured_rate(results: Path, run: Run) -> float | None:
     """Median tokens per second of this experiment's finished runs at this scale."""
     rates = []
     for path in (results / "runs" / run.experiment).glob("*/done.json"):
-        description = read_json(path.parent / "run.json")
-        if description["scale"] == run.scale and description["kind"] == "train":
-            rates.append(read_json(path)["tokens_per_second"])
+        try:
+            description, outcome = read_description(path.parent), read_outcome(path.parent)
+        except UserError:
+            continue  # an estimate need not stop at a damaged run
+        if description["scale"] == run.scale and "tokens_per_second" in outcome:
+            rates.append(outcome["tokens_per_second"])
     return statistics.median(rates) if rates else None
 
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -108,7 +108,6 @@ class Target:
     parameter: str
     rows: tuple[int, int] | None
     factors: tuple[Factor, ...]
-    trainable: bool = True
 
 
 class EffectiveWeight(nn.Module):
@@ -145,15 +144,22 @@ class Multipliers:
     """The multipliers attached to a model, whichever way they are implemented.
 
     ``weights`` maps a parameter's name to the learnable tensor W behind it, ``factors`` a
-    target's key to its ``Factors``.
+    target's key to its ``Factors``. ``frozen`` names parameters whose W does not learn.
     """
 
-    def __init__(self, model: nn.Module, targets: Sequence[Target], implementation: str):
+    def __init__(
+        self,
+        model: nn.Module,
+        targets: Sequence[Target],
+        implementation: str,
+        frozen: Collection[str] = (),
+    ):
         if implementation not in IMPLEMENTATIONS:
             raise UserError(
                 f"unknown implementation {implementation!r}; use one of {IMPLEMENTATIONS}"
             )
         self.model = model
+        self._frozen = frozen
         self.implementation = implementation
         self.weights: dict[str, nn.Parameter] = {}
         self.factors: dict[str, Factors] = {}
@@ -169,7 +175,6 @@ class Multipliers:
 
     def _attach(self, name: str, weight: nn.Parameter, targets: list[Target]) -> None:
         effective = EffectiveWeight(weight, targets)
-        trainable = any(target.trainable for target in targets)
         self.effective[name] = effective
         for target, part in zip(effective.targets, effective.parts, strict=True):
             self.factors[target.key] = part
@@ -181,7 +186,7 @@ class Multipliers:
             learnable = nn.Parameter(weight.detach().clone())
             with torch.no_grad():
                 weight.copy_(effective(learnable))
-        learnable.requires_grad_(trainable)
+        learnable.requires_grad_(name not in self._frozen)
         self.weights[name] = learnable
 
     def named_factors(self) -> Iterator[tuple[str, str, nn.Parameter]]:

@@ -37,20 +37,21 @@ class Entry:
 
 
 def attach(model: nn.Module, plans: Sequence[TensorPlan], implementation: str) -> Multipliers:
-    """Multipliers of ``plans`` on ``model``; frozen tensors stop requiring gradients."""
+    """Multipliers of ``plans`` on ``model``; frozen tensors stop requiring gradients.
+
+    A frozen slice of a merged matrix that learns elsewhere is only left out of the optimizer.
+    """
+    learning = {plan.address.parameter for plan in plans if plan.trainable}
+    frozen = {plan.address.parameter for plan in plans} - learning
     targets = [
-        Target(plan.key, plan.address.parameter, plan.address.rows, plan.factors, plan.trainable)
+        Target(plan.key, plan.address.parameter, plan.address.rows, plan.factors)
         for plan in plans
         if plan.factors
     ]
     parameters = dict(model.named_parameters())
-    multiplied = {target.parameter for target in targets}
-    for plan in plans:
-        # A frozen slice of a merged matrix is only left out of the optimizer.
-        whole = plan.address.rows is None and plan.address.parameter not in multiplied
-        if not plan.trainable and whole:
-            parameters[plan.address.parameter].requires_grad_(False)
-    return Multipliers(model, targets, implementation)
+    for name in frozen - {target.parameter for target in targets}:
+        parameters[name].requires_grad_(False)
+    return Multipliers(model, targets, implementation, frozen)
 
 
 def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipliers) -> list[Entry]:

@@ -59,6 +59,8 @@ class Views:
 
     def gradient(self, plan: TensorPlan) -> Tensor | None:
         """∂L/∂W of the tensor that the optimizer moves, after clipping; None if frozen."""
+        if not plan.trainable:
+            return None
         name = plan.address.parameter
         owner = self._multipliers.weights.get(name)
         gradient = (self._parameters[name] if owner is None else owner).grad

@@ -5,7 +5,8 @@ At a small scale the paper's constants mean nothing; these do:
 * ``lr_wd_t``: Σ_t η_t λ, how often the initial weights are forgotten; an equilibrium is judged
   from 5 on, and where it also exceeds ``needed``, ln(‖W₀‖ / 0.3 ‖W‖eq);
 * ``travel``: Σ_t η_t, the farthest that Adam moves one multiplier;
-* ``step``: η over the initial value, one step at the constant stage relative to the multiplier.
+* ``step``: η over the initial value, one step at the constant stage relative to the multiplier
+  (η itself where its logarithm is learned).
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def products(plans: list[TensorPlan], settings: Settings) -> list[dict[str, Any]
                     "tensor": f"{plan.key}.{factor.axis}",
                     "lr_wd_t": factor.lr * factor.weight_decay * total,
                     "travel": factor.lr * total,
-                    "step": factor.lr / factor.init,
+                    "step": factor.lr / (1.0 if factor.parametrization == "log" else factor.init),
                 }
             )
         if plan.trainable and plan.address.kind == "norm" and not plan.weight_decay:

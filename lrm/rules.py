@@ -99,6 +99,11 @@ def _plan(address: Address, settings: Settings) -> TensorPlan:
         "weight_decay": decay * at_width("weight_decay"),
         "factors": _factors(address, multiplier, settings),
     }
+    if address.kind not in tensors.DECAYED and (plan["forward"] != 1 or plan["init_scale"] != 1):
+        raise UserError(
+            f"rule for {address.name!r}: forward and init_scale (and compensate) are for matrices "
+            "and the embedding; name them, e.g. projector or mlp.*"
+        )
     weight = said.get("weight")
     if weight is not None and address.kind != "norm" and weight != "frozen":
         raise UserError(
@@ -108,9 +113,15 @@ def _plan(address: Address, settings: Settings) -> TensorPlan:
     if weight in ("frozen", "scalar"):
         plan["trainable"] = False
     if weight == "scalar":
+        if plan["factors"]:
+            raise UserError(
+                f"rule for {address.name!r}: weight = scalar is a multiplier already; "
+                "drop the other one"
+            )
         # One learnable number times a frozen vector of ones; it stays a norm weight, and is
         # therefore counted in the clipping norm like the vector that it stands for.
-        plan["factors"] = (Factor("scalar", 1, lr, decay, 1.0, in_clip_norm=True),)
+        factor = Factor("scalar", 1, lr, plan["weight_decay"], 1.0, in_clip_norm=True)
+        plan["factors"] = (factor,)
     return TensorPlan(address, **plan)
 
 

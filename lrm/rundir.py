@@ -52,16 +52,27 @@ def write_json(path: Path, data: Any) -> None:
     write_atomic(path, (json.dumps(data, indent=1) + "\n").encode())
 
 
-def read_json(path: Path) -> Any:
-    """Raises UserError where the file is missing or not JSON."""
+def read_json(path: Path, keys: tuple[str, ...] = ()) -> Any:
+    """Raises UserError where the file is missing, not JSON, or no mapping with ``keys``."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
     except ValueError:
-        raise UserError(
-            f"{path} is damaged (not JSON); remove {path.parent} and run again"
-        ) from None
+        data = None
+    if data is None or (keys and not (isinstance(data, dict) and set(keys) <= set(data))):
+        raise UserError(f"{path} is damaged; remove {path.parent} and run again")
+    return data
+
+
+def read_description(path: Path) -> dict[str, Any]:
+    """The ``run.json`` of the run in this directory; UserError where it is damaged."""
+    return read_json(path / "run.json", ("id", "kind", "scale", "arm", "grid", "seed", "label"))
+
+
+def read_outcome(path: Path) -> dict[str, Any]:
+    """The ``done.json`` of the finished run in this directory; UserError where it is damaged."""
+    return read_json(path / "done.json", ("validation_loss",))
 
 
 def is_complete(path: Path) -> bool:
@@ -93,6 +104,21 @@ class RunDirectory:
     def checkpoint(self) -> Path:
         """Where the latest state lies."""
         return self.path / "checkpoint.pt"
+
+    @property
+    def complete(self) -> bool:
+        """Whether another process has finished this run; then its leftovers are removed."""
+        if not is_complete(self.path):
+            return False
+        self._remove_leftovers()
+        return True
+
+    def _remove_leftovers(self) -> None:
+        self.checkpoint.unlink(missing_ok=True)
+        for log in LOGS:
+            (self.path / log).unlink(missing_ok=True)
+        for torn in self.path.glob(".*.[0-9]*"):
+            torn.unlink(missing_ok=True)
 
     def start(self, description: dict[str, Any]) -> None:
         """Write ``run.json``; on resume check that the way of computing is the same."""
@@ -176,9 +202,7 @@ class RunDirectory:
             torch.save(weights, buffer)
             write_atomic(self.path / "weights.pt", buffer.getvalue())
         write_json(self.path / "done.json", outcome)
-        self.checkpoint.unlink(missing_ok=True)
-        for log in LOGS:
-            (self.path / log).unlink(missing_ok=True)
+        self._remove_leftovers()
 
     def _compact(self) -> None:
         """JSON lines to Parquet: a killed Parquet writer leaves an unreadable file, these don't."""
@@ -233,7 +257,7 @@ def open_run(path: Path) -> Iterator[RunDirectory]:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete records of a log."""
+    """All records of a log, in order."""
     if not path.exists():
         return []
     with open(path, encoding="utf-8") as file:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lrm.errors import UserError
 from lrm.experiment import guarded
-from lrm.rundir import is_complete, read_json
+from lrm.rundir import is_complete, read_description
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,16 @@ def find(results: Path, experiment: str | None = None, scale: str | None = None)
     """Every run below ``results/runs``, sorted by experiment, scale and label."""
     runs = []
     for path in (results / "runs").glob("*/*/"):
-        described = (path / "run.json").exists()
-        description = read_json(path / "run.json") if described else {}
-        run = Found(
-            path,
-            path.parent.name,
-            description.get("scale", "-"),
-            description.get("label", "(not begun)"),
-            "finished" if is_complete(path) else "unfinished",
-            sum(file.stat().st_size for file in path.rglob("*") if file.is_file()),
-        )
+        scale, label = "-", "(not begun)"
+        state = "finished" if is_complete(path) else "unfinished"
+        if (path / "run.json").exists():
+            try:
+                description = read_description(path)
+                scale, label = description["scale"], description["label"]
+            except UserError:
+                label, state = "(run.json is damaged)", "damaged"
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        run = Found(path, path.parent.name, scale, label, state, size)
         if experiment in (None, run.experiment) and scale in (None, run.scale):
             runs.append(run)
     return sorted(runs, key=lambda run: (run.experiment, run.scale, run.label))

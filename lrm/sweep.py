@@ -31,10 +31,20 @@ _MALLOC = {
 }
 
 
-def default_workers(threads: int) -> int:
+def gpus() -> list[str]:
+    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name for name in visible.split(",") if name]
+    found = Path("/dev").glob("nvidia[0-9]*")
+    return sorted((path.name.removeprefix("nvidia") for path in found), key=int)
+
+
+def default_workers(runs: Sequence[Run]) -> int:
     """One worker a GPU, else one for every ``threads`` cores."""
-    gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    return gpus or max(1, len(os.sched_getaffinity(0)) // threads)
+    if any(run.execution.device in ("auto", "cuda") for run in runs) and gpus():
+        return len(gpus())
+    return max(1, (os.cpu_count() or 1) // max(run.execution.threads for run in runs))
 
 
 def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None:
@@ -58,13 +68,16 @@ class _Worker:
         self.run: Run | None = None
         self.step = 0
         self.loss = float("nan")
-        threads = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+        extra = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+        if cards := gpus():
+            extra["CUDA_VISIBLE_DEVICES"] = cards[number % len(cards)]
+        self.ready = False
         self.process = subprocess.Popen(
             [sys.executable, "-m", "lrm.worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **_MALLOC, **threads},
+            env={**os.environ, **_MALLOC, **extra},
             # Ctrl-C is the parent's to handle.
             start_new_session=True,
         )
@@ -72,7 +85,8 @@ class _Worker:
 
     def _listen(self, messages: queue.Queue) -> None:
         for line in self.process.stdout:
-            messages.put((self, json.loads(line)))
+            with suppress(ValueError):  # a line cut short by the process's end
+                messages.put((self, json.loads(line)))
         messages.put((self, {"gone": self.process.wait()}))
 
     def give(self, run: Run, path: Path, corpora: Path) -> None:
@@ -115,6 +129,10 @@ class _Sweep:
         finally:
             for worker in self.workers:
                 worker.process.kill()
+        if self.waiting:
+            self.crashes.append(
+                f"{len(self.waiting)} runs were not begun: no worker could be started"
+            )
         if self.crashes:
             raise RuntimeError("a run crashed:\n" + "\n".join(self.crashes))
         if self.errors:
@@ -122,7 +140,7 @@ class _Sweep:
             raise UserError(self.errors[0] + more)
 
     def _next(self, worker: _Worker, message: dict) -> int:
-        """Take note of a finished run and hand out the next; 1 if the worker is through."""
+        """Take note of a finished run and hand out the next; 1 if this place is given up."""
         if worker.run is not None:
             self.finished += self.weights[id(worker.run)]
             if "done" in message:
@@ -137,8 +155,13 @@ class _Sweep:
                     "the same command goes on from its checkpoint"
                 )
             worker.run = None
+        worker.ready = worker.ready or "ready" in message
         if "gone" in message:
-            return 1
+            if not (self.waiting and worker.ready):
+                return 1
+            # It died in its run; another takes its place for the rest.
+            self.workers[worker.number] = _Worker(worker.number, self.messages)
+            return 0
         if self.waiting:
             worker.give(*self.waiting.pop(0), self.corpora)
             return 0

@@ -92,23 +92,32 @@ def build(
 
 
 def train_step(
-    learner: Learner, batch: Tensor, settings: Settings, step: int, autocast: Any = None
+    learner: Learner,
+    batch: Tensor,
+    settings: Settings,
+    step: int,
+    autocast: Any = None,
+    micro_batch: int = 0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One update on ``batch`` (sequences, length + 1).
+    """One update on ``batch`` (sequences, length + 1), ``micro_batch`` sequences at a time.
 
     Returns (cross-entropy, gradient norm before clipping, whether it was clipped), scalars on
     the device.
     """
     learner.model.zero_grad(set_to_none=True)
     learner.optimizer.zero_grad()
-    with autocast or contextlib.nullcontext():
-        logits = learner.model(batch[:, :-1])
-        loss, objective = cross_entropy(logits, batch[:, 1:], settings.train.z_loss)
-    objective.backward()
+    total = batch.new_zeros((), dtype=torch.float32)
+    for part in batch.split(micro_batch or len(batch)):
+        with autocast or contextlib.nullcontext():
+            logits = learner.model(part[:, :-1])
+            loss, objective = cross_entropy(logits, part[:, 1:], settings.train.z_loss)
+        share = len(part) / len(batch)
+        (objective if share == 1 else objective * share).backward()
+        total = loss.detach() if share == 1 else total + loss.detach() * share
     learner.multipliers.pull_gradients()
     norm, clipped = learner.optimizer.step(lr_factor(settings.schedule, settings.train.steps, step))
     learner.multipliers.push_weights()
-    return loss.detach(), norm, clipped
+    return total, norm, clipped
 
 
 @torch.no_grad()
@@ -134,6 +143,8 @@ def train(run: Run, path: Path, corpora: Path, report: Report = lambda step, los
     """
     settings = run.settings
     with open_run(path) as directory:
+        if directory.complete:
+            return
         corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
         if corpus.hash != run.corpus:
             raise UserError(
@@ -179,12 +190,13 @@ class _Loop:
             constant_end(settings.schedule, settings.train.steps),
         )
         every = self.run_.execution.checkpoint_every
+        micro_batch = self.run_.execution.micro_batch
         began = time.perf_counter()
         if start == 0:
             self.probe(0)
         for step in range(start, steps):
             batch = torch.from_numpy(self.batches.batch(step)).to(self.device, non_blocking=True)
-            measured = train_step(self.learner, batch, settings, step, self.autocast)
+            measured = train_step(self.learner, batch, settings, step, self.autocast, micro_batch)
             self.pending.append((step + 1, *measured))
             done = step + 1
             if len(self.pending) == _LOG_LOT or done == steps:
@@ -252,9 +264,8 @@ class _Loop:
 
     def validate(self, done: int) -> None:
         self.log()
-        loss = validation_loss(
-            self.learner, self.validation, self.settings.train.batch_size, self.autocast
-        )
+        lot = self.run_.execution.micro_batch or self.settings.train.batch_size
+        loss = validation_loss(self.learner, self.validation, lot, self.autocast)
         self.directory.append("metrics.jsonl", {"step": done, "validation_loss": loss})
         self.last_validation = loss
 
@@ -306,6 +317,7 @@ def describe(run: Run, learner: Learner, corpus, device, precision: str) -> dict
             "device": device.type,
             "precision": precision,
             "threads": run.execution.threads,
+            "micro_batch": run.execution.micro_batch,
             "torch": torch.__version__,
         },
         "environment": environment(),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from lrm.brownian import Walker, expected_square, simulate, walkers
+from lrm.errors import UserError
 from lrm.products import equilibrium_norm
 from lrm.rules import resolve
 
@@ -87,3 +88,19 @@ def test_draws_are_reproducible_and_differ(settings):
     np.testing.assert_array_equal(first, simulate(walker, settings(), draws=4, seed=0)[1])
     assert not np.allclose(first, simulate(walker, settings(), draws=4, seed=1)[1])
     assert len(np.unique(first[-1])) == 4
+
+
+def test_a_logarithm_walks_as_one(settings):
+    """exp of a walk from ln(init); conv1d and the like have no start to walk from."""
+    rules = [
+        {"match": "mlp.up", "multiplier": {"kind": "row", "parametrization": "log", "init": 2.0}}
+    ]
+    config = settings(rules=rules)
+    [_, walker] = walkers(resolve(config), ("mlp.up@0",), config)
+    assert walker.log and walker.start == 2.0
+    _, norms = simulate(walker, config, draws=64, seed=0)
+    direct = simulate(Walker("x", 24, 0.01, 0.0, 2.0, constant=True), config, draws=64, seed=0)[1]
+    assert norms[0] == pytest.approx(2.0, rel=1e-5)
+    assert norms[-1].std() / direct[-1].std() == pytest.approx(2.0, rel=0.5)
+    with pytest.raises(UserError, match="ssm.A_log cannot be walked"):
+        walkers(resolve(config), ("ssm.A_log",), config)

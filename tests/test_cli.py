@@ -43,9 +43,7 @@ def trained(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     for name in EXPERIMENTS:
         seeds = 2 if name == "projector" else 1
-        run(name, "--results", results, "--seeds", seeds, "--set", "train.steps=24", "--set",
-            "schedule.decay_steps=6", "--set", "schedule.warmup_steps=3") if name != "projector" \
-            else run(name, "--results", results, "--seeds", seeds)  # fmt: skip
+        run(name, "--results", results, "--seeds", seeds)
     return results
 
 
@@ -115,9 +113,18 @@ def test_results_as_a_tidy_frame(trained):
     rows = vectors[(vectors["tensor"] == "projector") & (vectors["stat"] == "row_norms")]
     assert {len(value) for value in rows["value"]} == {384}
     assert len(load_runs("projector", "smoke", results=trained)) == 21
-    # The placement runs were overridden: they are not what the YAML asks for.
-    everything = load("projector_placement", "smoke", results=trained, configuration="all")
-    assert everything["run"].nunique() == 10
+    placement = load("projector_placement", "smoke", results=trained)
+    assert placement["run"].nunique() == 10
+
+
+def test_runs_of_another_configuration_are_left_out(trained, tmp_path):
+    from analysis.results import load
+
+    override = ("--set", "train.steps=20", "--set", "schedule.decay_steps=5")
+    run("projector", "--results", tmp_path, "--only", "FPN*", *override)
+    with pytest.raises(UserError, match="3 incomplete or of another configuration"):
+        load("projector", "smoke", results=tmp_path)
+    assert load("projector", "smoke", results=tmp_path, configuration="all")["run"].nunique() == 3
 
 
 def test_reference_round_trip(trained, tmp_path):
@@ -147,7 +154,7 @@ def test_dry_run_shows_everything_and_trains_nothing(tmp_path):
         assert word in output
     assert not list(tmp_path.iterdir())
     paper = call("experiments/projector/run.py", "--scale", "paper", "--dry-run", "--only",
-                 "FPN S=1 *")  # fmt: skip
+                 "FPN S=2 *")  # fmt: skip
     assert "521,411,104 parameters" in paper and "hours" in paper
 
 
@@ -208,6 +215,51 @@ def test_an_empty_and_a_truncated_corpus(tmp_path):
     output = run("projector", "--results", tmp_path, "--only", "FPN S=4 *", code=2)
     assert "train.bin" in output
     assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 1
+
+
+def test_damaged_tokens_are_told(tmp_path):
+    """Also where the file has the right size: its digest is checked before training."""
+    run("projector", "--results", tmp_path, "--only", "FPN S=1 *")
+    [shard] = tmp_path.glob("data/*/train.bin")
+    content = bytearray(shard.read_bytes())
+    content[5000:5100] = b"\xff" * 100
+    shard.write_bytes(content)
+    output = run("projector", "--results", tmp_path, "--only", "FPN S=4 *", code=2)
+    assert "train.bin" in output
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}"])
+def test_damaged_run_records(trained, tmp_path, content):
+    """Told by what needs them, removable by clean-runs."""
+    results = tmp_path / "results"
+    shutil.copytree(trained, results)
+    victim = sorted(results.glob("runs/projector/*/run.json"))[0]
+    victim.write_text(content)
+    assert f"{victim} is damaged; remove {victim.parent}" in run(
+        "projector", "--results", results, "--seeds", 2, code=2
+    )
+    figure = ("-m", "analysis.figures", "fig1", "--scale", "smoke", "--results", results)
+    assert "is damaged" in call(*figure, code=2)
+    run("projector", "--results", results, "--dry-run", "--only", "FPN S=1 *")
+    assert "damaged" in call("-m", "lrm.runs", "list", "--results", results)
+    call("-m", "lrm.runs", "clean", "--results", results, "--yes")
+    assert not list(results.glob("runs/*/*"))
+
+
+def test_workers_that_cannot_start_are_told(tmp_path):
+    """A torch that does not import must not look like success."""
+    (tmp_path / "torch.py").write_text("raise ImportError('broken on purpose')")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    output = run("projector", "--results", tmp_path / "results", "--only", "FPN*", code=1,
+                 env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+    assert "3 runs were not begun" in output
+
+
+def test_output_into_head(tmp_path):
+    command = (f"{sys.executable} experiments/projector/run.py --dry-run --scale paper "
+               f"--results {tmp_path} | head -1")  # fmt: skip
+    done = subprocess.run(command, shell=True, cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout.startswith("projector:") and "Traceback" not in done.stderr
 
 
 def test_one_bad_run_does_not_lose_the_others(tmp_path):

@@ -108,6 +108,30 @@ def test_identity_changes_with_the_mathematics_only(experiment):
     ):
         assert not set(other) & set(base)
     assert ids("train.steps=60") == base  # the value that it has anyway
+    assert ids("data.synthetic_seed=3") == base  # the corpus hash tells what was read
+
+
+def test_arms_of_equal_mathematics_are_two_runs(experiment):
+    """Otherwise one of them would be missing from the table."""
+    text = BODY.replace(
+        "B: {optimizer: {lr: 0.5}}", "B: {rules: [{match: norm.final, weight: frozen}]}"
+    )
+    runs = [dataclasses.replace(r, corpus="abc") for r in experiment(text).runs("smoke", [0])]
+    assert len({run.id for run in runs}) == 4
+
+
+def test_identity_of_a_brownian_motion(experiment):
+    """Its length and probes enter, the validation set does not."""
+    text = BODY + "brownian: {match: [projector], arms: [A]}\n"
+
+    def ids(*overrides):
+        runs = experiment(text).runs("smoke", [0, 1], list(overrides))
+        return [run.id for run in runs if run.kind == "brownian"]
+
+    assert len(ids()) == 2  # one for each S, whatever the seeds
+    assert ids("train.validation_sequences=7", "data.synthetic_seed=2") == ids()
+    assert not set(ids("probes.every=5", "probes.vectors_every=10")) & set(ids())
+    assert not set(ids("train.steps=61")) & set(ids())
 
 
 @pytest.mark.parametrize(
@@ -128,6 +152,25 @@ def test_identity_changes_with_the_mathematics_only(experiment):
         ("scale/smoke", "scale/smok", "no preset 'scale/smok'"),
         ("[0.5, 2.0]", "0.5", "grid.S must be a list"),
         ("arms:", "arms: [", "not valid YAML"),
+        ("title: a", "title: b\ntitle: a", "the key 'title' is given twice"),
+        ("use: [scale/smoke]", "use: scale/smoke", "use must be a list of presets"),
+        ("use: [scale/smoke]", "use: [3]", "use must be a list of presets"),
+        ("grid: {S: [0.5, 2.0]}", "grid: [1, 2]", "grid must map names to values"),
+        ("grid: {S: [0.5, 2.0]}", "grid: {seed: [1]}", "that name is a column of every table"),
+        ("[0.5, 2.0]", "[[0.5, 2.0]]", "must be a list of values (numbers or text)"),
+        ("[0.5, 2.0]", "[0.5, 0.5]", "has a value twice"),
+        ("  A:", "  1:", "the name 1 is not text; put it in quotes"),
+        ("  A:", "  NO:", "the name False is not text; put it in quotes"),
+        ("lr: 0.5", "eps: 0.0", "greater than 0"),
+        ("optimizer: {lr: 0.5}", "model: {initializer_range: -0.1}", "greater than 0"),
+        ("optimizer: {lr: 0.5}", "execution: {device: meta}", "execution"),
+        ("optimizer: {lr: 0.5}", "probes: {every: 7}", "must be a multiple of every = 7"),
+        ("norm.final, weight: frozen", "norm.final, forward: 2.0", "are for matrices"),
+        (
+            "match: norm.final, weight: frozen",
+            "match: norm.final, weight: scalar, multiplier: {kind: row}",
+            "weight = scalar is a multiplier already",
+        ),
         ("rules: [{match: norm.final, weight: frozen}]", "model: {head_dim: 3}", "must be even"),
         (
             "rules: [{match: norm.final, weight: frozen}]",

@@ -179,3 +179,19 @@ def test_every_tensor_is_in_one_group(settings):
     frozen = 2 * sum(p.address.size for p in learner.plans if p.key == "ssm.dt@0")
     assert sum(entry.leaf.numel() for entry in found) == total - frozen
     assert sum(r["parameters"] for r in learner.optimizer.table()) == total - frozen
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_a_frozen_slice_may_have_a_multiplier(settings, implementation):
+    """Only that slice of the merged matrix stands still; its multiplier learns."""
+    rules = [{"match": "ssm.x", "weight": "frozen", "multiplier": {"kind": "scalar"}}]
+    config = settings(rules=rules, train={"multiplier_implementation": implementation})
+    learner = train.build(config, 0)
+    name = "model.layers.0.mamba.in_proj.weight"
+    before = learner.multipliers.weights[name].detach().clone()
+    for step in range(3):
+        train.train_step(learner, torch.randint(0, 300, (2, 9)), config, step)
+    moved = (learner.multipliers.weights[name] - before).abs().amax(1)
+    assert (moved[:16] > 0).all() and (moved[32:] > 0).all()
+    assert (moved[16:32] == 0).all()
+    assert learner.multipliers.factors["ssm.x@0"].scalar.item() != 1.0

@@ -23,7 +23,7 @@ def test_first_step_by_hand():
     """Adam's first step is lr·sign(g); decay shrinks by lr·λ before it."""
     leaf = nn.Parameter(torch.tensor([2.0, -1.0], dtype=torch.float64))
     optimizer = Optimizer(
-        [entry(leaf, lr=0.1, decay=0.5)], OptimizerConfig(eps=0.0), TrainConfig(clip_norm=0.0)
+        [entry(leaf, lr=0.1, decay=0.5)], OptimizerConfig(eps=1e-40), TrainConfig(clip_norm=0.0)
     )
     leaf.grad = torch.tensor([3.0, -4.0], dtype=torch.float64)
     optimizer.step(0.5)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -55,74 +56,126 @@ def assert_same_bits(a, b):
         pd.testing.assert_frame_equal(tables_a[name], tables_b[name], check_exact=True)
 
 
-@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
-def test_killed_ten_times_at_random_moments(run, tmp_path, implementation):
-    """kill -9 in the middle of anything, then the same command: the same bits."""
+def test_killed_ten_times_at_random_moments(run, tmp_path):
+    """kill -9 in the middle of training, then the same command: the same bits."""
     # Long enough for ten kills, with checkpoints and probes that do not coincide.
     job = run(
         checkpoint_every=7,
         rules=MULTIPLIERS,
-        train={"steps": 150, "multiplier_implementation": implementation},
+        train={"steps": 500},
         schedule={"decay_steps": 30},
         probes={"every": 5, "vectors_every": 20},
     )
     train.train(job, tmp_path / "whole", tmp_path / "data")
     broken = tmp_path / "broken"
+    checkpoint = broken / "checkpoint.pt"
     line = encode((job, str(broken), str(tmp_path / "data"))) + "\n"
     generator = random.Random(0)
-    kills = 0
-    while not (broken / "done.json").exists():
+
+    def begin():
         worker = subprocess.Popen(
             [sys.executable, "-m", "lrm.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         worker.stdin.write(line)
         worker.stdin.flush()
-        assert "ready" in worker.stdout.readline()
-        if kills < 10:
-            time.sleep(generator.uniform(0.05, 0.45))
-            os.kill(worker.pid, signal.SIGKILL)
-            worker.communicate()
-            # A run that was too quick to be killed has been killed after its end.
-            kills += 1
-        else:
-            reports = worker.communicate()[0].splitlines()
-            assert json.loads(reports[-1]) == {"done": True}, reports[-1]
-    assert kills == 10 or (broken / "done.json").exists()
+        return worker
+
+    for _ in range(10):
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else None
+        worker = begin()
+        while not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before:
+            assert worker.poll() is None
+            time.sleep(0.002)
+        time.sleep(generator.uniform(0.0, 0.15))
+        os.kill(worker.pid, signal.SIGKILL)
+        worker.communicate()
+        assert checkpoint.exists() and not (broken / "done.json").exists()
+    reports = begin().communicate()[0].splitlines()
+    assert json.loads(reports[-1]) == {"done": True}, reports[-1]
     assert_same_bits(tmp_path / "whole", broken)
+    assert not [path for path in broken.iterdir() if path.name not in FILES]
 
 
-def test_killed_between_every_step(run, tmp_path, monkeypatch):
-    """An interruption at each step in turn, and inside a checkpoint: the same bits."""
-    job = run(rules=MULTIPLIERS)
+FILES = {".lock", "done.json", "run.json", "scalars.parquet", "vectors.parquet", "weights.pt"}
+
+
+class Killed(BaseException):
+    """What no part of the suite may catch."""
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation):
+    """An interruption at each step in turn: the same bits."""
+    job = run(rules=MULTIPLIERS, train={"multiplier_implementation": implementation})
     train.train(job, tmp_path / "whole", tmp_path / "data")
     real = train.train_step
-    stops = iter(range(1, 12))
 
-    class Killed(BaseException):
-        pass
+    def killed_at(stop):
+        def step(learner, batch, config, number, *rest):
+            if number == stop:
+                raise Killed
+            return real(learner, batch, config, number, *rest)
 
-    def step(learner, batch, config, number, autocast=None):
-        if number == stop:
-            raise Killed
-        return real(learner, batch, config, number, autocast)
+        return step
 
-    for stop in stops:  # noqa: B007 (read by ``step``)
+    for stop in range(1, 12):
         with monkeypatch.context() as patch:
-            patch.setattr(train, "train_step", step)
+            patch.setattr(train, "train_step", killed_at(stop))
             with pytest.raises(Killed):
                 train.train(job, tmp_path / "broken", tmp_path / "data")
     train.train(job, tmp_path / "broken", tmp_path / "data")
     assert_same_bits(tmp_path / "whole", tmp_path / "broken")
 
 
+def test_killed_inside_every_write(run, tmp_path, monkeypatch):
+    """Between writing a file and its renaming, for every file in turn: the same bits."""
+    job = run(rules=MULTIPLIERS)
+    train.train(job, tmp_path / "whole", tmp_path / "data")
+    real, stopped = os.replace, set()
+
+    def replace(source, target):
+        name = f"{Path(target).name} {len(stopped)}"
+        if Path(target).parent == tmp_path / "broken" and Path(target).name not in stopped:
+            stopped.add(Path(target).name)
+            raise Killed(name)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    for _ in range(6):
+        with pytest.raises(Killed):
+            train.train(job, tmp_path / "broken", tmp_path / "data")
+    train.train(job, tmp_path / "broken", tmp_path / "data")
+    assert stopped == {*FILES - {".lock"}, "checkpoint.pt"}
+    assert_same_bits(tmp_path / "whole", tmp_path / "broken")
+    assert not [path for path in (tmp_path / "broken").iterdir() if path.name not in FILES]
+
+
+def test_a_finished_run_is_not_touched(run, tmp_path):
+    job = run()
+    train.train(job, tmp_path / "run", tmp_path / "data")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
+    train.train(job, tmp_path / "run", tmp_path / "data")
+    assert {p: p.stat().st_mtime_ns for p in before if p.name != ".lock"} == {
+        p: t for p, t in before.items() if p.name != ".lock"
+    }
+
+
+def test_micro_batches_add_up(run, tmp_path):
+    job = run(train={"batch_size": 6})
+    for name, micro_batch in (("a", 0), ("b", 4)):
+        execution = Execution(precision="float32", micro_batch=micro_batch)
+        job = dataclasses.replace(job, execution=execution)
+        train.train(job, tmp_path / name, tmp_path / "data")
+    a, b = (read_json(tmp_path / n / "done.json")["validation_loss"] for n in "ab")
+    assert a == pytest.approx(b, abs=1e-5)
+
+
 def test_a_run_explains_itself(run, tmp_path):
     job = run(rules=[{"match": "norm.final", "weight": "scalar", "lr": 0.3}, *MULTIPLIERS])
     folder = tmp_path / "run"
     train.train(job, folder, tmp_path / "data")
-    assert sorted(p.name for p in folder.iterdir() if p.name != ".lock") == [
-        "done.json", "run.json", "scalars.parquet", "vectors.parquet", "weights.pt",
-    ]  # fmt: skip
+    assert {path.name for path in folder.iterdir()} == FILES
     description = read_json(folder / "run.json")
     assert description["id"] == job.id and description["grid"] == {"S": 2.0}
     assert description["corpus"]["hash"] == job.corpus

@@ -14,7 +14,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium notebooks claims test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls notebooks claims test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ projector_placement: $(VENV)/.core  ## train rows and fixed scalars on the proje
 
 equilibrium: $(VENV)/.core  ## train the sweeps of LR and weight decay apart (EQ1)
 	@$(call train,equilibrium)
+
+projector_controls: $(VENV)/.core  ## train and draw the controls of the projector sweep
+	@$(call train,projector_controls)
+	@$(call draw,projector_controls)
 
 notebooks: $(VENV)/.notebooks  ## open the notebooks
 	@$(BIN)/jupyter lab notebooks

@@ -68,6 +68,21 @@ def test_figure_1_end_to_end(trained):
     assert (folder / "fig1.png").stat().st_mtime_ns == before
 
 
+def test_the_controls_are_drawn(trained):
+    draw = (
+        "-m",
+        "analysis.figures",
+        "projector_controls",
+        "--scale",
+        "smoke",
+        "--results",
+        trained,
+    )
+    assert "drew" in call(*draw)
+    numbers = pd.read_csv(trained / "figures" / "smoke" / "projector_controls.csv")
+    assert len(numbers) == 34 and numbers[["loss", "over_noise"]].notna().all().all()
+
+
 def test_a_second_call_does_nothing(trained):
     began = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
     output = run("projector", "--results", trained, "--seeds", 2)
@@ -155,7 +170,7 @@ def test_dry_run_shows_everything_and_trains_nothing(tmp_path):
     assert not list(tmp_path.iterdir())
     paper = call("experiments/projector/run.py", "--scale", "paper", "--dry-run", "--only",
                  "FPN S=2 *")  # fmt: skip
-    assert "521,411,104 parameters" in paper and "hours" in paper
+    assert "521,411,104 parameters" in paper and "days" in paper
 
 
 def test_list_and_clean(trained, tmp_path):

@@ -3,7 +3,7 @@ SCALE ?= tiny
 SEEDS ?= 1
 WORKERS ?=
 RESULTS ?= results
-FROM ?= runs
+FROM ?= auto
 PYTHON ?= python3
 YES ?=
 
@@ -14,7 +14,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls notebooks claims test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls notebooks claims publish test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -60,8 +60,11 @@ projector_controls: $(VENV)/.core  ## train and draw the controls of the project
 notebooks: $(VENV)/.notebooks  ## open the notebooks
 	@$(BIN)/jupyter lab notebooks
 
-claims: $(VENV)/.core  ## judge the claims by what has been run; write claims.json
+claims: $(VENV)/.core  ## judge the claims (FROM=runs|reference; default yours if any); write claims.json
 	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM)
+
+publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
+	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
 
 test: $(VENV)/.dev  ## run the whole suite of tests
 	@$(BIN)/python -m pytest -n 2

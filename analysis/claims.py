@@ -20,7 +20,7 @@ from analysis.judging import OPEN, UNJUDGED, Component, Judgement
 from lrm.compose import read_yaml
 from lrm.errors import UserError
 from lrm.experiment import criterion_hash, guarded
-from lrm.rundir import make_folder, write_json
+from lrm.rundir import make_folder, read_description, write_json
 
 FIRST_JUDGING_SEED = 100
 JUDGES = {**projector_claims.JUDGES, **equilibrium_claims.JUDGES}
@@ -30,19 +30,38 @@ def main() -> None:
     """Parse the command line, print a table, write claims.json beside the figures."""
     parser = argparse.ArgumentParser(prog="python -m analysis.claims")
     parser.add_argument("--scale", default="tiny")
-    parser.add_argument("--source", default="runs", help="runs (yours) or reference (published)")
+    parser.add_argument(
+        "--source",
+        default="auto",
+        choices=["auto", *results.SOURCES],
+        help="runs (yours), reference (published); auto: yours where there are any",
+    )
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     options = parser.parse_args()
     guarded(lambda: _main(options))
 
 
 def _main(options: argparse.Namespace) -> None:
-    records = judge_all(options.scale, options.source, options.results)
-    folder = options.results / ("figures" if options.source == "runs" else "reference")
-    folder = make_folder(folder / options.scale)
-    write_json(folder / "claims.json", records)
+    source = options.source
+    if source == "auto":
+        own = any(
+            describe["scale"] == options.scale
+            for path in (options.results / "runs").glob("*/*/done.json")
+            for describe in [read_description(path.parent)]
+        )
+        source = "runs" if own else "reference"
+    records, path = judge_and_write(options.scale, source, options.results)
     print(text(records))
-    print(f"\nwrote {folder / 'claims.json'} ({options.source})")
+    whose = {"runs": "your own runs", "reference": "the published reference"}[source]
+    print(f"\njudged from {whose}; wrote {path}")
+
+
+def judge_and_write(scale: str, source: str, folder: Path) -> tuple[list[dict[str, Any]], Path]:
+    """``judge_all``, and claims.json beside the figures of that source."""
+    records = judge_all(scale, source, folder)
+    target = make_folder(folder / ("figures" if source == "runs" else "reference") / scale)
+    write_json(target / "claims.json", records)
+    return records, target / "claims.json"
 
 
 def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ and ``reference``, what is published with the suite; they are never mixed.
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -63,7 +62,7 @@ def load_runs(
     """One row per finished run: identity, grid axes, and ``description``, its ``run.json``."""
     rows = [
         {**_identity(description), "description": description}
-        for description, _ in _found(experiment, scale, source, results, configuration)
+        for description, _ in find(experiment, scale, source, results, configuration)
     ]
     return pd.DataFrame(rows)
 
@@ -81,8 +80,8 @@ def corpus_name(runs: pd.DataFrame) -> str:
 
 def _load(table, experiment, scale, source, results, configuration) -> pd.DataFrame:
     frames = []
-    for description, path in _found(experiment, scale, source, results, configuration):
-        frame = _read(path / f"{table}.parquet")
+    for description, path in find(experiment, scale, source, results, configuration):
+        frame = read_table(path / f"{table}.parquet")
         if source == "reference":
             frame = frame[frame["run"] == description["id"]].drop(columns="run")
         frames.append(_with_identity(frame, description))
@@ -113,8 +112,8 @@ def _identity(description: dict) -> dict:
     return {name: identity[name] for name in _COLUMNS} | description["grid"]
 
 
-def _found(experiment, scale, source, results, configuration) -> list[tuple[dict, Path]]:
-    """(``run.json``, folder of tables) of every run that was asked for."""
+def find(experiment, scale, source, results, configuration) -> list[tuple[dict, Path]]:
+    """(``run.json``, folder of its tables) of every run that was asked for; see ``load``."""
     if source not in SOURCES:
         raise UserError(f"unknown source {source!r}; use one of {', '.join(SOURCES)}")
     if source == "reference":
@@ -158,38 +157,10 @@ def _current(experiment: str, scale: str, found: list[tuple[dict, Path]]):
     return [(description, path) for description, path in found if description["id"] in wanted]
 
 
-def _read(path: Path) -> pd.DataFrame:
+def read_table(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path)
     except (OSError, ValueError) as error:
         raise UserError(
             f"{path} is missing or damaged ({error}); remove {path.parent} and run again"
         ) from None
-
-
-def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESULTS) -> Path:
-    """Copy finished runs of ``seeds`` into ``results/reference``, one compact file per table.
-
-    Brownian motions come along. Raises UserError where a run of those seeds is not finished.
-    """
-    found = _found(experiment, scale, "runs", results, "current")
-    chosen = [(d, p) for d, p in found if d["kind"] == "brownian" or d["seed"] in seeds]
-    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] == "train"}
-    if missing:
-        raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
-    folder = results / "reference" / scale / experiment
-    folder.mkdir(parents=True, exist_ok=True)
-    for table in ("scalars", "vectors"):
-        frames = [_read(path / f"{table}.parquet").assign(run=d["id"]) for d, path in chosen]
-        frame = pd.concat(frames, ignore_index=True)
-        if table == "scalars":
-            frame["value"] = frame["value"].astype("float32")
-        else:
-            last = frame.groupby("run")["step"].transform("max")
-            frame = frame[frame["step"] == last]
-        for column in ("tensor", "stat", "run"):
-            frame[column] = frame[column].astype("category")
-        frame.to_parquet(folder / f"{table}.parquet", compression="zstd", index=False)
-    text = json.dumps([description for description, _ in chosen], indent=None) + "\n"
-    (folder / "runs.json").write_text(text)
-    return folder

@@ -143,11 +143,16 @@ def test_runs_of_another_configuration_are_left_out(trained, tmp_path):
 
 
 def test_reference_round_trip(trained, tmp_path):
-    from analysis.results import load, load_runs, load_vectors, publish
+    from analysis.results import load, load_runs, load_vectors
 
     results = tmp_path / "results"
     shutil.copytree(trained / "runs" / "projector", results / "runs" / "projector")
-    folder = publish("projector", "smoke", [0, 1], results)
+    publish = ("-m", "analysis.publish", "projector", "--scale", "smoke", "--results", results)
+    assert "seeds [2] are not finished" in call(*publish, "--seeds", 3, code=2)
+    assert "published projector" in call(*publish, "--seeds", 2)
+    folder = results / "reference" / "smoke"
+    assert (folder / "figures" / "fig1.png").exists() and (folder / "claims.json").exists()
+    folder /= "projector"
     assert sum(f.stat().st_size for f in folder.iterdir()) < 2_000_000
     keys = ["run", "step", "tensor", "layer", "stat"]
     mine = load("projector", "smoke", results=results).sort_values(keys, ignore_index=True)
@@ -157,9 +162,9 @@ def test_reference_round_trip(trained, tmp_path):
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["step"]) == {60}
     assert len(load_runs("projector", "smoke", "reference", results)) == 21
-    output = call("-m", "analysis.figures", "fig1", "--scale", "smoke", "--source", "reference",
-                  "--results", results)  # fmt: skip
-    assert "reference" in output
+    shutil.rmtree(results / "runs")
+    output = call("-m", "analysis.claims", "--scale", "smoke", "--results", results)
+    assert "judged from the published reference" in output
 
 
 def test_dry_run_shows_everything_and_trains_nothing(tmp_path):

@@ -1,4 +1,4 @@
-"""Controls of the projector sweep: loss and ‖W‖ over Brownian motion, one thing changed at a time."""
+"""Controls of the projector sweep: loss and ‖W‖ / ABM with one thing changed at a time."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projecto
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
 
 test: $(VENV)/.dev  ## run the whole suite of tests
-	@$(BIN)/python -m pytest -n 2
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.dev  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

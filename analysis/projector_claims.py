@@ -171,45 +171,39 @@ def p3(frame, runs, criterion) -> Judgement:
     """Log-log slope of ‖W‖ against S, and FPN's ‖W‖ over its Brownian twin at small S."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     judged = sweep.judged(criterion)
-    low, high = limits["slope"]
     if len(judged) < 3:
         return sweep.judgement([], criterion, judged)
-    components, settled = [], []
     frozen = sweep.weight("FPN")
-    ranges = {arm: judged for arm in LEARNED} | {"FPN": [s for s in frozen.columns if s >= 1]}
-    for arm, points in ranges.items():
-        slopes = sweep.slopes(sweep.weight(arm), points)
-        moved = slopes - sweep.slopes(sweep.weight(arm, sweep.early()), points)
-        name = f"{arm} slope of ‖W‖" + (" at S ≥ 1" if arm == "FPN" else "")
-        components += within(name, slopes, low, high)
-        settled.append(
-            at_most(f"{name}: moved in the last quarter", moved.abs(), limits["settled"])
-        )
+    upper = [s for s in frozen.columns if s >= 1]
+    found = [_slope(sweep, sweep.weight, arm, judged, "‖W‖", limits) for arm in LEARNED]
+    found.append(_slope(sweep, sweep.weight, "FPN", upper, "‖W‖ at S ≥ 1", limits))
     smallest = frozen.columns.min()
     pulled = frozen[smallest] / sweep.noise("projector")[smallest]
+    components = [component for both, _ in found for component in both]
     components.append(
         at_least(f"FPN ‖W‖ / ABM at S = {smallest:g}", pulled, limits["pulled_above"])
     )
-    return sweep.judgement(components, criterion, judged, settled)
+    return sweep.judgement(components, criterion, judged, [gate for _, gate in found])
 
 
 def p4(frame, runs, criterion) -> Judgement:
     """Log-log slope of ‖c‖ against S."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     judged = sweep.judged(criterion)
-    low, high = limits["slope"]
     if len(judged) < 3:
         return sweep.judgement([], criterion, judged)
-    components, settled = [], []
-    for arm in LEARNED:
-        slopes = sweep.slopes(sweep.multiplier(arm), judged)
-        moved = slopes - sweep.slopes(sweep.multiplier(arm, sweep.early()), judged)
-        name = f"{arm} slope of ‖c‖"
-        components += within(name, slopes, low, high)
-        settled.append(
-            at_most(f"{name}: moved in the last quarter", moved.abs(), limits["settled"])
-        )
-    return sweep.judgement(components, criterion, judged, settled)
+    found = [_slope(sweep, sweep.multiplier, arm, judged, "‖c‖", limits) for arm in LEARNED]
+    components = [component for both, _ in found for component in both]
+    return sweep.judgement(components, criterion, judged, [gate for _, gate in found])
+
+
+def _slope(sweep: Sweep, norm, arm: str, points: list[float], name: str, limits: dict):
+    """Components that ask an exponent of S to be within limits, and the gate: it has settled."""
+    slopes = sweep.slopes(norm(arm), points)
+    moved = (slopes - sweep.slopes(norm(arm, sweep.early()), points)).abs()
+    name = f"{arm} slope of {name}"
+    gate = at_most(f"{name}: moved in the last quarter", moved, limits["settled"])
+    return within(name, slopes, *limits["slope"]), gate
 
 
 def p5(frame, runs, criterion) -> Judgement:

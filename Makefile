@@ -3,7 +3,7 @@ SCALE ?= tiny
 SEEDS ?= 1
 WORKERS ?=
 RESULTS ?= results
-FROM ?= auto
+FROM ?= reference
 PYTHON ?= python3
 YES ?=
 
@@ -60,7 +60,7 @@ projector_controls: $(VENV)/.core  ## train and draw the controls of the project
 notebooks: $(VENV)/.notebooks  ## open the notebooks
 	@$(BIN)/jupyter lab notebooks
 
-claims: $(VENV)/.core  ## judge the claims (FROM=runs|reference; default yours if any); write claims.json
+claims: $(VENV)/.core  ## judge the claims of the reference, or with FROM=runs your own; write claims.json
 	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM)
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
@@ -72,11 +72,11 @@ test: $(VENV)/.dev  ## run the whole suite of tests
 lint: $(VENV)/.dev  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-list: $(VENV)/.core  ## show the runs on disk with their sizes
+list: $(VENV)/.core  ## show the runs on disk, of all scales, with their sizes
 	@$(BIN)/python -m lrm.runs list --results $(RESULTS)
 
-clean-runs: $(VENV)/.core  ## show and remove runs (asks first; YES=1 does not)
-	@$(BIN)/python -m lrm.runs clean --results $(RESULTS) $(if $(YES),--yes)
+clean-runs: $(VENV)/.core  ## show and remove the runs at SCALE (asks first; YES=1 does not)
+	@$(BIN)/python -m lrm.runs clean --scale $(SCALE) --results $(RESULTS) $(if $(YES),--yes)
 
 lock: $(VENV)/.dev  ## pin what is installed in .venv
 	@$(BIN)/pip list --format=freeze --exclude lrm-suite --exclude pip --exclude setuptools \

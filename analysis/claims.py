@@ -18,9 +18,8 @@ from analysis import equilibrium_claims, projector_claims, results
 from analysis.criteria import CRITERIA
 from analysis.judging import OPEN, UNJUDGED, Component, Judgement
 from lrm.compose import read_yaml
-from lrm.errors import UserError
 from lrm.experiment import criterion_hash, guarded
-from lrm.rundir import make_folder, read_description, write_json
+from lrm.rundir import make_folder, write_json
 
 FIRST_JUDGING_SEED = 100
 JUDGES = {**projector_claims.JUDGES, **equilibrium_claims.JUDGES}
@@ -32,9 +31,9 @@ def main() -> None:
     parser.add_argument("--scale", default="tiny")
     parser.add_argument(
         "--source",
-        default="auto",
-        choices=["auto", *results.SOURCES],
-        help="runs (yours), reference (published); auto: yours where there are any",
+        default="reference",
+        choices=results.SOURCES,
+        help="runs (yours) or reference (published)",
     )
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     options = parser.parse_args()
@@ -42,17 +41,9 @@ def main() -> None:
 
 
 def _main(options: argparse.Namespace) -> None:
-    source = options.source
-    if source == "auto":
-        own = any(
-            describe["scale"] == options.scale
-            for path in (options.results / "runs").glob("*/*/done.json")
-            for describe in [read_description(path.parent)]
-        )
-        source = "runs" if own else "reference"
-    records, path = judge_and_write(options.scale, source, options.results)
+    records, path = judge_and_write(options.scale, options.source, options.results)
     print(text(records))
-    whose = {"runs": "your own runs", "reference": "the published reference"}[source]
+    whose = {"runs": "your own runs", "reference": "the published reference"}[options.source]
     print(f"\njudged from {whose}; wrote {path}")
 
 
@@ -101,11 +92,10 @@ def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:
 def _load(experiment: str, scale: str, source: str, folder: Path) -> tuple | None:
     try:
         frame = results.load(experiment, scale, source, folder)
-        runs = results.load_runs(experiment, scale, source, folder)
-    except UserError as error:
-        if "damaged" in str(error):
-            raise
+    except results.NothingFound:
         return None
+    runs = results.load_runs(experiment, scale, source, folder)
+    results.corpus_name(runs)  # one corpus, or an error
     trained = runs[runs["kind"] == "train"]
     judging = trained["seed"].ge(FIRST_JUDGING_SEED).any()
 

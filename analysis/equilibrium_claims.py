@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.judging import Judgement, within
+from analysis.judging import Judgement, at_most, within
 from analysis.norms import at_step, geometric_mean
 from analysis.stats import log_slope
 
@@ -12,30 +12,26 @@ AXES = {"LR": 0.5, "WD": -0.5}
 
 
 def exponents(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Columns arm, seed, exponent, noise_exponent.
+    """Columns arm, tensor, seed, exponent, noise_exponent.
 
-    The exponent of the geometric mean of the block matrices' norms (over tensors and layers) at
-    the end of the constant stage, and the same of their Brownian twins.
+    The exponent of each block matrix's norm (geometric mean over layers) at the end of the
+    constant stage, and that of its Brownian twin; ``tensor`` is ``all`` for the geometric mean
+    over matrices.
     """
     settings = runs[runs["kind"] == "train"].iloc[0]["description"]["settings"]
     stage_end = settings["train"]["steps"] - settings["schedule"]["decay_steps"]
-    twins = frame[frame["kind"] == "brownian"]
-    matrices = twins["tensor"].unique()
-    norms = frame[(frame["stat"] == "weight_norm") & frame["tensor"].isin(matrices)]
+    swept = frame.loc[frame["kind"] == "brownian", "tensor"].unique()
+    norms = frame[(frame["stat"] == "weight_norm") & frame["tensor"].isin(swept)]
     norms = at_step(norms, stage_end)
     rows = []
     for arm in AXES:
-        chosen = norms[norms["arm"] == arm]
-        noise = chosen[chosen["kind"] == "brownian"]
-        for seed, own in chosen[chosen["kind"] == "train"].groupby("seed"):
-            rows.append(
-                {
-                    "arm": arm,
-                    "seed": seed,
-                    "exponent": _exponent(own),
-                    "noise_exponent": _exponent(noise),
-                }
-            )
+        of_arm = norms[norms["arm"] == arm]
+        for tensor in ("all", *swept):
+            chosen = of_arm if tensor == "all" else of_arm[of_arm["tensor"] == tensor]
+            noise = _exponent(chosen[chosen["kind"] == "brownian"])
+            for seed, own in chosen[chosen["kind"] == "train"].groupby("seed"):
+                row = {"arm": arm, "tensor": tensor, "seed": seed, "exponent": _exponent(own)}
+                rows.append(row | {"noise_exponent": noise})
     return pd.DataFrame(rows)
 
 
@@ -45,16 +41,25 @@ def _exponent(norms: pd.DataFrame) -> float:
 
 
 def eq1(frame, runs, criterion) -> Judgement:
-    """Both exponents within the margin of ±½."""
-    found = exponents(frame, runs)
-    margin = criterion["thresholds"]["margin"]
-    components = []
+    """Both exponents near ±½ and near Brownian motion's, and no matrix far from its twin's."""
+    found, limits = exponents(frame, runs), criterion["thresholds"]
+    components, notes = [], []
     for arm, expected in AXES.items():
-        values = found.loc[found["arm"] == arm, "exponent"]
+        rows = found[found["arm"] == arm]
+        together = rows[rows["tensor"] == "all"]
         name = {"LR": "exponent of η at fixed λ", "WD": "exponent of λ at fixed η"}[arm]
-        components += within(name, values, expected - margin, expected + margin)
-    noise = found.groupby("arm")["noise_exponent"].mean()
-    note = ", ".join(f"Brownian motion, {arm}: {value:.3f}" for arm, value in noise.items())
+        margin = limits["margin"]
+        components += within(name, together["exponent"], expected - margin, expected + margin)
+        gap = (rows["exponent"] - rows["noise_exponent"]).abs()
+        together_gap = gap[together.index]
+        components.append(at_most(f"{name}: distance from ABM's", together_gap, margin))
+        worst = gap.groupby(rows["tensor"]).mean().idxmax()
+        of_worst = gap[rows["tensor"] == worst]
+        components.append(
+            at_most(f"{name}: worst matrix ({worst}), from ABM's", of_worst, limits["worst"])
+        )
+        notes.append(f"{arm} {together['noise_exponent'].iloc[0]:.3f}")
+    note = "Brownian motion's exponents: " + ", ".join(notes)
     return Judgement(components, criterion["seeds"]["minimum"], note)
 
 

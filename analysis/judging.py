@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from analysis.stats import Interval, interval
+from analysis.stats import Interval, interval, median_interval
 
 REPRODUCED = "reproduced"
 PARTLY = "partly reproduced"
@@ -27,6 +27,7 @@ class Component:
 
     ``part`` names the part of the range that it speaks of (small S, large S); components
     without one belong to every part. An effect that only shows in one part is reported so.
+    ``heavy_tailed`` values are judged by their median and order statistics.
     """
 
     name: str
@@ -34,11 +35,12 @@ class Component:
     threshold: float
     at_least: bool
     part: str | None = None
+    heavy_tailed: bool = False
 
     @property
     def interval(self) -> Interval:
-        """Mean over seeds with its 95% interval."""
-        return interval(self.values)
+        """Mean (or median) over seeds with its 95% interval."""
+        return median_interval(self.values) if self.heavy_tailed else interval(self.values)
 
     def holds(self, minimum: int) -> bool | None:
         """True, False, or None where it is open."""
@@ -52,9 +54,11 @@ class Component:
         return True if low else False if high else None
 
 
-def at_least(name: str, values, threshold: float, part: str | None = None) -> Component:
+def at_least(
+    name: str, values, threshold: float, part: str | None = None, heavy_tailed: bool = False
+) -> Component:
     """``values`` must not fall below ``threshold``."""
-    return Component(name, list(map(float, values)), threshold, True, part)
+    return Component(name, list(map(float, values)), threshold, True, part, heavy_tailed)
 
 
 def at_most(name: str, values, threshold: float, part: str | None = None) -> Component:

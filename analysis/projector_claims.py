@@ -44,13 +44,13 @@ class Sweep:
         """‖W‖ of the projector."""
         return self.table(arm, "projector", "weight_norm", step or self.stage_end)
 
-    def multiplier(self, arm: str, step: int | None = None) -> pd.DataFrame:
+    def multiplier(self, arm: str) -> pd.DataFrame:
         """‖c‖, |s| for the scalar."""
-        return self.table(arm, "norm.final", "effective_norm", step or self.stage_end)
+        return self.table(arm, "norm.final", "effective_norm", self.stage_end)
 
-    def noise(self, tensor: str) -> pd.Series:
-        """The Brownian twin's norm at the end of the constant stage, by S."""
-        return self.table(LEARNED[-1], tensor, "weight_norm", self.stage_end, "brownian").iloc[0]
+    def noise(self, tensor: str, arm: str = "VPN", stat: str = "weight_norm") -> pd.Series:
+        """The Brownian twin's norm (or its sd over draws) as the constant stage ends, by S."""
+        return self.table(arm, tensor, stat, self.stage_end, "brownian").iloc[0]
 
     def multiplier_lr(self, arm: str) -> float:
         """LR of c or s, from the stored rule table."""
@@ -80,10 +80,6 @@ class Sweep:
             allowed = good if allowed is None else allowed & good
         return sorted(allowed)
 
-    def early(self) -> int:
-        """Three quarters into the constant stage: what has settled does not move from there."""
-        return self.stage_end * 3 // 4
-
     def slopes(self, table: pd.DataFrame, points: list[float]) -> pd.Series:
         """Log-log slope against S over ``points``, one per seed."""
         return table[points].apply(lambda row: log_slope(row.index, row), axis=1)
@@ -102,11 +98,11 @@ class Sweep:
         components: list[Component],
         criterion: dict,
         judged: list[float],
-        settled: list[Component] = (),
+        contrast: list[Component] = (),
     ) -> Judgement:
         note = "judged at S = " + ", ".join(f"{s:g}" for s in judged)
         minimum = criterion["seeds"]["minimum"]
-        return Judgement(components, minimum, note, contrast=list(settled))
+        return Judgement(components, minimum, note, contrast=list(contrast))
 
 
 def p0(frame, runs, criterion) -> Judgement:
@@ -115,7 +111,8 @@ def p0(frame, runs, criterion) -> Judgement:
     judged = sweep.judged(criterion)
     limit = criterion["thresholds"]["change"]
     drifts = {
-        arm: np.log(sweep.weight(arm) / sweep.weight(arm, sweep.early())).abs() for arm in ARMS
+        arm: np.log(sweep.weight(arm) / sweep.weight(arm, sweep.stage_end * 3 // 4)).abs()
+        for arm in ARMS
     }
     components = []
     for side, points in (
@@ -136,13 +133,18 @@ def p1(frame, runs, criterion) -> Judgement:
     for side, s in sweep.sides(judged).items():
         excess = {arm: _excess(sweep.loss(arm), s) for arm in ARMS}
         name = f"excess loss at S = {s:g}"
-        components.append(at_least(f"FPN {name}", excess["FPN"], limits["degradation"], side))
+        components.append(_degraded(f"FPN {name}", excess["FPN"], limits["degradation"], side))
         for arm in LEARNED:
             components.append(at_most(f"{arm} {name}", excess[arm], limits["flat"], side))
             ratio = limits["share"]
             gap = excess[arm] - ratio * excess["FPN"]
             components.append(at_most(f"{arm} − {ratio:g} FPN {name}", gap, 0.0, side))
     return sweep.judgement(components, criterion, judged)
+
+
+def _degraded(name: str, excess: pd.Series, limit: float, side: str | None = None) -> Component:
+    """FPN's excess at an extreme S: some seeds become unstable there, which is a heavy tail."""
+    return at_least(name, excess, limit, side, heavy_tailed=True)
 
 
 def _excess(losses: pd.DataFrame, s: float) -> pd.Series:
@@ -168,22 +170,22 @@ def p2(frame, runs, criterion) -> Judgement:
 
 
 def p3(frame, runs, criterion) -> Judgement:
-    """Log-log slope of ‖W‖ against S, and FPN's ‖W‖ over its Brownian twin at small S."""
+    """Log-log slope of ‖W‖ against S, and FPN's ‖W‖ over the learned arms' at small S."""
     sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     judged = sweep.judged(criterion)
-    if len(judged) < 3:
+    if len(judged) < 3 or judged[0] >= 1:
         return sweep.judgement([], criterion, judged)
     frozen = sweep.weight("FPN")
+    components = []
+    for arm in LEARNED:
+        components += _slope(sweep, sweep.weight(arm), f"{arm} slope of ‖W‖", judged, limits)
     upper = [s for s in frozen.columns if s >= 1]
-    found = [_slope(sweep, sweep.weight, arm, judged, "‖W‖", limits) for arm in LEARNED]
-    found.append(_slope(sweep, sweep.weight, "FPN", upper, "‖W‖ at S ≥ 1", limits))
-    smallest = frozen.columns.min()
-    pulled = frozen[smallest] / sweep.noise("projector")[smallest]
-    components = [component for both, _ in found for component in both]
-    components.append(
-        at_least(f"FPN ‖W‖ / ABM at S = {smallest:g}", pulled, limits["pulled_above"])
-    )
-    return sweep.judgement(components, criterion, judged, [gate for _, gate in found])
+    components += _slope(sweep, frozen, "FPN slope of ‖W‖ at S ≥ 1", upper, limits)
+    for arm in LEARNED:
+        pulled = frozen[judged[0]] / sweep.weight(arm)[judged[0]]
+        name = f"‖W‖ of FPN over {arm}'s at S = {judged[0]:g}"
+        components.append(at_least(name, pulled, limits["pulled_above"]))
+    return sweep.judgement(components, criterion, judged)
 
 
 def p4(frame, runs, criterion) -> Judgement:
@@ -192,18 +194,14 @@ def p4(frame, runs, criterion) -> Judgement:
     judged = sweep.judged(criterion)
     if len(judged) < 3:
         return sweep.judgement([], criterion, judged)
-    found = [_slope(sweep, sweep.multiplier, arm, judged, "‖c‖", limits) for arm in LEARNED]
-    components = [component for both, _ in found for component in both]
-    return sweep.judgement(components, criterion, judged, [gate for _, gate in found])
+    components = []
+    for arm in LEARNED:
+        components += _slope(sweep, sweep.multiplier(arm), f"{arm} slope of ‖c‖", judged, limits)
+    return sweep.judgement(components, criterion, judged)
 
 
-def _slope(sweep: Sweep, norm, arm: str, points: list[float], name: str, limits: dict):
-    """Components that ask an exponent of S to be within limits, and the gate: it has settled."""
-    slopes = sweep.slopes(norm(arm), points)
-    moved = (slopes - sweep.slopes(norm(arm, sweep.early()), points)).abs()
-    name = f"{arm} slope of {name}"
-    gate = at_most(f"{name}: moved in the last quarter", moved, limits["settled"])
-    return within(name, slopes, *limits["slope"]), gate
+def _slope(sweep: Sweep, norms: pd.DataFrame, name: str, points: list[float], limits: dict):
+    return within(name, sweep.slopes(norms, points), *limits["slope"])
 
 
 def p5(frame, runs, criterion) -> Judgement:
@@ -233,63 +231,74 @@ def _distance(sweep: Sweep, arm: str, s: float) -> pd.Series:
 
 
 def p6(frame, runs, criterion) -> Judgement:
-    """|ln(‖c‖ / ‖c‖_ABM)| at the extreme S of either side."""
-    sweep, limit = Sweep(frame, runs), criterion["thresholds"]["unlike"]
-    noise = sweep.noise("norm.final")
+    """|ln(‖c‖ / ‖c‖_ABM)| at the extreme S of either side, plain and in ABM's own spread."""
+    sweep, limits = Sweep(frame, runs), criterion["thresholds"]
     components = []
     judged = sweep.judged(criterion)
     for side, s in sweep.sides(judged).items():
         for arm in LEARNED:
-            values = np.log(sweep.multiplier(arm)[s] / noise[s]).abs()
-            components.append(at_least(f"{arm} |ln c / ABM| at S = {s:g}", values, limit, side))
+            tensor = "norm.final.scalar" if arm == "SPN" else "norm.final"
+            noise = sweep.noise(tensor, arm)[s]
+            spread = sweep.noise(tensor, arm, "weight_norm_sd")[s] / noise
+            values = np.log(sweep.multiplier(arm)[s] / noise).abs()
+            name = f"{arm} |ln c / ABM| at S = {s:g}"
+            components.append(at_least(name, values, limits["unlike"], side))
+            name += ", in sd of ABM's draws"
+            components.append(at_least(name, values / spread, limits["draws"], side))
     return sweep.judgement(components, criterion, judged)
 
 
 def p7(frame, runs, criterion) -> Judgement:
-    """Best loss of FPN minus that of each learned arm, each at its own best S, paired by seed."""
-    sweep, margin = Sweep(frame, runs), criterion["thresholds"]["margin"]
-    best = {arm: (lambda t: t[t.mean().idxmin()])(sweep.loss(arm)) for arm in ARMS}
+    """Best loss of FPN minus that of each learned arm, each at its best judged S; paired."""
+    sweep, limits = Sweep(frame, runs), criterion["thresholds"]
+    judged = sweep.judged(criterion)
+    if not judged:
+        return sweep.judgement([], criterion, judged)
+    losses = {arm: sweep.loss(arm)[judged] for arm in ARMS}
+    best = {arm: table[table.mean().idxmin()] for arm, table in losses.items()}
     components = [
-        at_least(f"best FPN − best {arm} (nats)", best["FPN"] - best[arm], -margin)
+        at_least(f"best FPN − best {arm} (nats)", best["FPN"] - best[arm], -limits["margin"])
         for arm in LEARNED
     ]
-    losses = sweep.loss("FPN")
-    spread = losses.max(axis=1) - losses.min(axis=1)
-    contrast = [at_least("FPN loss range over S", spread, criterion["thresholds"]["contrast"])]
-    return Judgement(components, criterion["seeds"]["minimum"], contrast=contrast)
+    contrast = [
+        _degraded(f"FPN excess loss at S = {s:g}", _excess(losses["FPN"], s), limits["contrast"])
+        for s in sweep.sides(judged).values()
+    ]
+    return sweep.judgement(components, criterion, judged, contrast)
 
 
 def pr1(frame, runs, criterion) -> Judgement:
-    """Loss with row multipliers on the projector, at their best LR, minus without; paired."""
+    """Loss with row multipliers on the projector minus without, at the columns' LR; paired."""
     losses = _final_losses(frame)
     base = _series(losses, "COLUMNS")
     rows = losses[losses["arm"] == "ROWS"].pivot_table("value", "seed", "row_lr")
-    best = rows.mean().idxmin()
-    gap = (rows[best] - base).dropna()
-    limit = criterion["thresholds"]["worse"]
-    components = [at_least(f"rows (LR {best:g}) − columns (nats)", gap, limit)]
+    gap = (rows[criterion["row_lr"]] - base).dropna()
+    name = f"rows (LR {criterion['row_lr']:g}) − columns (nats)"
+    components = [at_least(name, gap, criterion["thresholds"]["worse"])]
     every = ", ".join(f"{lr:g}: {(rows[lr] - base).mean():+.4f}" for lr in rows.columns)
     return Judgement(components, criterion["seeds"]["minimum"], f"by LR of the rows: {every}")
 
 
 def pr2(frame, runs, criterion) -> Judgement:
-    """Best loss over fixed scalars without column multipliers, minus that with them; paired."""
-    losses = _final_losses(frame)
+    """Best loss over inner fixed scalars without column multipliers minus that with them; paired.
+
+    The contrast: both ends of the sweep are worse than its centre, so that the best scalar lies
+    inside.
+    """
+    losses, limits = _final_losses(frame), criterion["thresholds"]
     base = _series(losses, "COLUMNS")
     fixed = losses[losses["arm"] == "FIXED"].pivot_table("value", "seed", "s")
-    best = fixed.mean().idxmin()
+    low, *inner, high = fixed.columns
+    best = fixed[inner].mean().idxmin()
     gap = (fixed[best] - base).dropna()
-    margin = criterion["thresholds"]["margin"]
-    components = [at_least(f"fixed s = {best:g} − columns (nats)", gap, -margin)]
+    components = [at_least(f"fixed s = {best:g} − columns (nats)", gap, -limits["margin"])]
+    contrast = [
+        at_least(f"fixed s = {s:g} − s = 1 (nats)", fixed[s] - fixed[1.0], limits["contrast"])
+        for s in (low, high)
+    ]
     every = ", ".join(f"{s:g}: {(fixed[s] - base).mean():+.4f}" for s in fixed.columns)
-    edge = best in (fixed.columns.min(), fixed.columns.max())
-    note = f"by s: {every}" + ("; the best s is at the sweep's edge" if edge else "")
-    spread = fixed.max(axis=1) - fixed.min(axis=1)
-    contrast = [at_least("loss range over s", spread, criterion["thresholds"]["contrast"])]
-    # A best value at the edge of its sweep is not known to be the best.
-    return Judgement(
-        [] if edge else components, criterion["seeds"]["minimum"], note, contrast=contrast
-    )
+    minimum = criterion["seeds"]["minimum"]
+    return Judgement(components, minimum, f"by s: {every}", contrast=contrast)
 
 
 def _final_losses(frame: pd.DataFrame) -> pd.DataFrame:

@@ -22,6 +22,10 @@ SOURCES = ("runs", "reference")
 _COLUMNS = ["experiment", "run", "kind", "arm", "seed", "scale", "corpus"]
 
 
+class NothingFound(UserError):
+    """No finished run is there."""
+
+
 def load(
     experiment: str,
     scale: str = "tiny",
@@ -36,7 +40,7 @@ def load(
     squares, losses in nats per token. ``configuration="current"`` keeps the runs that the
     experiment's YAML asks for today, of the seeds that are complete; ``"all"`` keeps every run.
 
-    Raises UserError where nothing is there, naming the command that makes it.
+    Raises NothingFound, a UserError, where nothing is there, naming the command that makes it.
     """
     return _load("scalars", experiment, scale, source, results, configuration)
 
@@ -119,7 +123,7 @@ def find(experiment, scale, source, results, configuration) -> list[tuple[dict, 
     if source == "reference":
         folder = results / "reference" / scale / experiment
         if not (folder / "runs.json").exists():
-            raise UserError(f"there is no reference of {experiment} at {scale} in {folder}")
+            raise NothingFound(f"there is no reference of {experiment} at {scale} in {folder}")
         found = [(description, folder) for description in read_json(folder / "runs.json")]
     else:
         folder = results / "runs" / experiment
@@ -132,7 +136,7 @@ def find(experiment, scale, source, results, configuration) -> list[tuple[dict, 
     else:
         outdated = ""
     if not found:
-        raise UserError(
+        raise NothingFound(
             f"no finished {source} of {experiment} at {scale} in {folder}{outdated}; run "
             f"python experiments/{experiment}/run.py --scale {scale}"
         )

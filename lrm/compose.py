@@ -213,9 +213,11 @@ class Experiment:
                 layer.pop(name, None)
             merged = _merge(merged, layer)
         source = str(self.path)
+        planned = merged
         for override in overrides:
             merged = _merge(merged, _parse_override(override))
             source = f"{self.path} with --set {override}"
+        merged = _keep_stages(planned, merged)
         execution = validate(Execution, merged.pop("execution", {}), f"{source}: execution")
         cost = validate(Cost, merged.pop("cost", {}), f"{source}: cost")
         settings = validate(Settings, {**merged, "rules": rules}, source)
@@ -348,6 +350,22 @@ def _merge(base: dict[str, Any], layer: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merge(merged[key], value) if both else value
     return merged
+
+
+def _keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+    """An overridden train.steps keeps the shape of the schedule, unless that is overridden too."""
+    steps, before = (m.get("train", {}).get("steps") for m in (merged, planned))
+    schedule = planned.get("schedule", {})
+    if steps == before or schedule != merged.get("schedule", {}):
+        return merged
+    if not all(isinstance(n, int) and n > 0 for n in (steps, before)):
+        return merged
+    stages = {
+        name: round(schedule[name] * steps / before)
+        for name in ("warmup_steps", "decay_steps")
+        if isinstance(schedule.get(name), int)
+    }
+    return _merge(merged, {"schedule": stages})
 
 
 def _parse_override(text: str) -> dict[str, Any]:

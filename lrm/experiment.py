@@ -37,8 +37,9 @@ def main(file: str, arguments: list[str] | None = None) -> None:
         "--seeds", default="1", help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)"
     )
     parser.add_argument("--workers", type=_positive, help="processes; default one a core or GPU")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE",
-                        help="override a setting, e.g. train.steps=200 (repeatable)")  # fmt: skip
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=(
+        "override a setting, e.g. train.steps=200, which shortens all stages (repeatable)"
+    ))  # fmt: skip
     parser.add_argument(
         "--only", metavar="PATTERN", help="only runs whose label matches, e.g. 'FPN*'"
     )

@@ -284,18 +284,22 @@ def attach(
 ) -> Multipliers:
     """Put learnable multipliers on any model.
 
-    ``kinds`` maps patterns of parameter names to scalar, row, column or row_column. The weight
+    ``kinds`` maps patterns of parameter names to scalar, row, column or row_column; a wildcard
+    for columns means the matrices among its matches. The weight
     decay default is the paper's light decay against symmetries (section 4.1). Raises UserError
     for a pattern that matches nothing and for a column multiplier on a vector.
     """
     parameters = dict(model.named_parameters())
     chosen: dict[str, str] = {}
     for pattern, kind in kinds.items():
-        names = fnmatch.filter(parameters, pattern)
-        if not names:
-            raise UserError(f"pattern {pattern!r} matches no parameter of the model")
         if kind not in AXES:
             raise UserError(f"unknown kind {kind!r}; use one of {', '.join(AXES)}")
+        names = fnmatch.filter(parameters, pattern)
+        if pattern not in parameters and "column" in AXES[kind]:
+            # A wildcard means the matrices that it finds, not the norms between them.
+            names = [name for name in names if parameters[name].dim() == 2]
+        if not names:
+            raise UserError(f"pattern {pattern!r} matches no parameter that can be {kind}")
         chosen |= dict.fromkeys(names, kind)
     targets = []
     for name, kind in chosen.items():

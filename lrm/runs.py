@@ -54,16 +54,16 @@ def find(results: Path, experiment: str | None = None, scale: str | None = None)
     """Every run below ``results/runs``, sorted by experiment, scale and label."""
     runs = []
     for path in (results / "runs").glob("*/*/"):
-        scale, label = "-", "(not begun)"
+        own_scale, label = "-", "(not begun)"
         state = "finished" if is_complete(path) else "unfinished"
         if (path / "run.json").exists():
             try:
                 description = read_description(path)
-                scale, label = description["scale"], description["label"]
+                own_scale, label = description["scale"], description["label"]
             except UserError:
                 label, state = "(run.json is damaged)", "damaged"
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        run = Found(path, path.parent.name, scale, label, state, size)
+        run = Found(path, path.parent.name, own_scale, label, state, size)
         if experiment in (None, run.experiment) and scale in (None, run.scale):
             runs.append(run)
     return sorted(runs, key=lambda run: (run.experiment, run.scale, run.label))

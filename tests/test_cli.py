@@ -80,13 +80,13 @@ def test_the_controls_are_drawn(trained):
     )
     assert "drew" in call(*draw)
     numbers = pd.read_csv(trained / "figures" / "smoke" / "projector_controls.csv")
-    assert len(numbers) == 34 and numbers[["loss", "over_noise"]].notna().all().all()
+    assert len(numbers) == 35 and numbers[["loss", "over_noise"]].notna().all().all()
 
 
 def test_a_second_call_does_nothing(trained):
     began = {path: path.stat().st_mtime_ns for path in trained.rglob("*") if path.is_file()}
     output = run("projector", "--results", trained, "--seeds", 2)
-    assert "0 to train, 21 finished" in output
+    assert "0 to train, 24 finished" in output
     assert began == {path: path.stat().st_mtime_ns for path in began}
 
 
@@ -127,7 +127,7 @@ def test_results_as_a_tidy_frame(trained):
     vectors = load_vectors("projector", "smoke", results=trained)
     rows = vectors[(vectors["tensor"] == "projector") & (vectors["stat"] == "row_norms")]
     assert {len(value) for value in rows["value"]} == {384}
-    assert len(load_runs("projector", "smoke", results=trained)) == 21
+    assert len(load_runs("projector", "smoke", results=trained)) == 24
     placement = load("projector_placement", "smoke", results=trained)
     assert placement["run"].nunique() == 10
 
@@ -161,7 +161,7 @@ def test_reference_round_trip(trained, tmp_path):
     pd.testing.assert_frame_equal(mine, theirs[mine.columns], check_dtype=False, rtol=1e-6)
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["step"]) == {60}
-    assert len(load_runs("projector", "smoke", "reference", results)) == 21
+    assert len(load_runs("projector", "smoke", "reference", results)) == 24
     shutil.rmtree(results / "runs")
     output = call("-m", "analysis.claims", "--scale", "smoke", "--results", results)
     assert "judged from the published reference" in output
@@ -185,6 +185,7 @@ def test_list_and_clean(trained, tmp_path):
     assert "FPN S=1 seed=0" in output and re.search(r"\d+ runs in", output)
     clean = ("-m", "lrm.runs", "clean", "--results", results)
     assert "nothing removed" in call(*clean, code=2, stdin=subprocess.DEVNULL)
+    assert "no runs" in call(*clean, "--scale", "tiny", "--yes")
     assert "removed" in call(*clean, "--experiment", "projector", "--yes")
     assert not list((results / "runs" / "projector").iterdir())
     assert list((results / "runs" / "equilibrium").iterdir())

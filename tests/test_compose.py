@@ -214,6 +214,13 @@ def test_overrides_that_are_wrong(experiment, override, message):
         experiment().runs("smoke", [0], [override])
 
 
+def test_fewer_steps_keep_the_shape_of_the_schedule(experiment):
+    [run, *_] = experiment().runs("smoke", [0], ["train.steps=30"])
+    assert (run.settings.schedule.warmup_steps, run.settings.schedule.decay_steps) == (2, 5)
+    [run, *_] = experiment().runs("smoke", [0], ["train.steps=30", "schedule.decay_steps=7"])
+    assert (run.settings.schedule.warmup_steps, run.settings.schedule.decay_steps) == (5, 7)
+
+
 def test_only_and_scale(experiment):
     assert len(experiment().runs("smoke", [0], only="A*")) == 2
     with pytest.raises(UserError, match="selects no run; labels look like"):

@@ -144,7 +144,7 @@ def test_any_model_can_have_multipliers(implementation):
 
 
 def test_a_pattern_that_matches_nothing_is_an_error():
-    with pytest.raises(UserError, match="matches no parameter"):
+    with pytest.raises(UserError, match="matches no parameter that can be row"):
         attach(nn.Linear(2, 2), {"head.*": "row"})
     with pytest.raises(UserError, match="unknown kind"):
         attach(nn.Linear(2, 2), {"weight": "rows"})
@@ -195,3 +195,22 @@ def test_a_frozen_slice_may_have_a_multiplier(settings, implementation):
     assert (moved[:16] > 0).all() and (moved[32:] > 0).all()
     assert (moved[16:32] == 0).all()
     assert learner.multipliers.factors["ssm.x@0"].scalar.item() != 1.0
+
+
+def test_multipliers_on_a_transformer():
+    """The README's snippet, on a model with norms and biases between its matrices."""
+    model = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    inputs = torch.randn(2, 5, 16)
+    before = model(inputs)
+    multipliers = attach(model, {"*.weight": "row_column"}, lr=1e-2)
+    assert set(multipliers.factors) == {
+        "self_attn.out_proj.weight",
+        "linear1.weight",
+        "linear2.weight",
+    }
+    torch.testing.assert_close(model(inputs), before)
+    optimizer = torch.optim.AdamW(multipliers.groups(lr=1e-3, weight_decay=0.1))
+    model(inputs).square().mean().backward()
+    optimizer.step()
+    after = model(inputs)
+    torch.testing.assert_close(multipliers.merge()(inputs), after)

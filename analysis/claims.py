@@ -15,13 +15,12 @@ from typing import Any
 import pandas as pd
 
 from analysis import equilibrium_claims, projector_claims, results
-from analysis.criteria import CRITERIA
+from analysis.criteria import CRITERIA, FIRST_JUDGING_SEED
 from analysis.judging import OPEN, UNJUDGED, Component, Judgement
 from lrm.compose import read_yaml
 from lrm.experiment import criterion_hash, guarded
 from lrm.rundir import make_folder, write_json
 
-FIRST_JUDGING_SEED = 100
 JUDGES = {**projector_claims.JUDGES, **equilibrium_claims.JUDGES}
 
 

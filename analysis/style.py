@@ -8,6 +8,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from analysis.criteria import FIRST_JUDGING_SEED
+
 STYLE_FILE = Path(__file__).with_name("lrm.mplstyle")
 # Okabe-Ito: told apart by colour-blind readers, and in grey by lightness.
 ARM_COLOURS = {"FPN": "#D55E00", "SPN": "#0072B2", "VPN": "#009E73"}
@@ -23,11 +25,15 @@ def style():
         yield
 
 
-def caption(figure, scale: str, seeds: int, corpus: str, note: str = "") -> None:
-    """What every figure must say: its scale, number of seeds and corpus."""
-    plural = "" if seeds == 1 else "s"
-    text = f"scale: {scale}   n = {seeds} seed{plural}   corpus: {corpus}"
-    figure.text(0.5, 0.005, text + (f"   {note}" if note else ""), ha="center", va="bottom",
+def caption(figure, context, note: str = "") -> None:
+    """What every figure must say: scale, n and which seeds, corpus, whose runs."""
+    seeds = list(context.seeds)
+    stage = "judging" if min(seeds) >= FIRST_JUDGING_SEED else "exploration"
+    plural = "" if len(seeds) == 1 else "s"
+    whose = {"runs": "own runs", "reference": "published reference"}[context.source]
+    parts = [f"scale: {context.scale}", f"n = {len(seeds)} {stage} seed{plural}",
+             f"corpus: {context.corpus}", whose, note]  # fmt: skip
+    figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
                 fontsize=6.5, color="#444444")  # fmt: skip
 
 

@@ -23,9 +23,9 @@ class Context:
     """What a figure states about itself."""
 
     scale: str
-    seeds: int
+    seeds: list[int]
     corpus: str
-    source: str
+    source: str  # runs or reference
 
 
 class Tables:

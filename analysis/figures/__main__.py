@@ -45,10 +45,11 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     target = folder / ("figures" if source == "runs" else "reference") / scale
     target = target if source == "runs" else target / "figures"
     make_folder(target)
-    inputs = _inputs(figure, tables)
+    inputs = _inputs(tables)
     stamp = target / f".{figure}.json"
     png = target / f"{figure}.png"
-    if png.exists() and stamp.exists() and stamp.read_text() == inputs:
+    files = [target / f"{figure}.{kind}" for kind in ("png", "pdf", "csv")]
+    if all(f.exists() for f in (*files, stamp)) and stamp.read_text() == inputs:
         print(f"{png} is up to date")
         return png
     first = next(iter(tables.values()))
@@ -56,7 +57,7 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     corpora = {results.corpus_name(table.runs) for table in tables.values()}
     if len(corpora) > 1:
         raise UserError(f"{figure} would mix the corpora {', '.join(sorted(corpora))}")
-    context = Context(scale, trained["seed"].nunique(), corpora.pop(), source)
+    context = Context(scale, sorted(trained["seed"].unique()), corpora.pop(), source)
     numbers = module.numbers(tables)
 
     import matplotlib
@@ -78,15 +79,12 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     return png
 
 
-def _inputs(figure: str, tables: dict[str, Tables]) -> str:
-    """What a drawing depends on: the set of runs, the style, the figure's own code."""
+def _inputs(tables: dict[str, Tables]) -> str:
+    """What a drawing depends on: the set of runs, the style, the code and the criteria."""
     code = hashlib.sha256()
-    for path in (
-        FOLDER / f"{figure}.py",
-        FOLDER.parent / "style.py",
-        FOLDER.parent / "lrm.mplstyle",
-    ):
-        code.update(path.read_bytes())
+    for path in sorted(FOLDER.parent.rglob("*")):
+        if path.suffix in (".py", ".yaml", ".mplstyle"):
+            code.update(path.read_bytes())
     runs = {name: sorted(table.runs["run"]) for name, table in tables.items()}
     return json.dumps({"code": code.hexdigest(), "runs": runs})
 

@@ -74,6 +74,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure.get_layout_engine().set(rect=(0, 0.035, 1, 0.965), w_pad=0.06, h_pad=0.06)
     panels = dict(zip("abcdef", axes.flat, strict=True))
     by_panel = dict(tuple(numbers.groupby("panel")))
+    stage_end = by_panel["b"]["step"].max()
     _sweep(panels["a"], by_panel["a"], "loss after decay (nats per token)")
     panels["a"].set_title("a   Final loss", loc="left")
     _sweep(panels["b"], by_panel["b"], "RMS of centred logits")
@@ -81,12 +82,12 @@ def draw(numbers: pd.DataFrame, context: Context):
     panels["b"].set_title("b   Logits norm", loc="left")
     _norms(panels["c"], by_panel["c"])
     panels["c"].set_title(r"c   Norms of $W$ and $c$", loc="left")
-    _paths(panels["d"], by_panel["d"], r"$\|W\|$")
+    _paths(panels["d"], by_panel["d"], r"$\|W\|$", stage_end)
     panels["d"].set_title(r"d   Trajectories of $\|W\|$", loc="left")
-    _paths(panels["e"], by_panel["e"], r"$\|c\|$")
+    _paths(panels["e"], by_panel["e"], r"$\|c\|$", stage_end)
     panels["e"].set_title(r"e   Trajectories of $\|c\|$", loc="left")
     _legend(panels["f"], numbers)
-    caption(figure, context.scale, context.seeds, context.corpus)
+    caption(figure, context)
     return figure
 
 
@@ -97,15 +98,15 @@ def _sweep(axis, frame: pd.DataFrame, label: str) -> None:
     axis.set_ylabel(label)
 
 
-def _series(axis, frame: pd.DataFrame, x: str, colour: str, marker=None, line="-") -> None:
-    """The mean over seeds; with several seeds also every seed, and the band that they span."""
+def _series(axis, frame: pd.DataFrame, x: str, colour: str, line="-", **marker) -> None:
+    """The median over seeds; with several seeds also every seed, and the band that they span."""
     if frame.empty:
         return
     grouped = frame.groupby(x)["value"]
-    mean = grouped.mean()
-    axis.plot(mean.index, mean, color=colour, marker=marker, linestyle=line, zorder=3)
+    middle = grouped.median()
+    axis.plot(middle.index, middle, color=colour, linestyle=line, zorder=3, **marker)
     if frame["seed"].nunique() > 1:
-        axis.fill_between(mean.index, grouped.min(), grouped.max(), color=colour, alpha=0.2, lw=0)
+        axis.fill_between(middle.index, grouped.min(), grouped.max(), color=colour, alpha=0.2, lw=0)
         for _, seed in frame.groupby("seed"):
             seed = seed.sort_values(x)
             axis.plot(seed[x], seed["value"], color=colour, linestyle=line, lw=0.5, alpha=0.6)
@@ -117,7 +118,7 @@ def _s_axis(axis, frame: pd.DataFrame) -> None:
     axis.set_xticks(values, [power_of_two(value) for value in values])
     axis.minorticks_off()
     _shade(axis, frame)
-    axis.set_xlabel(r"relative norm scale $S=\sqrt{\eta_P/\lambda_P}$")
+    axis.set_xlabel(r"$S$   ($\eta_P \to \eta_P S,\ \lambda_P \to \lambda_P / S$)")
 
 
 def _shade(axis, frame: pd.DataFrame) -> None:
@@ -142,17 +143,33 @@ def _norms(axis, frame: pd.DataFrame) -> None:
         colour, marker = ARM_COLOURS[arm], ARM_MARKERS[arm]
         _series(axis, rows[rows["quantity"] == "W"], "S", colour, marker=marker)
         if arm != "FPN":
-            _series(axis, rows[rows["quantity"] == "c"], "S", colour, marker=marker, line="--")
-    noise = frame[frame["kind"] == "brownian"]
-    for quantity, line in (("W", "-"), ("c", "--")):
+            rows = rows[rows["quantity"] == "c"]
+            _series(axis, rows, "S", colour, line=":", marker=marker, markerfacecolor="white")
+    noise = frame[(frame["kind"] == "brownian") & (frame["arm"] == "VPN")]
+    for quantity, line in (("W", "-"), ("c", ":")):
         rows = noise[noise["quantity"] == quantity]
         _series(axis, rows, "S", NOISE_COLOUR, marker="x", line=line)
     _s_axis(axis, frame)
+    _guides(axis, noise)
     axis.set_yscale("log")
-    axis.set_ylabel(r"$\|W\|$ (solid), $\|c\|$ (dashed)")
+    axis.set_ylabel(r"$\|W\|$ (filled), $\|c\|$ (open)")
 
 
-def _paths(axis, frame: pd.DataFrame, label: str) -> None:
+def _guides(axis, noise: pd.DataFrame) -> None:
+    """Slopes 1 and −1, a little off the data."""
+    w = noise[noise["quantity"] == "W"].set_index("S")["value"]
+    s = np.array([w.index.min(), w.index.max()])
+    middle = np.sqrt(s.prod())
+    level = np.exp(np.interp(np.log(middle), np.log(w.index), np.log(w)))
+    style = {"color": "#aaaaaa", "lw": 0.8, "ls": (0, (1, 1)), "zorder": 1}
+    axis.plot(s, 0.35 * level * s / middle, **style)
+    axis.plot(s, 3.0 * middle / s, **style)
+    text = {"fontsize": 6.5, "color": "#888888"}
+    axis.text(middle, 0.12 * level, r"$\propto S$", **text)
+    axis.text(middle * 1.1, 4.5, r"$\propto 1/S$", **text)
+
+
+def _paths(axis, frame: pd.DataFrame, label: str, decay_from: int) -> None:
     """Strong weight decay solid, weak dashed."""
     strong, weak = frame["S"].min(), frame["S"].max()
     learned = frame[frame["quantity"].eq("W") | frame["arm"].ne("FPN")]
@@ -161,7 +178,9 @@ def _paths(axis, frame: pd.DataFrame, label: str) -> None:
         for arm in ARMS:
             arm_rows = rows[(rows["arm"] == arm) & (rows["kind"] == "train")]
             _series(axis, arm_rows, "step", ARM_COLOURS[arm], line=line)
-        _series(axis, rows[rows["kind"] == "brownian"], "step", NOISE_COLOUR, line=line)
+        noise = rows[(rows["kind"] == "brownian") & (rows["arm"] == "VPN")]
+        _series(axis, noise, "step", NOISE_COLOUR, line=line)
+    axis.axvline(decay_from, color="#999999", lw=0.7, ls=":", zorder=1)
     axis.set(yscale="log", xlabel="step", ylabel=label)
 
 
@@ -177,13 +196,12 @@ def _legend(axis, numbers: pd.DataFrame) -> None:
         Line2D([], [], color=NOISE_COLOUR, marker="x", label="Adam Brownian motion (ABM)"),
         Line2D([], [], color="black", linestyle="-", label=f"d, e: strong WD, S = {strong}"),
         Line2D([], [], color="black", linestyle="--", label=f"d, e: weak WD, S = {weak}"),
+        Line2D([], [], color="#999999", lw=0.7, linestyle=":", label="d, e: the decay begins"),
     ]
     if not numbers["judged"].all():
-        handles.append(Patch(color="#efefef", label="a–c: out of the multiplier's reach"))
+        handles.append(Patch(color="#efefef", label="a–c: not judged, c cannot follow freely"))
     if numbers["seed"].nunique() > 1:
         handles.append(
-            Line2D(
-                [], [], color="black", lw=0.5, alpha=0.6, label="thin: each seed; band: their range"
-            )
+            Line2D([], [], color="black", lw=0.5, alpha=0.6, label="thick: median; thin: each seed")
         )
     axis.legend(handles=handles, loc="center", title="Projector experiment", title_fontsize=8)

@@ -11,24 +11,32 @@ from analysis.norms import at_step
 from analysis.style import ARM_COLOURS, ARM_MARKERS, TEXT_WIDTH, caption, power_of_two
 
 EXPERIMENTS = ("projector_controls",)
-# From top to bottom; the suffix of the arm's name.
+# Arm → (base, what is changed), from top to bottom.
 CONTROLS = {
-    "": "as in the sweep",
-    "COMPENSATED": "output factor 1/S",
-    "LEARNED_SMALL": "learned factor, fixed from the start",
-    "LEARNED_LARGE": "learned factor, fixed from the start",
-    "BATCH_QUARTER": "batch × 1/4",
-    "BATCH_FOURFOLD": "batch × 4",
-    "INIT_QUARTER": "initial norm × 1/4",
-    "INIT_FOURFOLD": "initial norm × 4",
-    "BETA2": r"$\beta_2$ = 0.99",
-    "CLIPPED": "clipped at every step",
-    "LONG": "4 times as long",
+    "FPN": ("FPN", "as in the sweep"),
+    "VPN": ("VPN", "as in the sweep"),
+    "FPN_COMPENSATED": ("FPN", "output factor 1/S"),
+    "FPN_LEARNED_SMALL": ("FPN", "learned factor, fixed from the start"),
+    "FPN_LEARNED_LARGE": ("FPN", "learned factor, fixed from the start"),
+    "FPN_BATCH_QUARTER": ("FPN", "batch × 1/4"),
+    "VPN_BATCH_QUARTER": ("VPN", "batch × 1/4"),
+    "FPN_BATCH_FOURFOLD": ("FPN", "batch × 4"),
+    "VPN_BATCH_FOURFOLD": ("VPN", "batch × 4"),
+    "FPN_INIT_QUARTER": ("FPN", "initial norm × 1/4"),
+    "VPN_INIT_QUARTER": ("VPN", "initial norm × 1/4"),
+    "FPN_INIT_FOURFOLD": ("FPN", "initial norm × 4"),
+    "VPN_INIT_FOURFOLD": ("VPN", "initial norm × 4"),
+    "FPN_BETA2": ("FPN", r"$\beta_2$ = 0.99"),
+    "VPN_BETA2": ("VPN", r"$\beta_2$ = 0.99"),
+    "FPN_CLIPPED": ("FPN", "clipped at every step"),
+    "VPN_CLIPPED": ("VPN", "clipped at every step"),
+    "VPN_LONG": ("VPN", "4 times as long"),
 }
+CENTRE = "FPN_CENTRE"  # S = 1, drawn as a line
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: arm, base (FPN or VPN), control, S, seed, loss, weight_norm, over_noise.
+    """Columns: arm, S, seed, loss, weight_norm, over_noise.
 
     ‖W‖ is read at the end of each run's constant stage; Brownian motion is that of the same
     optimizer, batch and length do not enter it.
@@ -44,25 +52,27 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     noise = norms[norms["kind"] == "brownian"]
     noise = at_step(noise, int(ends["min"].min())).set_index(["arm", "S"])["value"]
     found = last[["arm", "S", "seed"]].assign(loss=last["value"], weight_norm=resting["value"])
-    found["base"] = found["arm"].str[:3]
-    found["control"] = found["arm"].str[4:]
-    twin = ["VPN_BETA2" if control == "BETA2" else "VPN" for control in found["control"]]
+    # The centre, S = 1, has no Brownian twin and needs none.
+    twins = ["VPN_BETA2" if arm in ("FPN_BETA2", "VPN_BETA2") else "VPN" for arm in found["arm"]]
     found["over_noise"] = [
-        norm / noise[arm, s]
-        for norm, arm, s in zip(found["weight_norm"], twin, found["S"], strict=True)
+        norm / noise.get((twin, s), float("nan"))
+        for norm, twin, s in zip(found["weight_norm"], twins, found["S"], strict=True)
     ]
     return found.reset_index(drop=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Losses at both S, then ‖W‖ over Brownian motion at both S."""
+    centre = numbers.loc[numbers["arm"] == CENTRE, "loss"].mean()
+    numbers = numbers[numbers["arm"] != CENTRE]
     scales = sorted(numbers["S"].unique())
     figure, axes = plt.subplots(1, 4, figsize=(TEXT_WIDTH, 3.1), sharey=True)
     figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.89))
-    names = list(dict.fromkeys(CONTROLS.values()))
+    names = list(dict.fromkeys(what for _, what in CONTROLS.values()))
     heights = {name: len(names) - place for place, name in enumerate(names)}
     for axis, s in zip(axes[:2], scales, strict=True):
         _dots(axis, numbers[numbers["S"] == s], "loss", heights)
+        axis.axvline(centre, color=ARM_COLOURS["FPN"], lw=0.8, ls=":")
         axis.set_title(f"loss, S = {power_of_two(s)}")
         axis.set_xlabel("nats per token")
     for axis, s in zip(axes[2:], scales, strict=True):
@@ -78,12 +88,15 @@ def draw(numbers: pd.DataFrame, context: Context):
         Line2D([], [], color=ARM_COLOURS[arm], marker=ARM_MARKERS[arm], ls="", label=label)
         for arm, label in (("FPN", "FPN (no multiplier)"), ("VPN", "VPN (learned vector)"))
     ]
-    figure.legend(handles=handles, loc="upper center", ncols=2)
-    caption(figure, context.scale, context.seeds, context.corpus)
+    line = {"color": ARM_COLOURS["FPN"], "lw": 0.8, "ls": ":"}
+    handles.append(Line2D([], [], label="FPN at S = 1", **line))
+    figure.legend(handles=handles, loc="upper center", ncols=3)
+    caption(figure, context)
     return figure
 
 
 def _dots(axis, frame: pd.DataFrame, column: str, heights: dict[str, int]) -> None:
-    for base, rows in frame.groupby("base"):
-        places = [heights[CONTROLS[control]] for control in rows["control"]]
+    for arm, rows in frame.groupby("arm"):
+        base, what = CONTROLS[arm]
+        places = [heights[what]] * len(rows)
         axis.plot(rows[column], places, ls="", marker=ARM_MARKERS[base], color=ARM_COLOURS[base])

@@ -61,9 +61,11 @@ def at_least(
     return Component(name, list(map(float, values)), threshold, True, part, heavy_tailed)
 
 
-def at_most(name: str, values, threshold: float, part: str | None = None) -> Component:
+def at_most(
+    name: str, values, threshold: float, part: str | None = None, heavy_tailed: bool = False
+) -> Component:
     """``values`` must not exceed ``threshold``."""
-    return Component(name, list(map(float, values)), threshold, False, part)
+    return Component(name, list(map(float, values)), threshold, False, part, heavy_tailed)
 
 
 def within(name: str, values, low: float, high: float, part: str | None = None):

@@ -138,7 +138,8 @@ def p1(frame, runs, criterion) -> Judgement:
             components.append(at_most(f"{arm} {name}", excess[arm], limits["flat"], side))
             ratio = limits["share"]
             gap = excess[arm] - ratio * excess["FPN"]
-            components.append(at_most(f"{arm} − {ratio:g} FPN {name}", gap, 0.0, side))
+            share = f"{arm} − {ratio:g} FPN {name}"
+            components.append(at_most(share, gap, 0.0, side, heavy_tailed=True))
     return sweep.judgement(components, criterion, judged)
 
 

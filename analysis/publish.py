@@ -1,15 +1,17 @@
 """``python -m analysis.publish projector --seeds 3``: finished runs become the reference.
 
-Copies their tables into ``results/reference/<scale>``, compactly, and renders the figures and
-claims of the reference anew.
+Copies their tables into ``results/reference/<scale>``, compactly (losses averaged between probes,
+vectors of the last step, rounded), and renders the figures and claims of the reference anew.
 """
 
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from analysis import claims
@@ -55,21 +57,43 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = results / "reference" / scale / experiment
     make_folder(folder)
-    for table in ("scalars", "vectors"):
-        frames = [read_table(path / f"{table}.parquet").assign(run=d["id"]) for d, path in chosen]
-        frame = pd.concat(frames, ignore_index=True)
-        if table == "scalars":
-            frame["value"] = frame["value"].astype("float32")
-        else:
-            last = frame.groupby("run")["step"].transform("max")
-            frame = frame[frame["step"] == last]
+    scalars = [_thinned(read_table(path / "scalars.parquet"), d) for d, path in chosen]
+    vectors = [_last(read_table(path / "vectors.parquet")) for _, path in chosen]
+    for table, frames in (("scalars", scalars), ("vectors", vectors)):
+        names = [description["id"] for description, _ in chosen]
+        frame = pd.concat([f.assign(run=n) for f, n in zip(frames, names, strict=True)])
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
-        data = frame.to_parquet(compression="zstd", index=False)
+        data = frame.to_parquet(compression="zstd", compression_level=19, index=False)
         write_atomic(folder / f"{table}.parquet", data)
-    text = json.dumps([description for description, _ in chosen]) + "\n"
-    write_atomic(folder / "runs.json", text.encode())
+    text = json.dumps([description for description, _ in chosen])
+    write_atomic(folder / "runs.json.gz", gzip.compress(text.encode(), mtime=0))
     return folder
+
+
+def _thinned(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:
+    """Measurements of every step become means over the steps up to each probe."""
+    every = description["settings"]["probes"]["every"]
+    each_step = scalars["stat"].isin(["train_loss", "global_gradient_norm"])
+    dense, rest = scalars[each_step], scalars[~each_step]
+    step = (-(-dense["step"] // every) * every).clip(
+        upper=description["settings"]["train"]["steps"]
+    )
+    means = dense.assign(step=step).groupby(["step", "tensor", "stat"], as_index=False)["value"]
+    frame = pd.concat([rest, means.mean()], ignore_index=True)
+    return frame.assign(value=_rounded(frame["value"], 13))
+
+
+def _last(vectors: pd.DataFrame) -> pd.DataFrame:
+    """Vectors at the end of the run."""
+    last = vectors[vectors["step"] == vectors["step"].max()]
+    return last.assign(value=[_rounded(value, 9) for value in last["value"]])
+
+
+def _rounded(values, bits: int) -> np.ndarray:
+    """float32 with ``bits`` of mantissa: what a figure shows, in a third of the space."""
+    mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
+    return np.ldexp(np.round(np.ldexp(mantissa, bits)), exponent - bits).astype(np.float32)
 
 
 if __name__ == "__main__":

@@ -8,13 +8,16 @@ and ``reference``, what is published with the suite; they are never mixed.
 from __future__ import annotations
 
 import dataclasses
+import gzip
+import json
+import zlib
 from pathlib import Path
 
 import pandas as pd
 
 from lrm.compose import load as load_experiment
 from lrm.errors import UserError
-from lrm.rundir import is_complete, read_description, read_json
+from lrm.rundir import is_complete, read_description
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "results"
@@ -122,9 +125,9 @@ def find(experiment, scale, source, results, configuration) -> list[tuple[dict, 
         raise UserError(f"unknown source {source!r}; use one of {', '.join(SOURCES)}")
     if source == "reference":
         folder = results / "reference" / scale / experiment
-        if not (folder / "runs.json").exists():
+        if not (folder / "runs.json.gz").exists():
             raise NothingFound(f"there is no reference of {experiment} at {scale} in {folder}")
-        found = [(description, folder) for description in read_json(folder / "runs.json")]
+        found = [(description, folder) for description in _published(folder / "runs.json.gz")]
     else:
         folder = results / "runs" / experiment
         paths = [path.parent for path in sorted(folder.glob("*/done.json"))]
@@ -159,6 +162,13 @@ def _current(experiment: str, scale: str, found: list[tuple[dict, Path]]):
             if ids <= have:
                 wanted |= ids
     return [(description, path) for description, path in found if description["id"] in wanted]
+
+
+def _published(path: Path) -> list[dict]:
+    try:
+        return json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it from the repository") from None
 
 
 def read_table(path: Path) -> pd.DataFrame:

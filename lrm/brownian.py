@@ -29,7 +29,7 @@ from lrm.rundir import open_run
 from lrm.schedule import constant_end, lr_factor, lr_factors
 
 # Entries are independent, so that a larger tensor is represented by this many of each draw's.
-_MAX_ENTRIES = 1 << 16
+_MAX_ENTRIES = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +88,7 @@ def simulate(
     """Walk ``draws`` copies of one tensor with the run's optimizer and schedule.
 
     Returns (steps (n,), norms (n, draws)) at step 0, every ``every`` steps, and the end of each
-    stage. A draw simulates at most 2**16 / draws entries of a large tensor.
+    stage. A draw simulates at most 2**14 / draws entries of a large tensor.
     """
     generator = torch.Generator().manual_seed(_seed(seed, walker.key))
     entries = max(1, min(walker.size, _MAX_ENTRIES // draws))

@@ -47,11 +47,11 @@ def estimate(run: Run) -> Estimate:
     """Costs of one run from its settings and the scale's ``cost`` block."""
     train, model = run.settings.train, run.settings.model
     if run.kind == "brownian":
-        # Drawing a normal and Adam's step cost some 60 operations an entry; about 2**16 of them.
+        # Drawing a normal and Adam's step cost some 60 operations an entry; about 2**14 of them.
         walked = sum(
             any(matches(pattern, a) for pattern in run.brownian.match) for a in addresses(model)
         )
-        flops = 60.0 * 2**16 * train.steps * walked
+        flops = 60.0 * 2**14 * train.steps * walked
         return Estimate(0, 0, flops, flops / run.cost.flops_per_second, 0.0)
     tokens = train.steps * train.batch_size * train.sequence_length
     flops = tokens * flops_per_token(model, train.sequence_length)

@@ -239,6 +239,8 @@ class Execution(Strict):
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
     # Sequences that go through the model at a time; 0: the whole batch. Gradients add up.
     micro_batch: int = Field(0, ge=0)
+    # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux).
+    compile: Literal["auto", "on", "off"] = "auto"
     checkpoint_every: int = Field(200, ge=1)
 
 

@@ -1,25 +1,105 @@
-"""Cross-entropy with z-loss."""
+"""Cross-entropy with z-loss, together with the projection that it follows."""
 
 from __future__ import annotations
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lrm.model import kernels
+
+# Logits held at a time: what a core's cache takes, but no fewer rows than matrix products want;
+# on a GPU half a GiB of float32.
+_CPU_LOGITS, _CPU_ROWS = 1 << 17, 128
+_GPU_LOGITS, _GPU_ROWS = 1 << 27, 1024
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, z_loss: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Mean negative log-likelihood, and the same with the z-loss added.
+def linear_cross_entropy(
+    hidden: Tensor, weight: Tensor, targets: Tensor, z_loss: float = 0.0, factor: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Mean negative log-likelihood of ``factor * hidden @ weight.T``, and with the z-loss added.
 
-    ``logits`` (..., vocabulary) and ``targets`` (...); half precision is lifted to float32. The
-    z-loss (PaLM; appendix A) is ``z_loss`` times the mean squared log-partition function.
-    Returns (cross-entropy, objective), both scalars.
+    hidden (..., d), weight (vocabulary, d), targets (...), int64. The z-loss (PaLM; appendix A)
+    is ``z_loss`` times the mean squared log-partition function. Returns (cross-entropy,
+    objective), scalars in float32 or wider; only the objective can be differentiated, once.
+
+    The logits are made some rows at a time and turned into their own gradient in place, so that
+    they never exist whole: the gradients of hidden and weight are ready when the forward ends.
+    Under autocast the products run in its dtype, everything else in float32.
     """
-    logits = logits.flatten(0, -2)
-    if logits.dtype.itemsize < 4:
-        logits = logits.float()
-    if not z_loss:
-        loss = F.cross_entropy(logits, targets.flatten())
-        return loss, loss
-    log_partition = logits.logsumexp(-1)
-    picked = logits.gather(-1, targets.flatten()[:, None]).squeeze(-1)
-    loss = (log_partition - picked).mean()
-    return loss, loss + z_loss * log_partition.square().mean()
+    if factor != 1.0:
+        if hidden.numel() < weight.numel():
+            hidden = hidden * factor
+        else:
+            weight = weight * factor
+    hidden = hidden.flatten(0, -2)
+    dtype = kernels.to_compute(hidden[:0]).dtype
+    with kernels.without_autocast(hidden):
+        return _LinearCrossEntropy.apply(hidden, weight, targets.flatten(), z_loss, dtype)
+
+
+def _rows(hidden: Tensor, vocabulary: int) -> int:
+    """How many rows of logits are held at a time."""
+    logits, least = (_GPU_LOGITS, _GPU_ROWS) if hidden.is_cuda else (_CPU_LOGITS, _CPU_ROWS)
+    return min(max(logits // vocabulary, least), len(hidden))
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx, hidden: Tensor, weight: Tensor, targets: Tensor, z_loss: float, dtype: torch.dtype
+    ):
+        count, vocabulary = len(hidden), len(weight)
+        wide = torch.float32 if dtype in kernels.HALF else dtype
+        differentiated = any(ctx.needs_input_grad)
+        if differentiated:
+            grad_hidden = torch.empty_like(hidden)
+            grad_weight = torch.zeros_like(weight, dtype=wide)
+        kind = weight.dtype
+        hidden, weight = hidden.to(dtype), weight.to(dtype)
+        rows = _rows(hidden, vocabulary)
+        products = hidden.new_empty(rows, vocabulary)
+        buffer = products if dtype == wide else products.to(wide)
+        log_partition = hidden.new_empty(count, dtype=wide)
+        picked = torch.empty_like(log_partition)
+        minus = log_partition.new_full((rows, 1), -1 / count)
+        for start in range(0, count, rows):
+            part = slice(start, min(start + rows, count))
+            size = part.stop - start
+            x, index = hidden[part], targets[part, None]
+            logits = torch.mm(x, weight.t(), out=products[:size])
+            if dtype != wide:
+                logits = buffer[:size].copy_(logits)
+            picked[part] = logits.gather(1, index).squeeze(1)
+            largest = logits.amax(1, keepdim=True)
+            total = logits.sub_(largest).exp_().sum(1, keepdim=True)
+            part_log = total.log().add_(largest)
+            log_partition[part] = part_log.squeeze(1)
+            if not differentiated:
+                continue
+            # d objective / d logits = softmax (1 + 2 z log Z) - one-hot, over the count.
+            logits.mul_((1 + 2 * z_loss * part_log).div_(total.mul_(count)))
+            logits.scatter_add_(1, index, minus[:size])
+            if dtype != wide:
+                logits = products[:size].copy_(logits)
+            grad_hidden[part] = torch.mm(logits, weight)
+            if dtype == wide:
+                grad_weight.addmm_(logits.t(), x)
+            else:
+                grad_weight.add_(torch.mm(logits.t(), x))
+        if differentiated:
+            ctx.save_for_backward(grad_hidden, grad_weight.to(kind))
+        loss = (log_partition - picked).mean()
+        objective = loss + z_loss * log_partition.square().mean() if z_loss else loss.clone()
+        ctx.mark_non_differentiable(loss)
+        return loss, objective
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, _: Tensor, grad: Tensor):
+        # Not in place: the saved tensors may be asked for again (retain_graph).
+        found = [
+            saved * grad.to(saved.dtype) if needed else None
+            for saved, needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
+        ]
+        return *found, None, None, None

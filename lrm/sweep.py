@@ -63,12 +63,13 @@ def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None
 class _Worker:
     """One process and the run that it has in hand."""
 
-    def __init__(self, number: int, messages: queue.Queue):
+    def __init__(self, number: int, messages: queue.Queue, compiled: Path):
         self.number = number
         self.run: Run | None = None
         self.step = 0
         self.loss = float("nan")
         extra = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+        extra["TORCHINDUCTOR_CACHE_DIR"] = str(compiled)
         if cards := gpus():
             extra["CUDA_VISIBLE_DEVICES"] = cards[number % len(cards)]
         self.ready = False
@@ -100,6 +101,8 @@ class _Sweep:
     def __init__(self, jobs: list[tuple[Run, Path]], corpora: Path, workers: int):
         self.waiting = jobs
         self.corpora = corpora
+        # Compiled code is kept beside the corpora.
+        self.compiled = corpora.parent.absolute() / "compiled"
         self.weights = {id(run): max(estimate(run).flops, 1.0) for run, _ in jobs}
         self.total = sum(self.weights.values())
         self.finished = 0.0
@@ -107,7 +110,7 @@ class _Sweep:
         self.errors: list[str] = []
         self.crashes: list[str] = []
         self.messages: queue.Queue = queue.Queue()
-        self.workers = [_Worker(number, self.messages) for number in range(workers)]
+        self.workers = [_Worker(number, self.messages, self.compiled) for number in range(workers)]
         self.display = Display(workers)
 
     def run(self) -> None:
@@ -160,7 +163,7 @@ class _Sweep:
             if not (self.waiting and worker.ready):
                 return 1
             # It died in its run; another takes its place for the rest.
-            self.workers[worker.number] = _Worker(worker.number, self.messages)
+            self.workers[worker.number] = _Worker(worker.number, self.messages, self.compiled)
             return 0
         if self.waiting:
             worker.give(*self.waiting.pop(0), self.corpora)

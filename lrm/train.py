@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrm import NUMERICS_VERSION, __version__, data, optim, probes, rules
+from lrm import NUMERICS_VERSION, __version__, compiled, data, optim, probes, rules
 from lrm.compose import Run
 from lrm.config import Settings
+from lrm.cost import estimate
 from lrm.errors import UserError
-from lrm.loss import cross_entropy
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.init import initialize
 from lrm.multipliers import Multipliers
@@ -56,6 +56,11 @@ class Learner:
             "factors": {k: f.state_dict() for k, f in self.multipliers.factors.items()},
             "adamw": self.optimizer.adamw.state_dict(),
         }
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        self.model.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
 
     @torch.no_grad()
     def load(self, state: dict[str, Any]) -> None:
@@ -91,6 +96,16 @@ def build(
     return Learner(model, multipliers, optimizer, plans)
 
 
+def gradients(
+    learner: Learner, batch: Tensor, settings: Settings, autocast: Any = None, share: float = 1.0
+) -> Tensor:
+    """Add ``share`` times the gradients of ``batch`` to those there are; its cross-entropy."""
+    with autocast or contextlib.nullcontext():
+        loss, objective = learner.model(batch[:, :-1], batch[:, 1:], settings.train.z_loss)
+    (objective if share == 1 else objective * share).backward()
+    return loss
+
+
 def train_step(
     learner: Learner,
     batch: Tensor,
@@ -104,16 +119,12 @@ def train_step(
     Returns (cross-entropy, gradient norm before clipping, whether it was clipped), scalars on
     the device.
     """
-    learner.model.zero_grad(set_to_none=True)
-    learner.optimizer.zero_grad()
+    learner.zero_grad()
     total = batch.new_zeros((), dtype=torch.float32)
     for part in batch.split(micro_batch or len(batch)):
-        with autocast or contextlib.nullcontext():
-            logits = learner.model(part[:, :-1])
-            loss, objective = cross_entropy(logits, part[:, 1:], settings.train.z_loss)
         share = len(part) / len(batch)
-        (objective if share == 1 else objective * share).backward()
-        total = loss.detach() if share == 1 else total + loss.detach() * share
+        loss = gradients(learner, part, settings, autocast, share)
+        total = loss if share == 1 else total + loss * share
     learner.multipliers.pull_gradients()
     norm, clipped = learner.optimizer.step(lr_factor(settings.schedule, settings.train.steps, step))
     learner.multipliers.push_weights()
@@ -127,9 +138,8 @@ def validation_loss(learner: Learner, sequences: np.ndarray, lot: int, autocast:
     total = 0.0
     for start in range(0, len(sequences), lot):
         batch = torch.from_numpy(sequences[start : start + lot]).to(device)
-        with autocast or contextlib.nullcontext():
-            logits = learner.model(batch[:, :-1])
-            loss, _ = cross_entropy(logits, batch[:, 1:])
+        with compiled.uncompiled(), autocast or contextlib.nullcontext():
+            loss, _ = learner.model(batch[:, :-1], batch[:, 1:])
         total += loss.item() * len(batch)
     return total / len(sequences)
 
@@ -154,8 +164,10 @@ def train(run: Run, path: Path, corpora: Path, report: Report = lambda step, los
         precision = _precision(run.execution.precision, device)
         torch.set_num_threads(run.execution.threads)
         learner = build(settings, run.seed, device)
-        directory.start(describe(run, learner, corpus, device, precision))
-        _Loop(run, directory, learner, corpus, device, precision, report).run()
+        loop = _Loop(run, directory, learner, corpus, device, precision, report)
+        is_compiled = loop.compile()
+        directory.start(describe(run, learner, corpus, device, precision, is_compiled))
+        loop.run()
 
 
 class _Loop:
@@ -181,6 +193,22 @@ class _Loop:
         self.since_probe = 0
         self.seconds = 0.0
         self.probe_seconds = 0.0
+
+    def compile(self) -> bool:
+        """Compile the layers if the run is to be; whether they are."""
+        execution = self.run_.execution
+        if not compiled.wanted(execution.compile, estimate(self.run_).seconds, self.device):
+            return False
+        batch = torch.from_numpy(self.batches.batch(0)).to(self.device)
+
+        def trial() -> None:
+            part = batch[: execution.micro_batch or len(batch)]
+            gradients(self.learner, part, self.settings, self.autocast)
+            self.learner.zero_grad()
+
+        return compiled.compile_layers(
+            self.learner.model.model.layers, trial, execution.compile == "on"
+        )
 
     def run(self) -> None:
         start = self.load()
@@ -245,7 +273,7 @@ class _Loop:
         began = time.perf_counter()
         self.learner.model.eval()
         found = probes.tensor_norms(self.views)
-        with self.autocast or contextlib.nullcontext():
+        with compiled.uncompiled(), self.autocast or contextlib.nullcontext():
             found |= probes.activation_norms(self.learner.model, self.probe_tokens)
         self.learner.model.train()
         fraction = self.clipped_steps / self.since_probe if self.since_probe else 0.0
@@ -305,7 +333,9 @@ class _Loop:
         self.directory.finish(outcome, weights)
 
 
-def describe(run: Run, learner: Learner, corpus, device, precision: str) -> dict[str, Any]:
+def describe(
+    run: Run, learner: Learner, corpus, device, precision: str, is_compiled: bool
+) -> dict[str, Any]:
     """The content of ``run.json``."""
     return {
         **run.describe(),
@@ -316,6 +346,7 @@ def describe(run: Run, learner: Learner, corpus, device, precision: str) -> dict
         "execution": {
             "device": device.type,
             "precision": precision,
+            "compiled": is_compiled,
             "threads": run.execution.threads,
             "micro_batch": run.execution.micro_batch,
             "torch": torch.__version__,

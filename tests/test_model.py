@@ -376,7 +376,7 @@ def test_float64_is_float64_throughout():
     single, double = build(config, factors), build(config, factors).double()
     tokens = tokens_of(config, 21)
     taps: dict[str, Tensor] = {}
-    out = double(tokens, taps)
+    out = double(tokens, taps=taps)
     assert {t.dtype for t in taps.values()} == {torch.float64}
     assert 0 < distance(single(tokens).double(), out) < 1e-4
     # A float32 anywhere would leave steps in the loss of the size of its rounding.
@@ -399,7 +399,7 @@ def test_taps_hold_the_output_of_every_linear_map(mixer):
     plain, factored = build(config), build(config, {"embedding": 1.0, "mlp.gate@0": 0.25})
     tokens = tokens_of(config, 11)
     taps: dict[str, Tensor] = {}
-    logits = plain(tokens, taps)
+    logits = plain(tokens, taps=taps)
     silent = {"ssm.conv_bias", "ssm.dt_bias", "ssm.A_log", "ssm.D"}
     expected = {a.key for a in addresses(config) if a.name not in silent}
     assert set(taps) == expected | {"residual@0", "residual@1"}

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lrm.config import ModelConfig
 from lrm.errors import UserError
+from lrm.loss import linear_cross_entropy
 from lrm.model import kernels
 from lrm.model.attention import Attention
 from lrm.model.mamba2 import Mamba2
@@ -54,15 +55,27 @@ class FalconH1(nn.Module):
         self.model.final_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
-    def forward(self, tokens: Tensor, taps: Taps = None) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        targets: Tensor | None = None,
+        z_loss: float = 0.0,
+        taps: Taps = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Logits (batch, length, vocabulary) of tokens (batch, length), int64.
 
+        With ``targets`` (batch, length) instead (cross-entropy, objective) of
+        ``lrm.loss.linear_cross_entropy``, for which the logits are never held whole.
         A dict passed as ``taps`` receives every activation, after forward multipliers and
         detached, under the key of the tensor that produced it: ``attention.k`` before the
         rotation, ``ssm.*`` right behind ``in_proj``, ``ssm.conv`` behind the SiLU,
         ``projector`` for the logits; and ``residual@l`` for the stream after layer l.
         """
-        return self.logits(self.hidden(tokens, taps), taps)
+        hidden = self.hidden(tokens, taps)
+        if targets is None:
+            return self.logits(hidden, taps)
+        factor = self.forward_multipliers.get("projector", 1.0)
+        return linear_cross_entropy(hidden, self.lm_head.weight, targets, z_loss, factor)
 
     def hidden(self, tokens: Tensor, taps: Taps = None) -> Tensor:
         """Final normalised states (batch, length, d) of tokens (batch, length)."""

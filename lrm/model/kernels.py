@@ -9,7 +9,7 @@ differentiated once.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from functools import lru_cache
+from functools import lru_cache, wraps
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,17 @@ from torch.amp import is_autocast_available
 from torch.autograd.function import once_differentiable
 
 HALF = (torch.bfloat16, torch.float16)
+
+
+def _table(function):
+    """Keep the last results of ``function``; where it is compiled they are constants."""
+    cached = lru_cache(maxsize=16)(function)
+
+    @wraps(function)
+    def table(*arguments):
+        return cached(*arguments)
+
+    return torch.compiler.assume_constant_result(table)
 
 
 def upcast(x: Tensor) -> Tensor:
@@ -119,7 +130,7 @@ def _rotate(x: Tensor, cos: Tensor, sin: Tensor, direction: int) -> Tensor:
     return (x * cos).addcmul_(x.roll(x.shape[-1] // 2, -1), sin, value=direction)
 
 
-@lru_cache(maxsize=16)
+@_table
 def _rope_tables(
     length: int, head_dim: int, theta: float, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
@@ -157,7 +168,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         return torch.bmm(scores.softmax(-1), v).view(batch, heads, length, width)
 
 
-@lru_cache(maxsize=16)
+@_table
 def _causal_mask(
     length: int, diagonal: int, dtype: torch.dtype, device: torch.device, repeats: int = 1
 ) -> Tensor:
@@ -298,7 +309,7 @@ def _decay(steps: Tensor, gap: int, log_weight: Tensor | None = None) -> Tensor:
     return exponent.exp() if log_weight is None else (exponent + log_weight.unsqueeze(-2)).exp_()
 
 
-@lru_cache(maxsize=16)
+@_table
 def _spans(n: int, gap: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """1 where j < k <= i - gap, [k, i, j]; and 0 where j <= i - gap else -inf, [i, j]."""
     with torch.inference_mode(False):

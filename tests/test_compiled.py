@@ -1,0 +1,143 @@
+"""Compiled layers against the same layers uncompiled, and what happens without a compiler."""
+
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lrm import compiled, data, train
+from lrm.compose import Cost, Run
+from lrm.config import Execution
+from lrm.rundir import read_json
+from lrm.worker import encode
+
+needs_a_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
+)
+RULES = [
+    {"match": "mlp.*", "multiplier": {"kind": "row_column"}},
+    {"match": "ssm.x", "multiplier": {"kind": "scalar"}, "lr_scale": 0.5},
+    {"match": "attention.k", "forward": 0.5},
+]
+
+
+@pytest.fixture
+def job(settings, tmp_path):
+    """A function from compile's value to a run whose corpus is built."""
+
+    def make(choice) -> Run:
+        config = settings(rules=RULES)
+        corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
+        execution = Execution(precision="float32", compile=choice, checkpoint_every=5)
+        return Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+
+    return make
+
+
+def test_long_runs_are_compiled(monkeypatch):
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/c++" if name == "g++" else None)
+    long, short = compiled.WORTHWHILE, compiled.WORTHWHILE / 2
+    assert compiled.wanted("auto", long, cpu)
+    assert not compiled.wanted("auto", short, cpu)
+    assert not compiled.wanted("auto", long, gpu)
+    assert compiled.wanted("on", 0.0, gpu) and not compiled.wanted("off", long, cpu)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert not compiled.wanted("auto", long, cpu)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/c++")
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    assert not compiled.wanted("auto", long, cpu)
+
+
+@needs_a_compiler
+def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
+    """Within rounding over a run; and killed and resumed, the same bits."""
+    on, off = job("on"), job("off")
+    losses = {}
+    for name, run in (("off", off), ("on", on)):
+        train.train(run, tmp_path / name, tmp_path / "data")
+        learner_weights = torch.load(tmp_path / name / "weights.pt", weights_only=True)
+        losses[name] = (read_json(tmp_path / name / "done.json"), learner_weights)
+        assert read_json(tmp_path / name / "run.json")["execution"]["compiled"] is (name == "on")
+    assert losses["on"][0]["validation_loss"] == pytest.approx(
+        losses["off"][0]["validation_loss"], rel=1e-4
+    )
+    for name, weight in losses["off"][1].items():
+        torch.testing.assert_close(losses["on"][1][name], weight, rtol=1e-2, atol=2e-3, msg=name)
+
+    stopped = tmp_path / "stopped"
+
+    def stop(step, loss):
+        if (stopped / "checkpoint.pt").exists():
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train.train(_often(on), stopped, tmp_path / "data", stop)
+    train.train(_often(on), stopped, tmp_path / "data")
+    again = torch.load(stopped / "weights.pt", weights_only=True)
+    for name, weight in losses["on"][1].items():
+        assert torch.equal(again[name], weight), name
+
+
+def _often(run: Run) -> Run:
+    return dataclasses.replace(
+        run, execution=run.execution.model_copy(update={"checkpoint_every": 4})
+    )
+
+
+@needs_a_compiler
+def test_a_compiler_that_fails(job, tmp_path):
+    """With "on" one clear line; the worker lives on."""
+    lines = encode((job("on"), str(tmp_path / "on"), str(tmp_path / "data"))) + "\n"
+    broken = tmp_path / "bin" / "g++"
+    broken.parent.mkdir()
+    broken.write_text("#!/bin/sh\nexit 1\n")
+    broken.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, "-m", "lrm.worker"],
+        input=lines,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        env={
+            **os.environ,
+            "PATH": f"{broken.parent}:{os.environ['PATH']}",
+            "CXX": str(broken),
+            "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        },
+    )
+    assert "execution.compile = on, but the compiler does not work here" in done.stdout
+    assert '"crash"' not in done.stdout
+
+
+def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkeypatch):
+    """With "auto" the run goes on uncompiled, and says so."""
+    monkeypatch.setattr(compiled, "wanted", lambda *_: True)
+
+    def fail(*_, **__):
+        raise torch._dynamo.exc.TorchDynamoException("no")
+
+    monkeypatch.setattr("lrm.train.gradients", _first(fail, train.gradients))
+    train.train(job("auto"), tmp_path / "auto", tmp_path / "data")
+    monkeypatch.undo()
+    train.train(job("off"), tmp_path / "off", tmp_path / "data")
+    assert read_json(tmp_path / "auto" / "run.json")["execution"]["compiled"] is False
+    a, b = (torch.load(tmp_path / n / "weights.pt", weights_only=True) for n in ("auto", "off"))
+    assert all(torch.equal(a[name], b[name]) for name in b)
+
+
+def _first(once, then):
+    calls = []
+
+    def call(*arguments, **named):
+        calls.append(1)
+        return (once if len(calls) == 1 else then)(*arguments, **named)
+
+    return call

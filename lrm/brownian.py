@@ -1,9 +1,9 @@
-"""Adam Brownian motion (ABM): the real optimizer on pure noise, and its closed form.
+"""Brownian motion (ABM for Adam): the real optimizer on pure noise, and its closed form.
 
-Section 3: gradients g_t ~ N(0, 1), independent in time and entries, fed to AdamW with the run's
-weight decay and LR schedule. What a tensor's norm does then is what it would do if the data had
-no say. Matrices start from the run's initial norm, multipliers and norm weights from their
-initial value; gradients are not clipped.
+Section 3: gradients g_t ~ N(0, 1), independent in time and entries, fed to the run's optimizer,
+AdamW or Muon, with its weight decay and LR schedule. What a tensor's norm does then is what it
+would do if the data had no say. Matrices start from the run's initial norm, multipliers and norm
+weights from their initial value; gradients are not clipped.
 """
 
 from __future__ import annotations
@@ -22,13 +22,15 @@ from lrm.compose import Run
 from lrm.config import Settings
 from lrm.errors import UserError
 from lrm.model.tensors import DECAYED, matches
+from lrm.muon_theory import FEWEST, noise_draws
+from lrm.muon_theory import covariances as muon_covariances
 from lrm.optim import Entry, Optimizer
 from lrm.products import initial_norm, products
-from lrm.rules import TensorPlan, resolve, table
+from lrm.rules import Matrix, TensorPlan, resolve, table
 from lrm.rundir import open_run
 from lrm.schedule import constant_end, lr_factor, lr_factors
 
-# Entries are independent, so that a larger tensor is represented by this many of each draw's.
+# Adam's entries are independent, so that a larger tensor is represented by this many in all.
 _MAX_ENTRIES = 1 << 14
 
 
@@ -36,7 +38,8 @@ _MAX_ENTRIES = 1 << 14
 class Walker:
     """One tensor to simulate: ``start`` is the RMS of normal entries, or a constant.
 
-    With ``log`` the walk is that of the logarithm, and norms are those of its exponential.
+    With ``log`` the walk is that of the logarithm, and norms are those of its exponential. With
+    ``matrix`` the tensor is that, or rows of that, and Muon moves it.
     """
 
     key: str
@@ -46,6 +49,7 @@ class Walker:
     start: float
     constant: bool
     log: bool = False
+    matrix: Matrix | None = None
 
 
 def walkers(plans: list[TensorPlan], patterns: tuple[str, ...], settings: Settings) -> list[Walker]:
@@ -65,8 +69,9 @@ def walkers(plans: list[TensorPlan], patterns: tuple[str, ...], settings: Settin
                     "embedding, norms, ssm.D or multipliers"
                 )
             start = 1.0 if vector else initial_norm(plan, settings)
+            size, matrix = plan.address.size, plan.matrix
             found.append(
-                Walker(plan.key, plan.address.size, plan.lr, plan.weight_decay, start, vector)
+                Walker(plan.key, size, plan.lr, plan.weight_decay, start, vector, matrix=matrix)
             )
         for factor in plan.factors:
             key = f"{plan.key}.{factor.axis}"
@@ -88,35 +93,57 @@ def simulate(
     """Walk ``draws`` copies of one tensor with the run's optimizer and schedule.
 
     Returns (steps (n,), norms (n, draws)) at step 0, every ``every`` steps, and the end of each
-    stage. A draw simulates at most 2**14 / draws entries of a large tensor.
+    stage. A draw simulates at most 2**14 / draws entries of a large tensor. What Muon moves is
+    simulated in its true shape, and a slice within its matrix; of large matrices there are fewer
+    draws than asked for (``noise_draws``).
     """
     generator = torch.Generator().manual_seed(_seed(seed, walker.key))
-    entries = max(1, min(walker.size, _MAX_ENTRIES // draws))
-    shape = (draws, entries)
+    if walker.matrix:
+        rows, columns = walker.matrix.rows, walker.matrix.columns
+        shape = (noise_draws(rows, columns, draws), rows, columns)
+    else:
+        shape = (draws, max(1, min(walker.size, _MAX_ENTRIES // draws)))
     if walker.constant:
         values = torch.full(shape, math.log(walker.start) if walker.log else walker.start)
     else:
         values = torch.randn(shape, generator=generator) * walker.start
-    leaf = nn.Parameter(values)
-    entry = Entry((walker.key,), leaf, leaf, None, walker.lr, walker.weight_decay, False)
-    optimizer = Optimizer([entry], settings.optimizer, settings.train)
+    noise = torch.empty(shape)
+    entries = _entries(walker, values, noise)
+    # Rows of noise are alike: the first stand for those of the slice.
+    walked = values[:, : walker.size // shape[2]] if walker.matrix else values
+    optimizer = Optimizer(entries, settings.optimizer, settings.train)
     total = settings.train.steps
     ends = (constant_end(settings.schedule, total), total)
-    steps, norms = [0], [_norms(leaf, walker.log)]
-    noise = torch.empty(shape)
+    steps, norms = [0], [_norms(walked, walker.log)]
     for step in range(total):
-        leaf.grad = noise.normal_(generator=generator)
+        noise.normal_(generator=generator)
         optimizer.step(lr_factor(settings.schedule, total, step))
         if (step + 1) % every == 0 or step + 1 in ends:
             report(step + 1)
             steps.append(step + 1)
-            norms.append(_norms(leaf, walker.log))
+            norms.append(_norms(walked, walker.log))
     return np.array(steps), torch.stack(norms).numpy()
 
 
-def _norms(leaf: Tensor, log: bool) -> Tensor:
-    values = leaf.detach().exp() if log else leaf.detach()
-    return values.square().mean(1).sqrt()
+def _entries(walker: Walker, values: Tensor, noise: Tensor) -> list[Entry]:
+    """What the optimizer moves: all of ``values`` at once, or for Muon matrix by matrix.
+
+    Leaves and their gradients share the memory of ``values`` and ``noise``.
+    """
+    parts = zip(values, noise, strict=True) if walker.matrix else [(values, noise)]
+    found = []
+    for number, (value, gradient) in enumerate(parts):
+        leaf = nn.Parameter(value)
+        leaf.grad = gradient
+        entry = Entry((walker.key,), leaf, leaf, None, walker.lr, walker.weight_decay, False)
+        if walker.matrix:
+            entry = dataclasses.replace(entry, optimizer="muon", matrix=str(number))
+        found.append(entry)
+    return found
+
+
+def _norms(values: Tensor, log: bool) -> Tensor:
+    return (values.exp() if log else values).square().flatten(1).mean(1).sqrt()
 
 
 def _seed(seed: int, key: str) -> int:
@@ -124,21 +151,31 @@ def _seed(seed: int, key: str) -> int:
     return int.from_bytes(digest[:7], "big")
 
 
-def expected_square(walker: Walker, settings: Settings) -> np.ndarray:
-    """Closed form of E‖W‖² under ABM after each step, shape (steps + 1,).
+def has_closed_form(walker: Walker) -> bool:
+    """Not for logarithms, nor under Muon for matrices of fewer than four rows or columns."""
+    matrix = walker.matrix
+    return not walker.log and (matrix is None or min(matrix.rows, matrix.columns) >= FEWEST)
 
-    With w_t = (1 − η_t λ) w_{t−1} − η_t u_t, where u_t = m̂_t / sqrt(v̂_t),
+
+def expected_square(walker: Walker, settings: Settings) -> np.ndarray:
+    """Closed form of E‖W‖² under noise after each step, shape (steps + 1,).
+
+    With w_t = (1 − η_t λ) w_{t−1} − η_t u_t, where u_t = m̂_t / sqrt(v̂_t) for Adam,
 
         E w_t² = a_t² E w_{t−1}² − 2 a_t η_t E[w_{t−1} u_t] + η_t² E u_t²,
 
-    and E[w_{t−1} u_t] follows from the covariances E[u_t u_s]. Those are those of the
+    and E[w_{t−1} u_t] follows from the covariances E[u_t u_s]. Muon's are in
+    ``lrm.muon_theory.covariances``, with their tolerance; Adam's are those of the
     bias-corrected first moment (β₁) times a correction for the fluctuation δ of v̂ about 1,
     v̂^(−1/2) ≈ 1 − δ/2 + 3δ²/8, to first order in 1 − β₂. Without it (v̂ = 1) the norm comes out
     1.5 to 3% too high at β₂ = 0.95. ε is neglected.
     """
     optimizer = settings.optimizer
     rates = walker.lr * lr_factors(settings.schedule, settings.train.steps)
-    lags = _covariances(optimizer.beta1, optimizer.beta2, len(rates))
+    if walker.matrix:
+        lags = muon_covariances(walker.matrix.rows, walker.matrix.columns, optimizer, len(rates))
+    else:
+        lags = _covariances(optimizer.beta1, optimizer.beta2, len(rates))
     keep = 1.0 - rates * walker.weight_decay
     squares = np.empty(len(rates) + 1)
     squares[0] = walker.start**2
@@ -188,8 +225,8 @@ def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step
     """A Brownian motion as a run of its own kind: the same directory, the same table.
 
     Probes ``weight_norm`` (mean over draws), ``weight_norm_sd`` (over draws) and
-    ``expected_norm`` (square root of the closed form; not for logarithms); the vectors hold
-    every draw's norm.
+    ``expected_norm`` (square root of the closed form, where there is one); the vectors hold every
+    draw's norm.
     """
     settings = run.settings
     plans = resolve(settings)
@@ -223,7 +260,7 @@ def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step
                 report((done + step) // len(found), float("nan"))
 
             steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every, tell)
-            closed = None if walker.log else np.sqrt(expected_square(walker, settings))
+            closed = np.sqrt(expected_square(walker, settings)) if has_closed_form(walker) else None
             for step, row in zip(steps.tolist(), norms, strict=True):
                 record = records.setdefault(step, {})
                 values = {"weight_norm": row.mean(), "weight_norm_sd": row.std(ddof=1)}

@@ -32,6 +32,7 @@ _SETTINGS = tuple(Settings.model_fields)
 # Columns of the tidy frame, and the name that presets are found by.
 _RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "step", "tensor",
              "layer", "stat", "value")  # fmt: skip
+_STAGES = ("warmup_steps", "decay_steps", "batch_ramp")
 _LAYER = (*_SETTINGS, "execution", "cost", "use", "values", "grid", "arms")
 
 
@@ -353,19 +354,35 @@ def _merge(base: dict[str, Any], layer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
-    """An overridden train.steps keeps the shape of the schedule, unless that is overridden too."""
+    """An overridden train.steps keeps the stages' shares, unless one is overridden too."""
     steps, before = (m.get("train", {}).get("steps") for m in (merged, planned))
-    schedule = planned.get("schedule", {})
-    if steps == before or schedule != merged.get("schedule", {}):
+    stages, given = (
+        {name: m.get("schedule", {}).get(name) for name in _STAGES} for m in (planned, merged)
+    )
+    if steps == before or stages != given:
         return merged
     if not all(isinstance(n, int) and n > 0 for n in (steps, before)):
         return merged
-    stages = {
-        name: round(schedule[name] * steps / before)
-        for name in ("warmup_steps", "decay_steps")
-        if isinstance(schedule.get(name), int)
+
+    def scaled(length: int) -> int:
+        return round(length * steps / before)
+
+    # What is of a wrong type is left to the validation.
+    shares: dict[str, Any] = {
+        name: scaled(length) for name, length in stages.items() if isinstance(length, int)
     }
-    return _merge(merged, {"schedule": stages})
+    ramp = stages["batch_ramp"]
+    if isinstance(ramp, list) and all(isinstance(_until_step(stage), int) for stage in ramp):
+        # A stage that would last no step goes.
+        ends = {scaled(_until_step(stage)): stage for stage in reversed(ramp)}
+        shares["batch_ramp"] = [
+            {**ends[end], "until_step": end} for end in sorted(ends) if 0 < end < steps
+        ]
+    return _merge(merged, {"schedule": shares})
+
+
+def _until_step(stage: Any) -> Any:
+    return stage.get("until_step") if isinstance(stage, dict) else None
 
 
 def _parse_override(text: str) -> dict[str, Any]:

@@ -118,22 +118,64 @@ class TrainConfig(Strict):
 
 
 class OptimizerConfig(Strict):
-    """Base optimizer; weight decay is decoupled and multiplied by the raw LR (torch's AdamW)."""
+    """Base optimizer; weight decay is decoupled and multiplied by the raw LR (torch's AdamW).
 
-    name: Literal["adamw"] = "adamw"
+    ``muon`` moves the hidden matrices (attention, SSM and MLP projections); the embedding, the
+    projector, convolutions, vectors and multipliers stay with AdamW, at the same base LR.
+    """
+
+    name: Literal["adamw", "muon"] = "adamw"
     lr: float = Field(1.0e-3, gt=0)
     weight_decay: float = Field(0.1, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     eps: float = Field(1.0e-8, gt=0)  # at 0 rows that were never seen would be 0 / 0
+    # Only Muon uses what follows.
+    muon_momentum: float = Field(0.95, ge=0, lt=1)
+    muon_nesterov: bool = True
+    # What multiplies the LR of a step, in torch's words: "original" is Jordan's
+    # sqrt(max(1, rows / columns)), "match_rms_adamw" Moonlight's 0.2 sqrt(max(rows, columns)).
+    # Weight decay keeps the raw LR.
+    shape_factor: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
+    # Mamba2's merged in_proj as one matrix of its learning rows, or its slices (z, x, B, C, dt)
+    # each for itself. As one, ``compensate`` is exact only with the same S on all its slices.
+    muon_matrices: Literal["whole", "slices"] = "whole"
+    newton_schulz_steps: int = Field(5, ge=1)
+    newton_schulz_eps: float = Field(1.0e-7, gt=0)
+    # As in torch.optim.Muon; float32 where bfloat16 is slow. A float64 model is always float64.
+    newton_schulz_precision: Literal["bfloat16", "float32"] = "bfloat16"
+
+
+class BatchStage(Strict):
+    """Before ``until_step`` a batch is this fraction of ``train.batch_size``."""
+
+    until_step: int = Field(ge=1)
+    fraction: float = Field(gt=0, lt=1)
 
 
 class ScheduleConfig(Strict):
-    """Linear warmup, constant stage, exponential decay to ``1 / decay_factor`` of the peak."""
+    """Linear warmup, constant stage, decay to ``1 / decay_factor`` of the peak.
 
+    ``shape`` is that of the decay. Without a constant stage, ``decay_steps`` is ``train.steps``
+    less ``warmup_steps``.
+    """
+
+    shape: Literal["exponential", "linear", "cosine"] = "exponential"
     warmup_steps: int = Field(0, ge=0)
     decay_steps: int = Field(0, ge=0)
-    decay_factor: float = Field(8.0, ge=1)
+    decay_factor: Annotated[float, Field(ge=1)] | None = 8.0  # None: to zero
+    # Smaller batches at the beginning; the LR follows the square root of the batch.
+    batch_ramp: tuple[BatchStage, ...] = ()
+
+    @model_validator(mode="after")
+    def _shape_is_possible(self) -> ScheduleConfig:
+        if self.decay_factor is None and self.shape == "exponential":
+            raise ValueError("decay_factor = null: an exponential never reaches zero; use linear")
+        for name in BatchStage.model_fields:
+            values = [getattr(stage, name) for stage in self.batch_ramp]
+            if sorted(set(values)) != values:
+                raise ValueError(f"batch_ramp: {name} must grow from stage to stage, not {values}")
+        return self
 
 
 class ProbeConfig(Strict):
@@ -227,6 +269,18 @@ class Settings(Strict):
                 f"schedule.warmup_steps + schedule.decay_steps = {ramp} exceed "
                 f"train.steps = {self.train.steps}"
             )
+        for stage in self.schedule.batch_ramp:
+            size = stage.fraction * self.train.batch_size
+            if abs(size - round(size)) > 1e-6 or not round(size):
+                raise ValueError(
+                    f"schedule.batch_ramp: fraction = {stage.fraction:g} of train.batch_size = "
+                    f"{self.train.batch_size} is no whole number of sequences"
+                )
+            if stage.until_step >= self.train.steps:
+                raise ValueError(
+                    f"schedule.batch_ramp: until_step = {stage.until_step} must be below "
+                    f"train.steps = {self.train.steps}"
+                )
         return self
 
 

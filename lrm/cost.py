@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from lrm.compose import Run
 from lrm.config import ModelConfig
 from lrm.model.tensors import addresses, matches
+from lrm.muon_theory import noise_draws, step_flops
+from lrm.rules import resolve
+from lrm.schedule import sequences_before
 
 
 @dataclass(frozen=True)
@@ -46,15 +49,24 @@ def flops_per_token(config: ModelConfig, sequence_length: int) -> float:
 def estimate(run: Run) -> Estimate:
     """Costs of one run from its settings and the scale's ``cost`` block."""
     train, model = run.settings.train, run.settings.model
+    iterations = run.settings.optimizer.newton_schulz_steps
+    matrices = {plan.key: plan.matrix for plan in resolve(run.settings) if plan.matrix}
     if run.kind == "brownian":
         # Drawing a normal and Adam's step cost some 60 operations an entry; about 2**14 of them.
-        walked = sum(
-            any(matches(pattern, a) for pattern in run.brownian.match) for a in addresses(model)
-        )
-        flops = 60.0 * 2**14 * train.steps * walked
+        per_step = 0.0
+        for address in addresses(model):
+            if any(matches(pattern, address) for pattern in run.brownian.match):
+                per_step += 60.0 * 2**14
+                if matrix := matrices.get(address.key):
+                    draws = noise_draws(matrix.rows, matrix.columns, run.brownian.draws)
+                    per_step += draws * step_flops(matrix.rows, matrix.columns, iterations)
+        flops = per_step * train.steps
         return Estimate(0, 0, flops, flops / run.cost.flops_per_second, 0.0)
-    tokens = train.steps * train.batch_size * train.sequence_length
+    sequences = sequences_before(run.settings.schedule, train.batch_size, train.steps)
+    tokens = sequences * train.sequence_length
     flops = tokens * flops_per_token(model, train.sequence_length)
+    for matrix in set(matrices.values()):
+        flops += train.steps * step_flops(matrix.rows, matrix.columns, iterations)
     seconds = flops / (run.cost.flops_per_second * run.cost.devices)
     dollars = seconds / 3600 * run.cost.devices * run.cost.price_per_hour
     return Estimate(parameters(model), tokens, flops, seconds, dollars)

@@ -235,13 +235,15 @@ def _table(records: list[dict]) -> list[str]:
             "×".join(map(str, record["shape"])),
             f"{record['forward']:.4g}",
             f"{record['init']:.4g}",
+            record["optimizer"] if record["trainable"] else "",
             f"{record['lr']:.3g}" if record["trainable"] else "frozen",
             f"{record['weight_decay']:.3g}",
             f"{record['lr_wd']:.3g}",
             "yes" if record["in_clip_norm"] else "no",
         )
         rows.setdefault(key, []).append(layer)
-    head = ("tensor", "layers", "shape", "forward", "init", "lr", "wd", "lr·wd", "clipped")
+    head = ("tensor", "layers", "shape", "forward", "init", "optimizer", "lr", "wd", "lr·wd",
+            "clipped")  # fmt: skip
     body = [
         (key[0], f"{layers[0]}-{layers[-1]}" if layers[0] else "", *key[1:])
         for key, layers in rows.items()

@@ -1,8 +1,9 @@
-"""Parameter groups, AdamW and clipping.
+"""Parameter groups, AdamW beside Muon, and clipping.
 
-Every learnable tensor is in exactly one group; groups collect equal (LR, weight decay). The
-schedule multiplies each group's initial LR. Weight decay is decoupled and multiplied by the
-raw LR: ``W <- W - lr * weight_decay * W`` before the step (torch's AdamW).
+Every learnable tensor is in exactly one group; groups collect equal (optimizer, LR, weight
+decay). Which optimizer moves a tensor is said by its plan (``lrm.rules``). The schedule
+multiplies each group's initial LR. Weight decay is decoupled and multiplied by the raw LR:
+``W <- W - lr * weight_decay * W`` before the step (torch's AdamW).
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW
 
 from lrm.config import OptimizerConfig, TrainConfig
 from lrm.errors import UserError
 from lrm.multipliers import Multipliers, Target
+from lrm.muon import Muon
 from lrm.rules import TensorPlan
 
 
@@ -34,6 +37,8 @@ class Entry:
     lr: float
     weight_decay: float
     in_clip_norm: bool
+    optimizer: str = "adamw"
+    matrix: str | None = None  # entries of one name are orthogonalised as one matrix by Muon
 
 
 def attach(model: nn.Module, plans: Sequence[TensorPlan], implementation: str) -> Multipliers:
@@ -71,7 +76,9 @@ def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipli
             rows = None if whole else (same[0].address.rows[0], same[-1].address.rows[1])
             leaf = base if whole else nn.Parameter(base.data[rows[0] : rows[1]])
             keys = tuple(plan.key for plan in same)
-            found.append(Entry(keys, leaf, base, rows, first.lr, first.weight_decay, True))
+            matrix = first.matrix.name if first.matrix else None
+            rates = (first.lr, first.weight_decay)
+            found.append(Entry(keys, leaf, base, rows, *rates, True, first.optimizer, matrix))
     settings = {(plan.key, factor.axis): factor for plan in plans for factor in plan.factors}
     for key, axis, parameter in multipliers.named_factors():
         factor = settings[key, axis]
@@ -94,12 +101,15 @@ def _neighbours(group: list[TensorPlan]) -> list[list[TensorPlan]]:
     """Slices of one parameter in runs of equal optimizer settings."""
     runs: list[list[TensorPlan]] = []
     for plan in sorted(group, key=lambda plan: plan.address.rows or (0, 0)):
-        settings = (plan.trainable, plan.lr, plan.weight_decay)
-        if runs and settings == (runs[-1][0].trainable, runs[-1][0].lr, runs[-1][0].weight_decay):
+        if runs and _optimized(plan) == _optimized(runs[-1][0]):
             runs[-1].append(plan)
         else:
             runs.append([plan])
     return runs
+
+
+def _optimized(plan: TensorPlan) -> tuple:
+    return plan.trainable, plan.lr, plan.weight_decay, plan.matrix
 
 
 def _check_complete(found: list[Entry], plans: Sequence[TensorPlan]) -> None:
@@ -109,8 +119,25 @@ def _check_complete(found: list[Entry], plans: Sequence[TensorPlan]) -> None:
     assert sorted(have) == sorted(want), "every tensor belongs to exactly one group"
 
 
+def _adamw(groups: list[dict], members: list[Entry], config: OptimizerConfig) -> AdamW:
+    betas = (config.beta1, config.beta2)
+    return AdamW(groups, betas=betas, eps=config.eps, fused=True)
+
+
+def _muon(groups: list[dict], members: list[Entry], config: OptimizerConfig) -> Muon:
+    matrices: dict[str | None, list[nn.Parameter]] = {}
+    for entry in members:
+        matrices.setdefault(entry.matrix, []).append(entry.leaf)
+    return Muon(groups, list(matrices.values()), config)
+
+
+_BUILDERS = {"adamw": _adamw, "muon": _muon}
+
+
 class Optimizer:
-    """AdamW over the entries, with clipping that leaves multipliers out (section 4.3).
+    """AdamW and Muon over the entries, with clipping that leaves multipliers out (section 4.3).
+
+    ``parts`` holds torch's optimizer of each name that an entry asks for.
 
     The clipping norm is the global L2 norm of the gradients of all entries with
     ``in_clip_norm``, and only those are scaled: what is not in the norm is not clipped.
@@ -121,33 +148,38 @@ class Optimizer:
         if not self.entries:
             raise UserError("the rules freeze every tensor; leave something to train")
         self.clip_norm = train.clip_norm
-        groups: dict[tuple[float, float], list[Entry]] = {}
-        for entry in self.entries:
-            groups.setdefault((entry.lr, entry.weight_decay), []).append(entry)
-        self.groups = list(groups.items())
-        self.adamw = torch.optim.AdamW(
-            [
-                {"params": [entry.leaf for entry in members], "lr": lr, "weight_decay": decay}
-                for (lr, decay), members in self.groups
-            ],
-            betas=(config.beta1, config.beta2),
-            eps=config.eps,
-            fused=True,
-        )
+        self.parts: dict[str, torch.optim.Optimizer] = {}
+        self.groups: dict[str, list[tuple[tuple[float, float], list[Entry]]]] = {}
+        for name in dict.fromkeys(entry.optimizer for entry in self.entries):
+            members = [entry for entry in self.entries if entry.optimizer == name]
+            groups: dict[tuple[float, float], list[Entry]] = {}
+            for entry in members:
+                groups.setdefault((entry.lr, entry.weight_decay), []).append(entry)
+            self.groups[name] = list(groups.items())
+            self.parts[name] = _BUILDERS[name](
+                [
+                    {"params": [entry.leaf for entry in same], "lr": lr, "weight_decay": decay}
+                    for (lr, decay), same in self.groups[name]
+                ],
+                members,
+                config,
+            )
         self._clipped = [entry.leaf for entry in self.entries if entry.in_clip_norm]
         self._views = [entry for entry in self.entries if entry.rows is not None]
 
     def table(self) -> list[dict]:
-        """The groups as records: LR, weight decay, their product, members, size."""
+        """The groups as records: optimizer, LR, weight decay, their product, members, size."""
         return [
             {
+                "optimizer": name,
                 "lr": lr,
                 "weight_decay": decay,
                 "lr_wd": lr * decay,
                 "parameters": sum(entry.leaf.numel() for entry in members),
                 "tensors": [key for entry in members for key in entry.keys],
             }
-            for (lr, decay), members in self.groups
+            for name, groups in self.groups.items()
+            for (lr, decay), members in groups
         ]
 
     def step(self, lr_factor: float) -> tuple[Tensor, Tensor]:
@@ -161,9 +193,10 @@ class Optimizer:
         norm = torch.nn.utils.get_total_norm(gradients)
         if self.clip_norm:
             torch.nn.utils.clip_grads_with_norm_(self._clipped, self.clip_norm, norm)
-        for group, ((lr, _), _) in zip(self.adamw.param_groups, self.groups, strict=True):
-            group["lr"] = lr * lr_factor
-        self.adamw.step()
+        for name, part in self.parts.items():
+            for group, ((lr, _), _) in zip(part.param_groups, self.groups[name], strict=True):
+                group["lr"] = lr * lr_factor
+            part.step()
         return norm, norm > self.clip_norm if self.clip_norm else torch.zeros_like(norm, dtype=bool)
 
     def zero_grad(self) -> None:

@@ -15,6 +15,7 @@ import math
 from typing import Any
 
 from lrm.config import Settings
+from lrm.muon_theory import noise_gain
 from lrm.rules import TensorPlan
 from lrm.schedule import lr_factors
 
@@ -22,6 +23,7 @@ from lrm.schedule import lr_factors
 def equilibrium_norm(lr: float, weight_decay: float) -> float:
     """sqrt(η / 2λ): the leading order for Adam without schedule; infinite without decay.
 
+    Muon's is ``lrm.muon_theory.noise_gain`` times that.
     A guide for tables. Measured norms are compared with Brownian motion under the schedule.
     """
     return math.sqrt(lr / (2 * weight_decay)) if weight_decay else math.inf
@@ -45,6 +47,8 @@ def products(plans: list[TensorPlan], settings: Settings) -> list[dict[str, Any]
                 initial_norm(plan, settings),
                 equilibrium_norm(plan.lr, plan.weight_decay),
             )
+            if plan.matrix:
+                target *= noise_gain(plan.matrix.rows, plan.matrix.columns, settings.optimizer)
             found.append(
                 {
                     "tensor": plan.key,

@@ -7,7 +7,7 @@ weights, conv1d, D, A_log, dt_bias and multipliers do not.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lrm.config import Rule, Settings
@@ -38,8 +38,21 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Matrix:
+    """What Muon orthogonalises as one: a tensor, or the learning rows of a merged parameter."""
+
+    name: str
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
 class TensorPlan:
-    """Everything that the rules say about one tensor."""
+    """Everything that the rules say about one tensor.
+
+    ``optimizer`` is that of the tensor itself, multipliers always go by AdamW; ``matrix`` is set
+    where it is Muon and the tensor learns.
+    """
 
     address: Address
     forward: float
@@ -48,6 +61,8 @@ class TensorPlan:
     lr: float
     weight_decay: float
     factors: tuple[Factor, ...] = field(default=())
+    optimizer: str = "adamw"
+    matrix: Matrix | None = None
 
     @property
     def key(self) -> str:
@@ -63,7 +78,34 @@ def resolve(settings: Settings) -> list[TensorPlan]:
     present = tensors.addresses(settings.model)
     for rule in settings.rules:
         tensors.check_pattern(rule.match, present, rule.optional)
-    return [_plan(address, settings) for address in present]
+    return _with_matrices([_plan(address, settings) for address in present], settings)
+
+
+def _optimizer(address: Address, settings: Settings) -> str:
+    """Which optimizer moves a tensor: Muon takes the hidden matrices."""
+    hidden = address.kind == "matrix" and address.layer is not None
+    return settings.optimizer.name if hidden else "adamw"
+
+
+def _with_matrices(plans: list[TensorPlan], settings: Settings) -> list[TensorPlan]:
+    """The plans with what Muon orthogonalises together.
+
+    The slices of a merged parameter are one matrix, whatever LR and decay each of them has; rows
+    that do not learn are no part of it.
+    """
+    whole = settings.optimizer.muon_matrices == "whole"
+    rows: dict[str, int] = {}
+    names: list[str | None] = []
+    for plan in plans:
+        name = None
+        if plan.optimizer == "muon" and plan.trainable:
+            name = plan.address.parameter if whole else plan.key
+            rows[name] = rows.get(name, 0) + plan.address.shape[0]
+        names.append(name)
+    return [
+        replace(plan, matrix=Matrix(name, rows[name], plan.address.shape[1])) if name else plan
+        for plan, name in zip(plans, names, strict=True)
+    ]
 
 
 def _plan(address: Address, settings: Settings) -> TensorPlan:
@@ -98,6 +140,7 @@ def _plan(address: Address, settings: Settings) -> TensorPlan:
         "lr": lr,
         "weight_decay": decay * at_width("weight_decay"),
         "factors": _factors(address, multiplier, settings),
+        "optimizer": _optimizer(address, settings),
     }
     if address.kind not in tensors.DECAYED and (plan["forward"] != 1 or plan["init_scale"] != 1):
         raise UserError(
@@ -173,6 +216,7 @@ def table(plans: list[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
                 "forward": plan.forward,
                 "init": plan.init_scale,
                 "trainable": plan.trainable,
+                "optimizer": plan.optimizer,
                 "lr": plan.lr if plan.trainable else 0.0,
                 "weight_decay": plan.weight_decay if plan.trainable else 0.0,
                 "lr_wd": plan.lr * plan.weight_decay if plan.trainable else 0.0,
@@ -189,6 +233,7 @@ def table(plans: list[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
                     "forward": 1.0,
                     "init": factor.init,
                     "trainable": True,
+                    "optimizer": "adamw",
                     "lr": factor.lr,
                     "weight_decay": factor.weight_decay,
                     "lr_wd": factor.lr * factor.weight_decay,

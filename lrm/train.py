@@ -31,7 +31,7 @@ from lrm.model.init import initialize
 from lrm.multipliers import Multipliers
 from lrm.products import products
 from lrm.rundir import open_run
-from lrm.schedule import constant_end, lr_factor
+from lrm.schedule import constant_end, lr_factor, sequences_before
 
 # Losses are moved off the device and logged in lots, so that a GPU is not waited for.
 _LOG_LOT = 20
@@ -54,7 +54,7 @@ class Learner:
             "model": self.model.state_dict(),
             "weights": {name: w.detach() for name, w in self.multipliers.weights.items()},
             "factors": {k: f.state_dict() for k, f in self.multipliers.factors.items()},
-            "adamw": self.optimizer.adamw.state_dict(),
+            **{name: part.state_dict() for name, part in self.optimizer.parts.items()},
         }
 
     def zero_grad(self) -> None:
@@ -70,7 +70,8 @@ class Learner:
             weight.copy_(state["weights"][name])
         for key, factors in self.multipliers.factors.items():
             factors.load_state_dict(state["factors"][key])
-        self.optimizer.adamw.load_state_dict(state["adamw"])
+        for name, part in self.optimizer.parts.items():
+            part.load_state_dict(state[name])
 
 
 def build(
@@ -181,7 +182,13 @@ class _Loop:
         self.autocast = (
             torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else None
         )
-        self.batches = data.Batches(corpus.train, train.batch_size, train.sequence_length, run.seed)
+        self.batches = data.Batches(
+            corpus.train,
+            train.batch_size,
+            train.sequence_length,
+            run.seed,
+            self.settings.schedule,
+        )
         self.validation = data.fixed_sequences(
             corpus.validation, train.validation_sequences, train.sequence_length
         )
@@ -320,7 +327,8 @@ class _Loop:
 
     def finish(self) -> None:
         train = self.settings.train
-        tokens = train.steps * train.batch_size * train.sequence_length
+        sequences = sequences_before(self.settings.schedule, train.batch_size, train.steps)
+        tokens = sequences * train.sequence_length
         weights = {plan.key: self.views.weight(plan).detach().clone() for plan in self.views.plans}
         for key, axis, parameter in self.learner.multipliers.named_factors():
             weights[f"{key}.{axis}"] = parameter.detach().clone()

@@ -6,7 +6,11 @@ import hashlib
 
 import numpy as np
 
+from lrm.config import ScheduleConfig
 from lrm.errors import UserError
+from lrm.schedule import batch_size_at, sequences_before
+
+_CONSTANT = ScheduleConfig()
 
 
 class Batches:
@@ -14,14 +18,20 @@ class Batches:
 
     Window ``w`` is ``tokens[w * L : w * L + L + 1]`` with ``L = sequence_length``: inputs and
     targets come from the same row, shifted by one, and every token is a target at most once an
-    epoch. Sample ``i = step * batch_size + row`` is entry ``i % windows`` of the permutation of
-    epoch ``i // windows``, so a batch may cross from one epoch into the next.
+    epoch. Row ``r`` of a step is sample ``i = r`` plus the sequences of all batches before it,
+    and that is entry ``i % windows`` of the permutation of epoch ``i // windows``: a batch may
+    cross from one epoch into the next, and a ramp of the batch size leaves no gap.
     """
 
     def __init__(
-        self, tokens: np.ndarray, batch_size: int, sequence_length: int, seed: int
+        self,
+        tokens: np.ndarray,
+        batch_size: int,
+        sequence_length: int,
+        seed: int,
+        schedule: ScheduleConfig = _CONSTANT,
     ) -> None:
-        """``tokens`` is one-dimensional, of any integer type.
+        """``tokens`` is one-dimensional, of any integer type; ``schedule`` holds the ramp.
 
         Raises UserError if it holds no full window of ``sequence_length + 1`` tokens.
         """
@@ -33,24 +43,27 @@ class Batches:
             )
         self._tokens = tokens
         self._batch_size = batch_size
+        self._schedule = schedule
         self._sequence_length = sequence_length
         self._seed = seed
         self._epoch = -1
         self._order = np.empty(0, np.int64)
 
     def batch(self, step: int, rank: int = 0, world: int = 1) -> np.ndarray:
-        """Tokens of one step, int64, of shape ``(batch_size // world, sequence_length + 1)``.
+        """Tokens of one step, int64, of shape ``(batch // world, sequence_length + 1)``.
 
-        With ``world > 1``, the rows of ``rank``: stacked by rank they are the batch of
-        ``world = 1``. Raises UserError if ``world`` does not divide the batch.
+        ``batch`` is ``batch_size``, or what the ramp says. With ``world > 1``, the rows of
+        ``rank``: stacked by rank they are the batch of ``world = 1``. Raises UserError if
+        ``world`` does not divide the batch.
         """
-        if self._batch_size % world:
+        size = batch_size_at(self._schedule, self._batch_size, step)
+        if size % world:
             raise UserError(
-                f"train.batch_size = {self._batch_size} cannot be split over {world} processes; "
-                f"make it a multiple of {world}"
+                f"a batch of {size} sequences (train.batch_size, or a stage of its ramp) cannot be "
+                f"split over {world} processes; make it a multiple of {world}"
             )
-        rows = self._batch_size // world
-        first = step * self._batch_size + rank * rows
+        rows = size // world
+        first = sequences_before(self._schedule, self._batch_size, step) + rank * rows
         windows = self._windows_of(np.arange(first, first + rows))
         return _gather(self._tokens, windows * self._sequence_length, self._sequence_length)
 

@@ -44,12 +44,7 @@ class Batches:
         With ``world > 1``, the rows of ``rank``: stacked by rank they are the batch of
         ``world = 1``. Raises UserError if ``world`` does not divide the batch.
         """
-        if self._batch_size % world:
-            raise UserError(
-                f"train.batch_size = {self._batch_size} cannot be split over {world} processes; "
-                f"make it a multiple of {world}"
-            )
-        rows = self._batch_size // world
+        rows = rows_of_each(self._batch_size, world)
         first = step * self._batch_size + rank * rows
         windows = self._windows_of(np.arange(first, first + rows))
         return _gather(self._tokens, windows * self._sequence_length, self._sequence_length)
@@ -71,6 +66,16 @@ class Batches:
             self._order = np.argsort(draws, kind="stable")
             self._epoch = epoch
         return self._order
+
+
+def rows_of_each(batch_size: int, world: int) -> int:
+    """Sequences of a batch for each of ``world`` processes; UserError if they do not divide it."""
+    if batch_size % world:
+        raise UserError(
+            f"train.batch_size = {batch_size} cannot be split over {world} processes; "
+            f"make it a multiple of {world}"
+        )
+    return batch_size // world
 
 
 def fixed_sequences(tokens: np.ndarray, count: int, sequence_length: int) -> np.ndarray:

@@ -291,11 +291,13 @@ class Execution(Strict):
     # "auto": bfloat16 where the processor multiplies it natively, else float32.
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
-    # Sequences that go through the model at a time; 0: the whole batch. Gradients add up.
+    # Sequences that go through the model at a time, in each process; 0: all. Gradients add up.
     micro_batch: int = Field(0, ge=0)
     # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux).
     compile: Literal["auto", "on", "off"] = "auto"
     checkpoint_every: int = Field(200, ge=1)
+    # Also show the logs in ``<run>/tensorboard/``; needs lrm-suite[tensorboard].
+    tensorboard: bool = False
 
 
 def validate(cls: type[Strict], data: Any, source: str) -> Any:

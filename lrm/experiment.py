@@ -18,16 +18,25 @@ from pathlib import Path
 from lrm import data
 from lrm.compose import Experiment, Run, load, read_yaml
 from lrm.cost import estimate
-from lrm.errors import UserError
+from lrm.errors import UserError, ending
 from lrm.products import products
 from lrm.rules import resolve, table
 from lrm.rundir import is_complete, make_folder, read_description, read_outcome
-from lrm.sweep import default_workers, sweep
+from lrm.schedule import batch_size_at
+from lrm.sweep import default_workers, sweep, sweep_together
 
 
 def main(file: str, arguments: list[str] | None = None) -> None:
-    """Run the experiment whose ``run.py`` is ``file``; exits with 2 on bad input."""
+    """Run the experiment whose ``run.py`` is ``file``; exits with 2 on bad input.
+
+    Started by ``torchrun``, every run is trained by all of its processes together.
+    """
     folder = Path(file).resolve().parent
+    together = {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+    guarded(lambda: (_main_together if together else _main)(folder, arguments))
+
+
+def _parse(folder: Path, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"python experiments/{folder.name}/run.py",
         description="Train the missing runs of this experiment; finished ones are kept.",
@@ -46,8 +55,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     parser.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
     parser.add_argument("--results", type=Path, default=folder.parents[1] / "results",
                         help="folder of runs and corpora")  # fmt: skip
-    options = parser.parse_args(arguments)
-    guarded(lambda: _main(folder, options))
+    return parser.parse_args(arguments)
 
 
 def _positive(text: str) -> int:
@@ -60,18 +68,49 @@ def guarded(action) -> None:
     """Call ``action``; a UserError becomes one line and exit code 2, Ctrl-C exit code 130."""
     try:
         action()
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2) from None
-    except BrokenPipeError:  # the reader of the output has gone: head, less
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise SystemExit(141) from None
-    except KeyboardInterrupt:
-        print("\nstopped; the same command goes on from here", file=sys.stderr)
-        raise SystemExit(130) from None
+    except BaseException as error:
+        known = ending(error)
+        if known is None:
+            raise
+        code, line = known
+        if line is not None:
+            print(line, file=sys.stderr)
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(code) from None
 
 
-def _main(folder: Path, options: argparse.Namespace) -> None:
+def _main(folder: Path, arguments: list[str] | None) -> None:
+    options = _parse(folder, arguments)
+    missing = _missing(folder, options)
+    if missing:
+        workers = options.workers or default_workers([run for run, _ in missing])
+        sweep(missing, options.results / "data", workers)
+
+
+def _main_together(folder: Path, arguments: list[str] | None) -> None:
+    """The first process plans for all of them."""
+    from lrm import distributed
+
+    with distributed.join() as group:
+        plan = None
+        if group.rank == 0:
+            options = _parse(folder, arguments)
+            if options.workers:
+                raise UserError("--workers has no use under torchrun, whose processes train each "
+                                "run together; leave it out")  # fmt: skip
+            plan = _missing(folder, options, group.world), options.results / "data"
+        missing, corpora = group.first(plan)
+        sweep_together(missing, corpora, group)
+
+
+def _missing(
+    folder: Path, options: argparse.Namespace, processes: int = 1
+) -> list[tuple[Run, Path]]:
+    """The runs to train, with their directories; none in a dry run, which prints the plan.
+
+    Builds and verifies their corpora. ``processes`` are to train each run together.
+    """
     experiment = load(folder / "config.yaml")
     seeds = parse_seeds(options.seeds)
     runs = experiment.runs(options.scale, seeds, options.set, options.only)
@@ -81,7 +120,11 @@ def _main(folder: Path, options: argparse.Namespace) -> None:
     corpora = options.results / "data"
     if options.dry_run:
         print(_plan(experiment, _identified(runs, corpora, build=False), options.results))
-        return
+        return []
+    for run in runs:
+        schedule, train = run.settings.schedule, run.settings.train
+        for step in (0, *(stage.until_step for stage in schedule.batch_ramp)):
+            data.rows_of_each(batch_size_at(schedule, train.batch_size, step), processes)
     runs = _identified(runs, corpora, build=True)
     jobs = [(run, run_path(options.results, run)) for run in runs]
     for _, path in jobs:
@@ -94,8 +137,7 @@ def _main(folder: Path, options: argparse.Namespace) -> None:
         for key in {(r.settings.data, r.settings.model.vocab_size) for r, _ in missing}:
             data.verify(data.prepare(*key, corpora, _say))
         make_folder(options.results / "runs" / experiment.name)
-        workers = options.workers or default_workers(runs)
-        sweep(missing, corpora, workers)
+    return missing
 
 
 def run_path(results: Path, run: Run) -> Path:
@@ -213,7 +255,8 @@ def _measured_rate(results: Path, run: Run) -> float | None:
         except UserError:
             continue  # an estimate need not stop at a damaged run
         if description["scale"] == run.scale and "tokens_per_second" in outcome:
-            rates.append(outcome["tokens_per_second"])
+            # The plan counts on one process a run.
+            rates.append(outcome["tokens_per_second"] / outcome.get("processes", 1))
     return statistics.median(rates) if rates else None
 
 

@@ -162,22 +162,11 @@ class RunDirectory:
 
         Raises UserError where the file is damaged.
         """
-        import torch
-
         if not self.checkpoint.exists():
             for log in LOGS:
                 (self.path / log).unlink(missing_ok=True)
             return None
-        data = self.checkpoint.read_bytes()
-        head = len(_MAGIC) + 32
-        payload = data[head:]
-        digest = hashlib.blake2b(payload, digest_size=32).digest()
-        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != digest:
-            raise UserError(
-                f"{self.checkpoint} is damaged; remove it and this run starts again from step 0 "
-                "(finished runs are not touched)"
-            )
-        state = torch.load(io.BytesIO(payload), weights_only=True)
+        state = self._read_checkpoint()
         for log, length in state.pop("log_lengths").items():
             if _size(self.path / log) < length:
                 raise UserError(
@@ -187,6 +176,21 @@ class RunDirectory:
             if (self.path / log).exists():
                 os.truncate(self.path / log, length)
         return state
+
+    def _read_checkpoint(self) -> dict[str, Any]:
+        import torch
+
+        data = self.checkpoint.read_bytes()
+        head = len(_MAGIC) + 32
+        payload = data[head:]
+        digest = hashlib.blake2b(payload, digest_size=32).digest()
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != digest:
+            raise UserError(
+                f"{self.checkpoint} is damaged; remove it and this run starts again from step 0 "
+                "(finished runs are not touched)"
+            )
+        # Not onto the device that it came from: of several processes each has another.
+        return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
 
     def finish(self, outcome: dict[str, Any], weights: dict[str, Any] | None) -> None:
         """Compact the logs, keep the final tensors, mark the run as done, drop the checkpoint."""
@@ -238,9 +242,35 @@ class RunDirectory:
             write_atomic(self.path / f"{name}.parquet", buffer.getvalue())
 
 
+class Onlooker(RunDirectory):
+    """The same directory for a process that helps the first to train: read, never written."""
+
+    @property
+    def complete(self) -> bool:
+        return is_complete(self.path)
+
+    def start(self, description: dict[str, Any]) -> None:
+        pass
+
+    def append(self, log: str, record: dict[str, Any]) -> None:
+        pass
+
+    def save_checkpoint(self, state: dict[str, Any]) -> None:
+        pass
+
+    def load_checkpoint(self) -> dict[str, Any] | None:
+        return self._read_checkpoint() if self.checkpoint.exists() else None
+
+
 @contextmanager
-def open_run(path: Path) -> Iterator[RunDirectory]:
-    """Exclusive access to a run's directory; UserError if another process trains it."""
+def open_run(path: Path, writes: bool = True) -> Iterator[RunDirectory]:
+    """Exclusive access to a run's directory; UserError if another process trains it.
+
+    Without ``writes``, an onlooker of the process that has it.
+    """
+    if not writes:
+        yield Onlooker(path)
+        return
     make_folder(path)
     with open(path / ".lock", "w") as lock:
         try:

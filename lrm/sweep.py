@@ -1,11 +1,15 @@
 """Many runs over several processes, with one live line for each and one for the whole.
 
-The parent never imports torch. Workers are separate programs, so that the allocator can be
-told before they start to keep its memory: fresh large buffers otherwise fault in page by page.
+``sweep`` gives each run to one of several workers; ``sweep_together``, for processes that
+``torchrun`` has started, gives each to all of them.
+
+The parent of workers never imports torch. They are separate programs, so that the allocator can
+be told before they start to keep its memory: fresh large buffers otherwise fault in page by page.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import queue
@@ -17,11 +21,15 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lrm.compose import Run
 from lrm.cost import estimate
 from lrm.errors import UserError
 from lrm.worker import encode
+
+if TYPE_CHECKING:  # it loads torch
+    from lrm.distributed import Group
 
 # glibc: keep freed memory (top pad, trim and mmap thresholds in bytes).
 _MALLOC = {
@@ -177,18 +185,47 @@ class _Sweep:
             if worker.run is None:
                 lines.append("idle")
                 continue
-            steps = worker.run.settings.train.steps
-            part = worker.step / steps
+            part = worker.step / worker.run.settings.train.steps
             under_way += part * self.weights[id(worker.run)]
-            loss = "" if worker.loss != worker.loss else f"  loss {worker.loss:.3f}"
-            lines.append(f"{_bar(part)} {worker.step:>6}/{steps}  {worker.run.label}{loss}")
+            lines.append(_run_line(worker.run, worker.step, worker.loss))
         part = (self.finished + under_way) / self.total
-        left = elapsed * (1 - part) / part if part > 0.003 else None
-        whole = (
-            f"{_bar(part)} {self.done}/{self.count} runs  {_clock(elapsed)} passed, "
-            f"{_clock(left) if left is not None else '--:--'} left"
-        )
+        whole = _whole_line(part, self.done, self.count, elapsed)
         self.display.show([*lines, whole], last)
+
+
+def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group) -> None:
+    """Train the runs one after another, each by all processes of ``group``.
+
+    Brownian motions come last, each by one process. The first error ends all.
+    """
+    from lrm import brownian, train
+
+    jobs = sorted(jobs, key=lambda job: job[0].kind == "brownian")
+    display = Display(1) if group.rank == 0 else None
+    began = time.monotonic()
+
+    def show(done: int, step: int = 0, loss: float = float("nan")) -> None:
+        if display is None:
+            return
+        last = done == len(jobs)
+        line, part = "idle", float(done)
+        if not last:
+            run, _ = jobs[done]
+            line = _run_line(run, step, loss)
+            part += step / run.settings.train.steps
+        whole = _whole_line(part / len(jobs), done, len(jobs), time.monotonic() - began)
+        display.show([line, whole], last)
+
+    for done, (run, path) in enumerate(jobs):
+        show(done)
+        report = functools.partial(show, done)
+        if run.kind != "brownian":
+            train.train(run, path, corpora, report, group)
+        elif done % group.world == group.rank:
+            brownian.run(run, path, report)
+    group.first(None)
+    if jobs:
+        show(len(jobs))
 
 
 class Display:
@@ -216,6 +253,17 @@ class Display:
             sys.stderr.write(clear + f"{name}  {line}"[:width] + "\n")
         self.shown = len(lines)
         sys.stderr.flush()
+
+
+def _run_line(run: Run, step: int, loss: float) -> str:
+    steps = run.settings.train.steps
+    shown = "" if loss != loss else f"  loss {loss:.3f}"
+    return f"{_bar(step / steps)} {step:>6}/{steps}  {run.label}{shown}"
+
+
+def _whole_line(part: float, done: int, count: int, elapsed: float) -> str:
+    left = _clock(elapsed * (1 - part) / part) if part > 0.003 else "--:--"
+    return f"{_bar(part)} {done}/{count} runs  {_clock(elapsed)} passed, {left} left"
 
 
 def _bar(part: float, width: int = 16) -> str:

@@ -3,6 +3,10 @@
 Every step is a pure function of the state and of (seed, step): batches come by position and
 initial values from generators keyed by tensor names, so that a run that was killed and resumed
 ends with the same bits as one that was not.
+
+A run may be trained by several processes (``lrm.distributed``). Each takes its rows of every
+batch and its share of the validation sequences; gradients and losses are averaged, and the
+optimizer does the same in all of them. The first alone measures norms and writes files.
 """
 
 from __future__ import annotations
@@ -22,9 +26,11 @@ import torch
 from torch import Tensor, nn
 
 from lrm import NUMERICS_VERSION, __version__, compiled, data, optim, probes, rules
+from lrm.board import Board
 from lrm.compose import Run
 from lrm.config import Settings
 from lrm.cost import estimate
+from lrm.distributed import ALONE, Group
 from lrm.errors import UserError
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.init import initialize
@@ -47,6 +53,13 @@ class Learner:
     multipliers: Multipliers
     optimizer: optim.Optimizer
     plans: list[rules.TensorPlan]
+    # What a training step calls: the model, or what averages its gradients over processes.
+    call: nn.Module
+    group: Group = ALONE
+
+    def join(self, group: Group) -> None:
+        """Train together with the other processes of ``group`` from now on."""
+        self.group, self.call = group, group.wrap(self.model)
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it."""
@@ -94,15 +107,37 @@ def build(
     multipliers = optim.attach(model, plans, settings.train.multiplier_implementation)
     found = optim.entries(model, plans, multipliers)
     optimizer = optim.Optimizer(found, settings.optimizer, settings.train)
-    return Learner(model, multipliers, optimizer, plans)
+    return Learner(model, multipliers, optimizer, plans, model)
 
 
-def gradients(
-    learner: Learner, batch: Tensor, settings: Settings, autocast: Any = None, share: float = 1.0
+def backward(
+    learner: Learner,
+    batch: Tensor,
+    settings: Settings,
+    autocast: Any = None,
+    micro_batch: int = 0,
+) -> Tensor:
+    """Gradients of the mean objective over ``batch`` and those of the other processes.
+
+    Returns the cross-entropy of ``batch`` alone, a scalar on the device.
+    """
+    learner.zero_grad()
+    total = batch.new_zeros((), dtype=torch.float32)
+    parts = batch.split(micro_batch or len(batch))
+    for part in parts:
+        share = len(part) / len(batch)
+        with learner.group.accumulating(learner.call, part is not parts[-1]):
+            loss = add_gradients(learner.call, part, settings, autocast, share)
+        total = loss if share == 1 else total + loss * share
+    return total
+
+
+def add_gradients(
+    model: nn.Module, batch: Tensor, settings: Settings, autocast: Any = None, share: float = 1.0
 ) -> Tensor:
     """Add ``share`` times the gradients of ``batch`` to those there are; its cross-entropy."""
     with autocast or contextlib.nullcontext():
-        loss, objective = learner.model(batch[:, :-1], batch[:, 1:], settings.train.z_loss)
+        loss, objective = model(batch[:, :-1], batch[:, 1:], settings.train.z_loss)
     (objective if share == 1 else objective * share).backward()
     return loss
 
@@ -117,15 +152,11 @@ def train_step(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One update on ``batch`` (sequences, length + 1), ``micro_batch`` sequences at a time.
 
-    Returns (cross-entropy, gradient norm before clipping, whether it was clipped), scalars on
+    Of several processes each has its own rows of the batch. Returns (cross-entropy of these
+    rows, gradient norm of the whole batch before clipping, whether it was clipped), scalars on
     the device.
     """
-    learner.zero_grad()
-    total = batch.new_zeros((), dtype=torch.float32)
-    for part in batch.split(micro_batch or len(batch)):
-        share = len(part) / len(batch)
-        loss = gradients(learner, part, settings, autocast, share)
-        total = loss if share == 1 else total + loss * share
+    total = backward(learner, batch, settings, autocast, micro_batch)
     learner.multipliers.pull_gradients()
     norm, clipped = learner.optimizer.step(lr_factor(settings.schedule, settings.train.steps, step))
     learner.multipliers.push_weights()
@@ -134,51 +165,67 @@ def train_step(
 
 @torch.no_grad()
 def validation_loss(learner: Learner, sequences: np.ndarray, lot: int, autocast: Any) -> float:
-    """Mean cross-entropy per token of the fixed sequences (count, length + 1), in nats."""
+    """Mean cross-entropy per token of the fixed sequences (count, length + 1), in nats.
+
+    Of several processes each computes every so many-th sequence, and all return the mean.
+    """
     device = next(learner.model.parameters()).device
+    group = learner.group
+    mine = sequences[group.rank :: group.world]
     total = 0.0
-    for start in range(0, len(sequences), lot):
-        batch = torch.from_numpy(sequences[start : start + lot]).to(device)
+    for start in range(0, len(mine), lot):
+        batch = torch.from_numpy(mine[start : start + lot]).to(device)
         with compiled.uncompiled(), autocast or contextlib.nullcontext():
             loss, _ = learner.model(batch[:, :-1], batch[:, 1:])
         total += loss.item() * len(batch)
-    return total / len(sequences)
+    mean = group.mean(torch.tensor(total, dtype=torch.float64)).item()
+    return mean * group.world / len(sequences)
 
 
-def train(run: Run, path: Path, corpora: Path, report: Report = lambda step, loss: None) -> None:
+def train(
+    run: Run,
+    path: Path,
+    corpora: Path,
+    report: Report = lambda step, loss: None,
+    group: Group = ALONE,
+) -> None:
     """Train ``run`` in its directory, from its last checkpoint if there is one.
 
+    With a ``group`` all its processes call this alike, and all need to see both folders.
     Raises UserError for a corpus that is not the one of the run's identity, a damaged
     checkpoint, a way of computing that differs from the one begun with, and a loss that is no
     longer finite.
     """
     settings = run.settings
-    with open_run(path) as directory:
-        if directory.complete:
+    with open_run(path, writes=group.rank == 0) as directory:
+        if group.first(directory.complete):
             return
         corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
         if corpus.hash != run.corpus:
             raise UserError(
                 f"the corpus {corpus.name} has changed since this run was planned; run again"
             )
-        device = _device(run.execution.device)
+        device = _device(run.execution.device, group)
         precision = _precision(run.execution.precision, device)
         torch.set_num_threads(run.execution.threads)
         learner = build(settings, run.seed, device)
-        loop = _Loop(run, directory, learner, corpus, device, precision, report)
-        is_compiled = loop.compile()
-        directory.start(describe(run, learner, corpus, device, precision, is_compiled))
-        loop.run()
+        learner.join(group)
+        with Board(path, run.execution.tensorboard and group.rank == 0) as board:
+            loop = _Loop(run, directory, learner, corpus, device, precision, report, board)
+            is_compiled = loop.compile()
+            directory.start(describe(run, learner, corpus, device, precision, is_compiled))
+            loop.run()
 
 
 class _Loop:
     """The state that lives only as long as the process does."""
 
-    def __init__(self, run, directory, learner, corpus, device, precision, report):
+    def __init__(self, run, directory, learner, corpus, device, precision, report, board):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
-        self.device, self.report = device, report
+        self.group = learner.group
+        self.device, self.report, self.board = device, report, board
         self.autocast = (
             torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else None
         )
@@ -206,11 +253,11 @@ class _Loop:
         execution = self.run_.execution
         if not compiled.wanted(execution.compile, estimate(self.run_).seconds, self.device):
             return False
-        batch = torch.from_numpy(self.batches.batch(0)).to(self.device)
+        batch = self.batch(0)
 
         def trial() -> None:
             part = batch[: execution.micro_batch or len(batch)]
-            gradients(self.learner, part, self.settings, self.autocast)
+            add_gradients(self.learner.model, part, self.settings, self.autocast)
             self.learner.zero_grad()
 
         return compiled.compile_layers(
@@ -224,13 +271,18 @@ class _Loop:
             settings.train.steps,
             constant_end(settings.schedule, settings.train.steps),
         )
+        self.board.open(start)
         every = self.run_.execution.checkpoint_every
         micro_batch = self.run_.execution.micro_batch
         began = time.perf_counter()
         if start == 0:
             self.probe(0)
+        if self.group.world > 1:
+            # The first backward decides how gradients are laid out to be summed, and with it the
+            # order of summation; a resumed run shall find it decided, as an uninterrupted one.
+            backward(self.learner, self.batch(start), settings, self.autocast, micro_batch)
         for step in range(start, steps):
-            batch = torch.from_numpy(self.batches.batch(step)).to(self.device, non_blocking=True)
+            batch = self.batch(step)
             measured = train_step(self.learner, batch, settings, step, self.autocast, micro_batch)
             self.pending.append((step + 1, *measured))
             done = step + 1
@@ -247,11 +299,22 @@ class _Loop:
                 began = time.perf_counter()
                 self.save(done)
         self.seconds += time.perf_counter() - began
-        self.finish()
+        if self.group.rank == 0:
+            self.finish()
+
+    def batch(self, step: int) -> Tensor:
+        """This process's rows of the batch of ``step``, on its device."""
+        rows = self.batches.batch(step, self.group.rank, self.group.world)
+        return torch.from_numpy(rows).to(self.device, non_blocking=True)
 
     def validates(self, done: int, stage_end: int) -> bool:
         every = self.settings.train.validation_every
         return done in (stage_end, self.settings.train.steps) or bool(every and done % every == 0)
+
+    def record(self, log: str, record: dict[str, Any]) -> None:
+        """Append to a log, and show the same where that is wanted."""
+        self.directory.append(log, record)
+        self.board.add(log, record)
 
     def log(self) -> None:
         """Write the pending steps' losses; stop at one that is not finite."""
@@ -259,7 +322,9 @@ class _Loop:
             return
         values = torch.stack(
             [torch.stack([m.float() for m in measured]) for _, *measured in self.pending]
-        ).tolist()
+        )
+        values[:, 0] = self.group.mean(values[:, 0])
+        values = values.tolist()
         for (done, *_), (loss, norm, clipped) in zip(self.pending, values, strict=True):
             if not math.isfinite(loss) or not math.isfinite(norm):
                 self.directory.flush()
@@ -268,7 +333,7 @@ class _Loop:
                     f"(loss {loss}); lower optimizer.lr, or lengthen schedule.warmup_steps; "
                     f"its log stays in {self.directory.path}"
                 )
-            self.directory.append(
+            self.record(
                 "metrics.jsonl", {"step": done, "train_loss": loss, "global_gradient_norm": norm}
             )
             self.clipped_steps += int(clipped)
@@ -277,6 +342,8 @@ class _Loop:
         self.pending = []
 
     def probe(self, done: int) -> None:
+        if self.group.rank:
+            return
         began = time.perf_counter()
         self.learner.model.eval()
         found = probes.tensor_norms(self.views)
@@ -288,20 +355,18 @@ class _Loop:
         factor = lr_factor(self.settings.schedule, self.settings.train.steps, max(done - 1, 0))
         found["lr_factor"] = {"model": factor}
         self.clipped_steps = self.since_probe = 0
-        self.directory.append("probes.jsonl", {"step": done, "values": found})
+        self.record("probes.jsonl", {"step": done, "values": found})
         ends = (constant_end(self.settings.schedule, self.settings.train.steps),
                 self.settings.train.steps)  # fmt: skip
         if done % self.settings.probes.vectors_every == 0 or done in ends:
-            self.directory.append(
-                "vectors.jsonl", {"step": done, "values": probes.vectors(self.views)}
-            )
+            self.record("vectors.jsonl", {"step": done, "values": probes.vectors(self.views)})
         self.probe_seconds += time.perf_counter() - began
 
     def validate(self, done: int) -> None:
         self.log()
         lot = self.run_.execution.micro_batch or self.settings.train.batch_size
         loss = validation_loss(self.learner, self.validation, lot, self.autocast)
-        self.directory.append("metrics.jsonl", {"step": done, "validation_loss": loss})
+        self.record("metrics.jsonl", {"step": done, "validation_loss": loss})
         self.last_validation = loss
 
     def save(self, done: int) -> None:
@@ -318,6 +383,12 @@ class _Loop:
 
     def load(self) -> int:
         state = self.directory.load_checkpoint()
+        begun = state and state["step"]
+        if self.group.first(begun) != begun:
+            raise UserError(
+                f"{self.directory.checkpoint} is not the same file for all processes; give "
+                "--results a folder that all machines share"
+            )
         if state is None:
             return 0
         self.learner.load(state["learner"])
@@ -337,6 +408,7 @@ class _Loop:
             "seconds": self.seconds,
             "tokens_per_second": tokens / max(self.seconds, 1e-9),
             "probe_fraction": self.probe_seconds / max(self.seconds, 1e-9),
+            "processes": self.group.world,
         }
         self.directory.finish(outcome, weights)
 
@@ -359,7 +431,8 @@ def describe(
             "micro_batch": run.execution.micro_batch,
             "torch": torch.__version__,
         },
-        "environment": environment(),
+        # Not part of the way of computing: it may change on resume.
+        "environment": {**environment(), "processes": learner.group.world},
     }
 
 
@@ -398,9 +471,21 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _device(name: str) -> torch.device:
+def _device(name: str, group: Group = ALONE) -> torch.device:
+    if group.world > 1 and name not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"execution.device = {name} is one device for {group.world} processes; write auto, "
+            "cuda or cpu"
+        )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if group.world > 1 and name == "cuda" and torch.cuda.is_available():
+        if group.local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"there are {torch.cuda.device_count()} GPUs for more processes; start as many "
+                "as there are GPUs, or set execution.device=cpu"
+            )
+        torch.cuda.set_device(group.local_rank)
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

@@ -124,7 +124,7 @@ def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkey
     def fail(*_, **__):
         raise torch._dynamo.exc.TorchDynamoException("no")
 
-    monkeypatch.setattr("lrm.train.gradients", _first(fail, train.gradients))
+    monkeypatch.setattr("lrm.train.add_gradients", _first(fail, train.add_gradients))
     train.train(job("auto"), tmp_path / "auto", tmp_path / "data")
     monkeypatch.undo()
     train.train(job("off"), tmp_path / "off", tmp_path / "data")

@@ -57,12 +57,7 @@ class Batches:
         ``world`` does not divide the batch.
         """
         size = batch_size_at(self._schedule, self._batch_size, step)
-        if size % world:
-            raise UserError(
-                f"a batch of {size} sequences (train.batch_size, or a stage of its ramp) cannot be "
-                f"split over {world} processes; make it a multiple of {world}"
-            )
-        rows = size // world
+        rows = rows_of_each(size, world)
         first = sequences_before(self._schedule, self._batch_size, step) + rank * rows
         windows = self._windows_of(np.arange(first, first + rows))
         return _gather(self._tokens, windows * self._sequence_length, self._sequence_length)
@@ -84,6 +79,16 @@ class Batches:
             self._order = np.argsort(draws, kind="stable")
             self._epoch = epoch
         return self._order
+
+
+def rows_of_each(batch_size: int, world: int) -> int:
+    """Sequences of a batch for each of ``world`` processes; UserError if they do not divide it."""
+    if batch_size % world:
+        raise UserError(
+            f"a batch of {batch_size} sequences (train.batch_size, or a stage of its ramp) cannot "
+            f"be split over {world} processes; make it a multiple of {world}"
+        )
+    return batch_size // world
 
 
 def fixed_sequences(tokens: np.ndarray, count: int, sequence_length: int) -> np.ndarray:

@@ -1,0 +1,301 @@
+"""Several processes train one run: the same mathematics, resumed by any number, ended together."""
+
+import contextlib
+import functools
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import torch.distributed as dist
+
+from lrm import data, distributed, train
+from lrm.compose import Cost, Run
+from lrm.config import Execution
+from lrm.data import Batches
+from lrm.errors import UserError
+from lrm.rundir import read_json
+
+ROOT = Path(__file__).parents[1]
+RULES = [
+    {"match": "mlp.*", "multiplier": {"kind": "row_column"}},
+    {"match": "attention.q", "multiplier": {"kind": "scalar", "parametrization": "log"}},
+    {"match": "ssm.x", "multiplier": {"kind": "scalar"}, "lr_scale": 0.5},
+    {"match": "ssm.B", "lr": 0.0},
+    {"match": "norm.final", "weight": "scalar"},
+    {"match": "norm.mlp", "weight": "frozen"},
+]
+IMPLEMENTATIONS = ("forward", "optimizer")
+
+
+# What the processes do. Each function gets the group and what the test wrote down for it.
+
+
+def steps(group, variants):
+    """Losses, gradient norms and final tensors of ten steps, all in float64."""
+    found = []
+    for settings, micro_batch in variants:
+        learner = train.build(settings, 0, dtype=torch.float64)
+        learner.join(group)
+        tokens = np.random.default_rng(0).integers(0, settings.model.vocab_size, 4000)
+        batches = Batches(tokens, settings.train.batch_size, settings.train.sequence_length, 0)
+        records = []
+        for step in range(10):
+            batch = torch.from_numpy(batches.batch(step, group.rank, group.world))
+            loss, norm, clipped = train.train_step(
+                learner, batch, settings, step, micro_batch=micro_batch
+            )
+            records.append((group.mean(loss).item(), norm.item(), clipped.item()))
+        weights = {k: w.detach().numpy() for k, w in learner.model.named_parameters()}
+        found.append((records, weights))
+    return found
+
+
+class Killed(BaseException):
+    """What no part of the suite may catch."""
+
+
+def trainings(group, jobs):
+    """Whole or interrupted trainings, in float64: (run, directory, corpora, last step)."""
+    build, step = train.build, train.train_step
+    train.build = functools.partial(build, dtype=torch.float64)
+    try:
+        for run, path, corpora, last in jobs:
+
+            def stopped(learner, batch, settings, number, *rest, last=last):
+                if number == last:
+                    raise Killed
+                return step(learner, batch, settings, number, *rest)
+
+            train.train_step = stopped
+            with contextlib.suppress(Killed):
+                train.train(run, path, corpora, group=group)
+    finally:
+        train.build, train.train_step = build, step
+
+
+def failure(group, argument):
+    """One process fails while the others wait for it in a collective operation."""
+    who, error = argument
+    if group.rank == who:
+        raise error
+    group.mean(torch.ones(1))
+
+
+def _child(name, argument, out):
+    with distributed.join() as group:
+        result = globals()[name](group, pickle.loads(Path(argument).read_bytes()))
+        Path(f"{out}.{group.rank}").write_bytes(pickle.dumps(result))
+
+
+@pytest.fixture
+def together(tmp_path):
+    """A function: (name, argument, number of processes) to (exit codes, errors, results)."""
+    # As torchrun does it: who starts the processes keeps the store, on a free port.
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = []
+
+    def start(name, argument, world):
+        (tmp_path / "argument").write_bytes(pickle.dumps(argument))
+        command = [
+            sys.executable,
+            __file__,
+            name,
+            str(tmp_path / "argument"),
+            str(tmp_path / "out"),
+        ]
+        common = {
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(store.port),
+            "WORLD_SIZE": str(world),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+        for rank in range(world):
+            environment = {**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            processes.append(
+                subprocess.Popen(
+                    command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
+                )
+            )
+        errors = [process.communicate(timeout=120)[1] for process in processes]
+        files = [Path(f"{tmp_path / 'out'}.{rank}") for rank in range(world)]
+        results = [pickle.loads(file.read_bytes()) for file in files if file.exists()]
+        return [process.returncode for process in processes], errors, results
+
+    yield start
+    for process in processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def run(settings, tmp_path):
+    """A function from overrides to a run whose corpus is built."""
+
+    def make(**sections) -> Run:
+        config = settings(rules=RULES, **sections)
+        corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
+        execution = Execution(precision="float32", checkpoint_every=3, micro_batch=2)
+        return Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+
+    return make
+
+
+def test_two_processes_make_the_steps_of_one(settings, together):
+    """Both implementations, with micro-batches and clipping: equal up to float64's rounding."""
+    variants, names = [], []
+    for implementation in IMPLEMENTATIONS:
+        for micro_batch in (0, 3):
+            sections = {"batch_size": 8, "clip_norm": 0.3,
+                        "multiplier_implementation": implementation}  # fmt: skip
+            variants.append((settings(train=sections, rules=RULES), micro_batch))
+            names.append((implementation, micro_batch))
+    codes, errors, results = together("steps", variants, 2)
+    assert codes == [0, 0], errors
+    alone = steps(distributed.ALONE, variants)
+    for name, one, first, second in zip(names, alone, *results, strict=True):
+        assert first[0] == second[0], name  # the same bits in both processes
+        for key in first[1]:
+            assert np.array_equal(first[1][key], second[1][key]), (name, key)
+            np.testing.assert_allclose(first[1][key], one[1][key], rtol=1e-7, atol=1e-10)
+        assert any(clipped for *_, clipped in one[0])
+        np.testing.assert_allclose(np.array(first[0]), np.array(one[0]), rtol=1e-10)
+
+
+def test_resumed_by_more_or_fewer_processes(run, tmp_path, together):
+    """Interrupted at step 7 and resumed from step 6: as one process that never was."""
+    corpora = tmp_path / "data"
+    jobs = [run(train={"multiplier_implementation": name}) for name in IMPLEMENTATIONS]
+    plan = []
+    for name, job in zip(IMPLEMENTATIONS, jobs, strict=True):
+        folder = tmp_path / name
+        trainings(distributed.ALONE, [(job, folder / "whole", corpora, None),
+                                      (job, folder / "1 to 2", corpora, 7)])  # fmt: skip
+        assert (folder / "1 to 2" / "checkpoint.pt").exists()
+        plan += [(job, folder / "1 to 2", corpora, None), (job, folder / "2 to 1", corpora, 7)]
+        plan += [(job, folder / "2", corpora, None)]
+    codes, errors, _ = together("trainings", plan, 2)
+    assert codes == [0, 0], errors
+    for name, job in zip(IMPLEMENTATIONS, jobs, strict=True):
+        folder = tmp_path / name
+        assert not (folder / "2 to 1" / "done.json").exists()
+        trainings(distributed.ALONE, [(job, folder / "2 to 1", corpora, None)])
+        for other in ("1 to 2", "2 to 1", "2"):
+            assert_equal_runs(folder / "whole", folder / other)
+        assert read_json(folder / "1 to 2" / "run.json")["environment"]["processes"] == 1
+        assert read_json(folder / "1 to 2" / "done.json")["processes"] == 2
+        assert "processes" not in read_json(folder / "2" / "run.json")["execution"]
+
+
+def assert_equal_runs(whole, other, exact=False):
+    """The same files, and the same numbers in them up to rounding."""
+    assert {p.name for p in whole.iterdir()} == {p.name for p in other.iterdir()}
+    a, b = (torch.load(path / "weights.pt", weights_only=True) for path in (whole, other))
+    assert a.keys() == b.keys()
+    for key in a:
+        torch.testing.assert_close(a[key], b[key], rtol=0 if exact else 1e-7,
+                                   atol=0 if exact else 1e-10)  # fmt: skip
+    for name in ("scalars", "vectors"):
+        frames = [pd.read_parquet(path / f"{name}.parquet") for path in (whole, other)]
+        # Losses are logged in float32.
+        pd.testing.assert_frame_equal(*frames, check_exact=exact, rtol=1e-6, atol=1e-9)
+
+
+def test_three_processes_resume_with_the_same_bits(run, tmp_path, together):
+    """Sums of three depend on their order, which is settled before the first step."""
+    job, corpora = run(train={"batch_size": 6}), tmp_path / "data"
+    paths = tmp_path / "whole", tmp_path / "broken"
+    plan = [(job, paths[0], corpora, None), (job, paths[1], corpora, 7)]
+    codes, errors, _ = together("trainings", [*plan, (job, paths[1], corpora, None)], 3)
+    assert codes == [0, 0, 0], errors
+    assert_equal_runs(*paths, exact=True)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_bad_input_in_any_process_ends_all(together, who):
+    codes, errors, _ = together("failure", (who, UserError("no such thing; try another")), 2)
+    assert codes == [2, 2], errors
+    assert errors == ["error: no such thing; try another\n", ""]
+
+
+def test_a_crash_ends_all_and_shows_one_traceback(together):
+    codes, errors, _ = together("failure", (1, ZeroDivisionError("on purpose")), 2)
+    assert codes == [1, 1], errors
+    assert errors[0] == "" and errors[1].count("Traceback") == 1 and "on purpose" in errors[1]
+
+
+def torchrun(*arguments, processes=2):
+    """The command line as its user calls it; returns (exit code, output, errors)."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command += [str(processes), "experiments/projector/run.py", "--scale", "smoke"]
+    done = subprocess.run([*command, *map(str, arguments)], cwd=ROOT, capture_output=True,
+                          text=True, timeout=300)  # fmt: skip
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_line_under_torchrun(tmp_path):
+    """Complete directories, as if one process had trained; then nothing is left to do."""
+    from analysis.results import load
+
+    call = ("--results", tmp_path / "two", "--only", "VPN S=1 *", "--set", "train.steps=20")
+    code, output, errors = torchrun(*call)
+    assert code == 0, errors
+    assert "projector at smoke: 1 to train, 0 finished" in output.splitlines()
+    assert errors.count("1/1 runs") == 1
+    code, output, errors = torchrun(*call)
+    assert code == 0 and output.splitlines() == ["projector at smoke: 0 to train, 1 finished"]
+    alone = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--results",
+             tmp_path / "one", *call[2:]]  # fmt: skip
+    subprocess.run(alone, cwd=ROOT, check=True, capture_output=True)
+    frames = [
+        load("projector", "smoke", results=tmp_path / name, configuration="all")
+        for name in ("one", "two")
+    ]
+    for frame in frames:
+        frame.drop(columns="run", inplace=True)
+    first, second = frames
+    keys = [c for c in first.columns if c != "value"]
+    pd.testing.assert_frame_equal(first[keys], second[keys])
+    [one], [two] = (list(tmp_path.glob(f"{name}/runs/projector/*/")) for name in ("one", "two"))
+    assert one.name == two.name
+    assert {p.name for p in one.iterdir()} == {p.name for p in two.iterdir()}
+
+
+def test_a_batch_that_cannot_be_split(tmp_path):
+    """torchrun adds its own report, of processes that ended with code 2."""
+    code, output, errors = torchrun("--results", tmp_path, processes=3)
+    assert code != 0 and not output
+    lines = [line for line in errors.splitlines() if line.startswith("error:")]
+    assert lines == ["error: train.batch_size = 8 cannot be split over 3 processes; "
+                     "make it a multiple of 3"]  # fmt: skip
+    assert errors.count("exitcode  : 2") == 3
+    assert not list(tmp_path.iterdir())
+
+
+def test_one_device_cannot_serve_two_processes():
+    class Two(distributed.Group):
+        world = 2
+
+    with pytest.raises(UserError, match="one device for 2 processes"):
+        train._device("cuda:0", Two())
+
+
+def test_environment_that_is_incomplete(monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with (
+        pytest.raises(UserError, match="MASTER_ADDR.*start them by torchrun"),
+        distributed.join(),
+    ):
+        pass
+
+
+if __name__ == "__main__":
+    _child(*sys.argv[1:])

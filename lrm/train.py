@@ -23,10 +23,12 @@ from torch import Tensor, nn
 
 from lrm import NUMERICS_VERSION, __version__, data, optim, probes, rules
 from lrm.compose import Run
-from lrm.config import Settings
+from lrm.config import Execution, ModelConfig, Settings
 from lrm.errors import UserError
 from lrm.loss import cross_entropy
+from lrm.model import selection
 from lrm.model.falcon_h1 import FalconH1
+from lrm.model.gpu import PLAIN, Kernels
 from lrm.model.init import initialize
 from lrm.multipliers import Multipliers
 from lrm.products import products
@@ -37,6 +39,7 @@ from lrm.schedule import constant_end, lr_factor
 _LOG_LOT = 20
 
 Report = Callable[[int, float], None]
+Note = Callable[[str], None]
 
 
 @dataclass
@@ -73,6 +76,7 @@ def build(
     seed: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    kernels: Kernels = PLAIN,
 ) -> Learner:
     """Model, multipliers and optimizer of one run, freshly initialised from ``seed``.
 
@@ -81,7 +85,7 @@ def build(
     plans = rules.resolve(settings)
     forward = {plan.key: plan.forward for plan in plans if plan.forward != 1.0}
     with torch.device(device):
-        model = FalconH1(settings.model, forward).to(dtype)
+        model = FalconH1(settings.model, forward, kernels).to(dtype)
     if torch.device(device).type != "meta":
         scales = {plan.key: plan.init_scale for plan in plans if plan.init_scale != 1.0}
         initialize(model, settings.model, seed, scales)
@@ -134,12 +138,18 @@ def validation_loss(learner: Learner, sequences: np.ndarray, lot: int, autocast:
     return total / len(sequences)
 
 
-def train(run: Run, path: Path, corpora: Path, report: Report = lambda step, loss: None) -> None:
+def train(
+    run: Run,
+    path: Path,
+    corpora: Path,
+    report: Report = lambda step, loss: None,
+    note: Note = lambda line: None,
+) -> None:
     """Train ``run`` in its directory, from its last checkpoint if there is one.
 
-    Raises UserError for a corpus that is not the one of the run's identity, a damaged
-    checkpoint, a way of computing that differs from the one begun with, and a loss that is no
-    longer finite.
+    ``note`` gets one line on the kernels in use. Raises UserError for a corpus that is not the
+    one of the run's identity, a kernel that is not usable here, a damaged checkpoint, a way of
+    computing that differs from the one begun with, and a loss that is no longer finite.
     """
     settings = run.settings
     with open_run(path) as directory:
@@ -150,11 +160,11 @@ def train(run: Run, path: Path, corpora: Path, report: Report = lambda step, los
             raise UserError(
                 f"the corpus {corpus.name} has changed since this run was planned; run again"
             )
-        device = _device(run.execution.device)
-        precision = _precision(run.execution.precision, device)
+        device, precision, kernels, line = equip(run.execution, settings.model)
+        note(line)
         torch.set_num_threads(run.execution.threads)
-        learner = build(settings, run.seed, device)
-        directory.start(describe(run, learner, corpus, device, precision))
+        learner = build(settings, run.seed, device, kernels=kernels)
+        directory.start(describe(run, learner, corpus, device, precision, kernels))
         _Loop(run, directory, learner, corpus, device, precision, report).run()
 
 
@@ -166,9 +176,7 @@ class _Loop:
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
         self.device, self.report = device, report
-        self.autocast = (
-            torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else None
-        )
+        self.autocast = autocast(device, precision)
         self.batches = data.Batches(corpus.train, train.batch_size, train.sequence_length, run.seed)
         self.validation = data.fixed_sequences(
             corpus.validation, train.validation_sequences, train.sequence_length
@@ -305,7 +313,9 @@ class _Loop:
         self.directory.finish(outcome, weights)
 
 
-def describe(run: Run, learner: Learner, corpus, device, precision: str) -> dict[str, Any]:
+def describe(
+    run: Run, learner: Learner, corpus, device, precision: str, kernels: Kernels
+) -> dict[str, Any]:
     """The content of ``run.json``."""
     return {
         **run.describe(),
@@ -316,6 +326,7 @@ def describe(run: Run, learner: Learner, corpus, device, precision: str) -> dict
         "execution": {
             "device": device.type,
             "precision": precision,
+            "kernels": kernels.record(),
             "threads": run.execution.threads,
             "micro_batch": run.execution.micro_batch,
             "torch": torch.__version__,
@@ -357,6 +368,23 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def equip(execution: Execution, config: ModelConfig) -> tuple[torch.device, str, Kernels, str]:
+    """Device, precision and kernels of a run, and a line that says them.
+
+    Raises UserError where something that is asked for by name is not usable here.
+    """
+    device = _device(execution.device)
+    precision = _precision(execution.precision, device)
+    kernels = selection.select(execution.kernels, config, device, precision)
+    line = selection.summary(kernels, execution.kernels, config, device, precision)
+    return device, precision, kernels, line
+
+
+def autocast(device: torch.device, precision: str) -> Any:
+    """The context in which models compute in ``precision``; None leaves all as it is."""
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else None
 
 
 def _device(name: str) -> torch.device:

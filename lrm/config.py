@@ -284,6 +284,18 @@ class Settings(Strict):
         return self
 
 
+class KernelConfig(Strict):
+    """Who computes the costly operations; all agree to rounding.
+
+    ``auto``: on CUDA in half precision the first package that is installed and agrees with torch
+    here, else torch. A package by name: that one, or an error.
+    """
+
+    scan: Literal["auto", "torch", "mamba_ssm", "fla"] = "auto"
+    attention: Literal["auto", "torch", "flash_attn"] = "auto"
+    convolution: Literal["auto", "torch", "causal_conv1d"] = "auto"
+
+
 class Execution(Strict):
     """What changes how a run is computed, not what; recorded, and kept on resume."""
 
@@ -291,6 +303,7 @@ class Execution(Strict):
     # "auto": bfloat16 where the processor multiplies it natively, else float32.
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$")
+    kernels: KernelConfig = KernelConfig()
     # Sequences that go through the model at a time, in each process; 0: all. Gradients add up.
     micro_batch: int = Field(0, ge=0)
     # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux).

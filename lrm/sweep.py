@@ -133,6 +133,8 @@ class _Sweep:
                 began = began or time.monotonic()
                 if "step" in message:
                     worker.step, worker.loss = message["step"], message["loss"]
+                elif "note" in message:
+                    self.display.note(message["note"])
                 elif message:
                     active -= self._next(worker, message)
                 self._show(time.monotonic() - began)
@@ -237,6 +239,14 @@ class Display:
         self.names = [f"worker {n}" for n in range(workers)] + ["all     "]
         self.shown = 0
         self.last = -1e9
+        self.notes: set[str] = set()
+
+    def note(self, line: str) -> None:
+        """A line that stays, above those that are rewritten; each is shown once."""
+        if line not in self.notes:
+            self.notes.add(line)
+            sys.stderr.write(line + "\n")
+            self.shown = 0
 
     def show(self, lines: list[str], last: bool = False) -> None:
         """One line per worker and one for the whole; drops calls that come too soon."""

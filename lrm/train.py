@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,14 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrm import NUMERICS_VERSION, __version__, compiled, data, optim, probes, rules
+from lrm import compiled, data, optim, probes, rules
 from lrm.board import Board
 from lrm.compose import Run
 from lrm.config import Settings
 from lrm.cost import estimate
 from lrm.distributed import ALONE, Group
 from lrm.errors import UserError
+from lrm.machine import autocast, environment, equip
 from lrm.model.falcon_h1 import FalconH1
+from lrm.model.gpu import PLAIN, Kernels
 from lrm.model.init import initialize
 from lrm.multipliers import Multipliers
 from lrm.products import products
@@ -43,6 +43,7 @@ from lrm.schedule import constant_end, lr_factor, sequences_before
 _LOG_LOT = 20
 
 Report = Callable[[int, float], None]
+Note = Callable[[str], None]
 
 
 @dataclass
@@ -92,6 +93,7 @@ def build(
     seed: int,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
+    kernels: Kernels = PLAIN,
 ) -> Learner:
     """Model, multipliers and optimizer of one run, freshly initialised from ``seed``.
 
@@ -100,7 +102,7 @@ def build(
     plans = rules.resolve(settings)
     forward = {plan.key: plan.forward for plan in plans if plan.forward != 1.0}
     with torch.device(device):
-        model = FalconH1(settings.model, forward).to(dtype)
+        model = FalconH1(settings.model, forward, kernels).to(dtype)
     if torch.device(device).type != "meta":
         scales = {plan.key: plan.init_scale for plan in plans if plan.init_scale != 1.0}
         initialize(model, settings.model, seed, scales)
@@ -188,13 +190,14 @@ def train(
     corpora: Path,
     report: Report = lambda step, loss: None,
     group: Group = ALONE,
+    note: Note = lambda line: None,
 ) -> None:
     """Train ``run`` in its directory, from its last checkpoint if there is one.
 
     With a ``group`` all its processes call this alike, and all need to see both folders.
-    Raises UserError for a corpus that is not the one of the run's identity, a damaged
-    checkpoint, a way of computing that differs from the one begun with, and a loss that is no
-    longer finite.
+    ``note`` gets one line on how it is computed. Raises UserError for a corpus that is not the
+    one of the run's identity, a kernel that is not usable here, a damaged checkpoint, a way of
+    computing that differs from the one begun with, and a loss that is no longer finite.
     """
     settings = run.settings
     with open_run(path, writes=group.rank == 0) as directory:
@@ -205,15 +208,16 @@ def train(
             raise UserError(
                 f"the corpus {corpus.name} has changed since this run was planned; run again"
             )
-        device = _device(run.execution.device, group)
-        precision = _precision(run.execution.precision, device)
+        device, precision, kernels, line = equip(run.execution, settings.model, group)
         torch.set_num_threads(run.execution.threads)
-        learner = build(settings, run.seed, device)
+        learner = build(settings, run.seed, device, kernels=kernels)
         learner.join(group)
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             loop = _Loop(run, directory, learner, corpus, device, precision, report, board)
             is_compiled = loop.compile()
-            directory.start(describe(run, learner, corpus, device, precision, is_compiled))
+            note(line + (", compiled layers" if is_compiled else ""))
+            how = (device, precision, kernels, is_compiled)
+            directory.start(describe(run, learner, corpus, *how))
             loop.run()
 
 
@@ -226,9 +230,7 @@ class _Loop:
         self.learner: Learner = learner
         self.group = learner.group
         self.device, self.report, self.board = device, report, board
-        self.autocast = (
-            torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else None
-        )
+        self.autocast = autocast(device, precision)
         self.batches = data.Batches(
             corpus.train,
             train.batch_size,
@@ -414,7 +416,7 @@ class _Loop:
 
 
 def describe(
-    run: Run, learner: Learner, corpus, device, precision: str, is_compiled: bool
+    run: Run, learner: Learner, corpus, device, precision: str, kernels: Kernels, is_compiled: bool
 ) -> dict[str, Any]:
     """The content of ``run.json``."""
     return {
@@ -426,6 +428,7 @@ def describe(
         "execution": {
             "device": device.type,
             "precision": precision,
+            "kernels": kernels.record(),
             "compiled": is_compiled,
             "threads": run.execution.threads,
             "micro_batch": run.execution.micro_batch,
@@ -434,68 +437,3 @@ def describe(
         # Not part of the way of computing: it may change on resume.
         "environment": {**environment(), "processes": learner.group.world},
     }
-
-
-def environment() -> dict[str, Any]:
-    """Versions, commit and processor, for the record."""
-    return {
-        "lrm": __version__,
-        "numerics": NUMERICS_VERSION,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "commit": _commit(),
-        "processor": _processor(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-    }
-
-
-def _commit() -> str | None:
-    try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
-            cwd=Path(__file__).parent,
-            capture_output=True,
-            text=True,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return found.stdout.strip() or None
-
-
-def _processor() -> str:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
-
-
-def _device(name: str, group: Group = ALONE) -> torch.device:
-    if group.world > 1 and name not in ("auto", "cpu", "cuda"):
-        raise UserError(
-            f"execution.device = {name} is one device for {group.world} processes; write auto, "
-            "cuda or cpu"
-        )
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if group.world > 1 and name == "cuda" and torch.cuda.is_available():
-        if group.local_rank >= torch.cuda.device_count():
-            raise UserError(
-                f"there are {torch.cuda.device_count()} GPUs for more processes; start as many "
-                "as there are GPUs, or set execution.device=cpu"
-            )
-        torch.cuda.set_device(group.local_rank)
-    try:
-        return torch.empty(0, device=name).device
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"execution.device = {name!r} is not usable here: {error}") from None
-
-
-def _precision(name: str, device: torch.device) -> str:
-    if name != "auto":
-        return name
-    if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
-    native = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-    return "bfloat16" if native else "float32"

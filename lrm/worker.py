@@ -51,7 +51,7 @@ def main() -> None:
             if run.kind == "brownian":
                 brownian.run(run, Path(path), report)
             else:
-                train.train(run, Path(path), Path(corpora), report)
+                train.train(run, Path(path), Path(corpora), report, lambda line: tell(note=line))
             tell(done=True)
         except UserError as error:
             tell(error=str(error))

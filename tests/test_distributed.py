@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lrm import data, distributed, train
+from lrm import data, distributed, machine, train
 from lrm.compose import Cost, Run
 from lrm.config import Execution
 from lrm.data import Batches
@@ -272,8 +272,8 @@ def test_a_batch_that_cannot_be_split(tmp_path):
     code, output, errors = torchrun("--results", tmp_path, processes=3)
     assert code != 0 and not output
     lines = [line for line in errors.splitlines() if line.startswith("error:")]
-    assert lines == ["error: train.batch_size = 8 cannot be split over 3 processes; "
-                     "make it a multiple of 3"]  # fmt: skip
+    assert lines == ["error: a batch of 8 sequences (train.batch_size, or a stage of its ramp) "
+                     "cannot be split over 3 processes; make it a multiple of 3"]  # fmt: skip
     assert errors.count("exitcode  : 2") == 3
     assert not list(tmp_path.iterdir())
 
@@ -283,7 +283,7 @@ def test_one_device_cannot_serve_two_processes():
         world = 2
 
     with pytest.raises(UserError, match="one device for 2 processes"):
-        train._device("cuda:0", Two())
+        machine._device("cuda:0", Two())
 
 
 def test_environment_that_is_incomplete(monkeypatch):

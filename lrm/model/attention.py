@@ -8,18 +8,26 @@ from torch import Tensor, nn
 
 from lrm.config import ModelConfig
 from lrm.model import kernels
+from lrm.model.gpu import Kernels
 from lrm.model.taps import Taps, keep
 
 
 class Attention(nn.Module):
     """Causal attention without biases, scaled by ``head_dim ** -0.5``."""
 
-    def __init__(self, config: ModelConfig, layer: int, factors: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        factors: Mapping[str, float],
+        implementations: Kernels,
+    ) -> None:
         super().__init__()
         d, self.head_dim = config.hidden_size, config.head_dim
         width = config.num_attention_heads * self.head_dim
         kv_width = config.num_key_value_heads * self.head_dim
         self.layer = layer
+        self.implementation = implementations.attention
         self.theta = config.rope_theta
         self.q_proj = nn.Linear(d, width, bias=False)
         self.k_proj = nn.Linear(d, kv_width, bias=False)
@@ -40,6 +48,7 @@ class Attention(nn.Module):
             kernels.rope(k.view(split), self.theta),
             v.view(split).transpose(1, 2),
             self.head_dim**-0.5,
+            self.implementation,
         )
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
         out = kernels.linear(mixed, self.o_proj.weight, self.factors[3])

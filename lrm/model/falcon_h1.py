@@ -13,14 +13,15 @@ from lrm.errors import UserError
 from lrm.loss import linear_cross_entropy
 from lrm.model import kernels
 from lrm.model.attention import Attention
+from lrm.model.gpu import PLAIN, Kernels
 from lrm.model.mamba2 import Mamba2
 from lrm.model.mlp import MLP
 from lrm.model.norm import RMSNorm
 from lrm.model.taps import Taps, keep
 from lrm.model.tensors import KINDS, addresses
 
-# A mixer is built from (config, layer, factors), maps (u, taps) to its output, and lives under
-# the name that transformers gives it. ``ModelConfig.mixer`` chooses.
+# A mixer is built from (config, layer, factors, implementations), maps (u, taps) to its output,
+# and lives under the name that transformers gives it. ``ModelConfig.mixer`` chooses.
 MIXERS: dict[str, dict[str, type[nn.Module]]] = {
     "both": {"mamba": Mamba2, "self_attn": Attention},
     "attention": {"self_attn": Attention},
@@ -37,11 +38,15 @@ class FalconH1(nn.Module):
 
     ``forward_multipliers`` maps address keys (``attention.k@1``, ``projector``) to fixed
     factors of the output of that tensor's linear map. Raises UserError for a key that names no
-    matrix or embedding of this model.
+    matrix or embedding of this model. ``implementations`` says what computes the scan, the
+    attention and the convolution (``lrm.model.selection``).
     """
 
     def __init__(
-        self, config: ModelConfig, forward_multipliers: Mapping[str, float] | None = None
+        self,
+        config: ModelConfig,
+        forward_multipliers: Mapping[str, float] | None = None,
+        implementations: Kernels = PLAIN,
     ) -> None:
         super().__init__()
         self.config = config
@@ -49,7 +54,7 @@ class FalconH1(nn.Module):
         self.model = nn.Module()
         self.model.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.model.layers = nn.ModuleList(
-            Layer(config, layer, self.forward_multipliers)
+            Layer(config, layer, self.forward_multipliers, implementations)
             for layer in range(config.num_hidden_layers)
         )
         self.model.final_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
@@ -99,12 +104,18 @@ class FalconH1(nn.Module):
 class Layer(nn.Module):
     """``h += sum of mixer(norm(h))``, then ``h += mlp(norm(h))``."""
 
-    def __init__(self, config: ModelConfig, layer: int, factors: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        factors: Mapping[str, float],
+        implementations: Kernels,
+    ) -> None:
         super().__init__()
         self.layer = layer
         self.mixers = tuple(MIXERS[config.mixer])
         for name, mixer in MIXERS[config.mixer].items():
-            self.add_module(name, mixer(config, layer, factors))
+            self.add_module(name, mixer(config, layer, factors, implementations))
         self.feed_forward = MLP(config, layer, factors)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.pre_ff_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)

@@ -1,6 +1,7 @@
 """The door to kernels: every costly operation of the model passes through here.
 
-Plain torch throughout. The functions run under autocast, in half precision, float32 and
+Plain torch, unless ``implementation`` names a package of ``lrm.model.gpu`` (chosen by
+``lrm.model.selection``). The torch functions run under autocast, in half precision, float32 and
 float64; statistics, decays and exponents are never kept in half precision, and float64 is
 never rounded. Operations with a hand-written backward (norm, rotation, convolution) can be
 differentiated once.
@@ -16,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.amp import is_autocast_available
 from torch.autograd.function import once_differentiable
+
+from lrm.model import gpu
 
 HALF = (torch.bfloat16, torch.float16)
 
@@ -144,12 +147,17 @@ def _rope_tables(
         return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, implementation: str = "torch"
+) -> Tensor:
     """Causal softmax attention with grouped queries.
 
     q (batch, heads, length, head_dim); k, v (batch, kv_heads, length, head_dim), where
     kv_heads divides heads. Returns q's shape.
     """
+    if implementation != "torch":
+        with without_autocast(q):
+            return gpu.ADAPTERS["attention"][implementation](q, k, v, scale)
     if q.is_cuda:
         return F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape[1] != q.shape[1]
@@ -178,13 +186,15 @@ def _causal_mask(
         return mask.triu_(diagonal + 1).repeat(repeats, 1)
 
 
-def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor, implementation: str = "torch") -> Tensor:
     """Depthwise causal convolution over the length, then SiLU.
 
     ``silu(bias + sum_k weight[:, 0, k] * x[t - (kernel - 1) + k])`` for x (batch, length,
     channels), weight (channels, 1, kernel) and bias (channels,); x is zero before the start.
     """
     with without_autocast(x):
+        if implementation != "torch":
+            return gpu.ADAPTERS["convolution"][implementation](x, weight, bias)
         return F.silu(_CausalConv.apply(x, weight.squeeze(1).to(x.dtype), bias.to(x.dtype)))
 
 
@@ -219,7 +229,14 @@ def _correlate(padded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def ssd(
-    x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk: int, D: Tensor | None = None
+    x: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk: int,
+    D: Tensor | None = None,
+    implementation: str = "torch",
 ) -> Tensor:
     """State space duality (Mamba2) as chunked matrix products.
 
@@ -234,7 +251,10 @@ def ssd(
     torch's float32 matmul precision must stay at "highest", its default.
     """
     with without_autocast(x):
-        return _ssd(x, upcast(dt), upcast(A), B, C, _chunk(x, chunk), D)
+        dt, A = upcast(dt), upcast(A)
+        if implementation != "torch":
+            return gpu.ADAPTERS["scan"][implementation](x, dt, A, B, C, chunk, D)
+        return _ssd(x, dt, A, B, C, _chunk(x, chunk), D)
 
 
 def _chunk(x: Tensor, chunk: int) -> int:

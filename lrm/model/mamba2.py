@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from lrm.config import ModelConfig
 from lrm.model import kernels
+from lrm.model.gpu import Kernels
 from lrm.model.norm import RMSNorm
 from lrm.model.taps import Taps, keep
 from lrm.model.tensors import ssm_slices
@@ -23,10 +24,17 @@ class Mamba2(nn.Module):
     an RMSNorm over each group before or after that gate (``mamba_rms_norm``).
     """
 
-    def __init__(self, config: ModelConfig, layer: int, factors: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        layer: int,
+        factors: Mapping[str, float],
+        implementations: Kernels,
+    ) -> None:
         super().__init__()
         d, inner, heads = config.hidden_size, config.mamba_d_ssm, config.mamba_n_heads
         self.layer = layer
+        self.implementations = implementations
         self.heads = heads
         self.groups = config.mamba_n_groups
         self.chunk = config.mamba_chunk_size
@@ -51,7 +59,9 @@ class Mamba2(nn.Module):
         # The weight is split, not the activations: its gradient is the smaller to put together.
         weights = self._in_weight().split([sizes[0], sum(sizes[1:4]), sizes[4]])
         z, xbc, dt = (F.linear(u, weight) for weight in weights)
-        conv = kernels.causal_conv1d(xbc, self.conv1d.weight, self.conv1d.bias)
+        conv = kernels.causal_conv1d(
+            xbc, self.conv1d.weight, self.conv1d.bias, self.implementations.convolution
+        )
         x, B, C = conv.split(sizes[1:4], -1)
         y = kernels.ssd(
             x.view(batch, length, self.heads, -1),
@@ -61,6 +71,7 @@ class Mamba2(nn.Module):
             C.view(batch, length, self.groups, -1),
             self.chunk,
             self.D,
+            self.implementations.scan,
         )
         y = self._gate(y, F.silu(z))
         out = kernels.linear(y, self.out_proj.weight, self.out_factor)

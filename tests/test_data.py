@@ -57,7 +57,9 @@ def visible(folder):
 
 
 def test_tokens_decode_to_the_documents(texts, tmp_path):
-    (texts / "special.txt").write_text("a <|endoftext|> inside is only text\n")
+    for number in range(9):
+        text = f"a <|endoftext|> inside is only text {number}\n"
+        (texts / f"special{number}.txt").write_text(text)
     corpus = prepare(folder_config(texts), VOCAB, tmp_path / "data")
     train, validation = decode(corpus)
     assert sorted(train + validation) == sorted(path.read_text() for path in texts.rglob("*.txt"))
@@ -196,6 +198,33 @@ def test_large_vocabularies_take_four_bytes(texts, tmp_path):
     verify(wide)
 
 
+def test_every_entry_of_a_trained_tokenizer_is_used():
+    """Bytes that hardly occur are no entries, and no entry is left over from a longer one."""
+    documents = corpora.SOURCES["synthetic"].documents(DataConfig(synthetic_documents=60))
+    texts = [text for _, text in documents]
+    texts[3] += " ünd \u2026 \u2603 \t"  # these bytes occur once
+    tokenizer = bpe.train(texts, 200)
+    uses = np.zeros(tokenizer.get_vocab_size(), int)
+    for text in texts:
+        np.add.at(uses, tokenizer.encode(text).ids, 1)
+    end = bpe.end_of_text(tokenizer)
+    least = sum(len(text.encode()) for text in texts) / (50 * 200)
+    assert uses[end] == 0 and (np.delete(uses, end) >= least).all() and least > 5
+    assert len(uses) == 200
+    assert bpe.train(texts, 200).to_str() == tokenizer.to_str()
+
+
+def test_text_outside_the_alphabet_is_left_out():
+    tokenizer = bpe.train(["norm of a Zürich row, column" for _ in range(200)], 48)
+
+    def through(text):
+        return tokenizer.decode(tokenizer.encode(text).ids)
+
+    assert through("a Zürich norm, of column") == "a Zürich norm, of column"
+    assert through("norm \u2603of\x00 \U0001f600row") == "norm of row"
+    assert through("\u2603\x07") == "" and through("") == ""
+
+
 def test_useless_folders_are_refused(texts, tmp_path):
     data = tmp_path / "data"
     with pytest.raises(UserError, match=r"empty.*texts match '\*.md'; set data.path"):
@@ -223,8 +252,10 @@ def test_tokenizers_that_do_not_fit_are_refused(texts, tmp_path):
         prepare(folder_config(texts, tokenizer=str(broken)), VOCAB, data)
     own = prepare(folder_config(texts), VOCAB, data)
     given = folder_config(texts, tokenizer=str(own.path / "tokenizer.json"))
-    with pytest.raises(UserError, match="has 300 entries.*raise model.vocab_size to 300"):
-        prepare(given, VOCAB - 1, data)
+    size = own.meta["tokenizer_entries"]
+    match = f"has {size} entries.*raise model.vocab_size to {size}"
+    with pytest.raises(UserError, match=match):
+        prepare(given, size - 1, data)
     file = json.loads((own.path / "tokenizer.json").read_text())
     file["added_tokens"] = []
     file["model"]["vocab"]["unused"] = file["model"]["vocab"].pop(bpe.END_OF_TEXT)

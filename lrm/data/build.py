@@ -24,7 +24,7 @@ from lrm.data.shards import ShardWriter, damaged, open_shard, verify_shard
 from lrm.errors import UserError
 
 # Raise when the same documents would come out as other tokens or another split.
-FORMAT = 1
+FORMAT = 2
 SPLITS = ("train", "validation")
 _BPE_SAMPLE = 8_000_000  # bytes of training text that a tokenizer is trained on
 _ENCODE_BATCH = 2_000_000  # bytes encoded at a time

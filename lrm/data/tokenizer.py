@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,24 +17,102 @@ END_OF_TEXT = "<|endoftext|>"
 # Names under which other published tokenizers keep the end of a document.
 _OTHER_ENDS = ("<|end_of_text|>", "</s>", "<eos>")
 _SMALLEST = 257  # every byte and the end of a document
+_RARITY = 50  # see train
+
+Merge = tuple[str, str]
 
 
 def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """A tokenizer of at most ``vocab_size`` entries (fewer if the texts have no more to merge).
 
-    The same texts give the same tokenizer. Every text can be encoded and decoded without loss.
+    No entry is nearly unused, since Adam's steps on embedding rows that get no gradients would
+    distort every norm measured over rows. With ``least`` = bytes of the texts / (50 vocab_size),
+    about a twentieth of what each entry would get if all were used alike:
+
+    - Of the 256 bytes, only those that occur at least ``least`` times are entries, counting
+      only characters all of whose bytes are. Other bytes have no token: encoding leaves them
+      out and never fails. Text inside this alphabet is encoded and decoded without loss.
+    - While an entry is left with fewer uses, swallowed by longer ones, the last merge that
+      swallows it is dropped, and the next best merge takes the place.
+
+    The same texts give the same tokenizer.
     """
+    texts = list(texts)
+    least = sum(len(text.encode()) for text in texts) / (_RARITY * vocab_size)
+    alphabet = _alphabet(texts, least)
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=vocab_size,
+        # Some merges more than fit, to replace those that are dropped.
+        vocab_size=2 * vocab_size,
+        min_frequency=math.ceil(least),
         special_tokens=[END_OF_TEXT],
-        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
         show_progress=False,
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return _plain(tokenizer)
+    merges = [tuple(merge) for merge in json.loads(tokenizer.to_str())["model"]["merges"]]
+    split = tokenizer.pre_tokenizer.pre_tokenize_str
+    words = Counter(word for text in texts for word, _ in split(text))
+    while True:
+        kept = _first(merges, alphabet, vocab_size - 1)
+        made = (left + right for left, right in kept)
+        entries = list(dict.fromkeys([END_OF_TEXT, *alphabet, *made]))
+        tokenizer.model = models.BPE({entry: n for n, entry in enumerate(entries)}, kept)
+        uses = _uses(tokenizer.model, words)
+        dropped = _swallowing(kept, {entry for entry in entries if uses[entry] < least})
+        if not dropped:
+            return _plain(tokenizer)
+        merges = [merge for merge in merges if merge not in dropped]
+
+
+def _alphabet(texts: list[str], least: float) -> list[str]:
+    """The bytes that occur often enough, sorted, as the characters that stand for them."""
+    characters: Counter[str] = Counter()
+    for text in texts:
+        characters.update(text)
+    standing = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    spelled = {c: standing.pre_tokenize_str(c)[0][0] for c in characters}
+    while True:
+        counts: Counter[str] = Counter()
+        for character, spelling in spelled.items():
+            for byte in spelling:
+                counts[byte] += characters[character]
+        rare = {byte for byte, count in counts.items() if count < least}
+        if not rare:
+            return sorted(counts)
+        spelled = {c: spelling for c, spelling in spelled.items() if rare.isdisjoint(spelling)}
+
+
+def _uses(model: models.BPE, words: dict[str, int]) -> dict[str, int]:
+    """How often each entry occurs in words that occur as often as stated."""
+    uses: Counter[str] = Counter()
+    for word, count in words.items():
+        for token in model.tokenize(word):
+            uses[token.value] += count
+    return uses
+
+
+def _first(merges: list[Merge], alphabet: list[str], size: int) -> list[Merge]:
+    """The merges, in order, whose parts exist, while there are at most ``size`` entries."""
+    entries, first = set(alphabet), []
+    for left, right in merges:
+        if left in entries and right in entries:
+            entries.add(left + right)
+            if len(entries) > size:
+                break
+            first.append((left, right))
+    return first
+
+
+def _swallowing(merges: list[Merge], rare: set[str]) -> set[Merge]:
+    """For each rare entry the last merge that uses it up, or else the one that makes it."""
+    last: dict[str, Merge] = {}
+    for merge in merges:
+        last.update(dict.fromkeys((merge[0] + merge[1], *merge), merge))
+    return {last[entry] for entry in rare if entry in last}
 
 
 def check_trainable(vocab_size: int) -> None:

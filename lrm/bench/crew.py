@@ -6,6 +6,8 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from lrm.bench.plan import Candidate
@@ -20,9 +22,10 @@ ENVIRONMENT = {**_MALLOC, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON
 class Worker:
     """One process; ``send`` a command, then take its ``answer``."""
 
-    def __init__(self, cores: int):
+    def __init__(self, cores: int, folder: Path):
+        folder.mkdir()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "lrm.bench.worker"],
+            [sys.executable, "-m", "lrm.bench.worker", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -60,7 +63,9 @@ class Crew:
 
     def __init__(self, cores: int, corpora: str):
         self.cores, self.corpora = cores, corpora
-        self.workers = [Worker(cores) for _ in range(cores)]
+        # Here and not in the processes, which are killed at the end.
+        self.folder = tempfile.TemporaryDirectory()
+        self.workers = [Worker(cores, Path(self.folder.name) / str(n)) for n in range(cores)]
         self.active: list[Worker] = []
         self.candidate: Candidate | None = None
 
@@ -71,6 +76,7 @@ class Crew:
         for worker in self.workers:
             worker.process.kill()
             worker.process.communicate()
+        self.folder.cleanup()
 
     def build(self, candidate: Candidate) -> int:
         """Have every active process build ``candidate``, each with a seed of its own.

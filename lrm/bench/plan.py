@@ -100,7 +100,8 @@ class Bench:
 
     def __init__(self, path: Path, cores: int):
         body = read_yaml(path)
-        self.path = path
+        # Reasons for leaving out are kept in the record, which is no place for a user's folders.
+        self.path = Path(path.name)
         self._common = body.pop("common", None) or {}
         self._configurations = body.pop("configurations", None) or {}
         variants = body.pop("variants", None) or {}

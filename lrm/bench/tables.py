@@ -86,7 +86,8 @@ def _parts(found: list[dict]) -> list[str]:
         parts: dict[str, dict[str, float]] = {}
         for part in one["parts"]:
             parts.setdefault(part["part"], {})[part["direction"]] = part["seconds"]
-        table = [(f"{one['variant']}, {one['configuration']}", "forward", "backward", "other",
+        how = f"{one['configuration']}, {one['execution']['precision']}, one thread"
+        table = [(how, "forward", "backward", "other",
                   "share")]  # fmt: skip
         for name, times in sorted(parts.items(), key=lambda item: -sum(item[1].values())):
             cells = [f"{1e3 * times[d]:.3f}" if d in times else "" for d in _DIRECTIONS]

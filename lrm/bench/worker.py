@@ -1,7 +1,8 @@
 """A process of the benchmark: builds one variant and runs its steps on command.
 
-Commands come on standard input, one pickled (method, arguments) a line; answers go to standard
-output, one JSON object a line. In between it waits in a read, with no thread busy.
+It takes one argument, a folder for its logs. Commands come on standard input, one pickled
+(method, arguments) a line; answers go to standard output, one JSON object a line. In between it
+waits in a read, with no thread busy.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import json
 import os
 import pickle
 import sys
-import tempfile
 import time
 import traceback
 from pathlib import Path
@@ -165,9 +165,9 @@ class Work:
         """A run from its first step to its last through ``lrm.train.train``: its outcome."""
         run = candidate.run
         corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
-        with tempfile.TemporaryDirectory() as folder:
-            train.train(dataclasses.replace(run, corpus=corpus.hash), Path(folder), Path(corpora))
-            return read_outcome(Path(folder))
+        folder = self.directory.path / "run"
+        train.train(dataclasses.replace(run, corpus=corpus.hash), folder, Path(corpora))
+        return read_outcome(folder)
 
 
 def _quiet_transformers(implementation: str) -> None:
@@ -213,17 +213,16 @@ def main() -> None:
     channel = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        work = Work(Path(folder))
-        for line in sys.stdin:
-            method, arguments = pickle.loads(base64.b64decode(line))
-            try:
-                answer = {"answer": getattr(work, method)(**arguments)}
-            except UserError as error:
-                answer = {"error": str(error)}
-            except Exception:
-                answer = {"crash": traceback.format_exc()}
-            channel.write(json.dumps(answer) + "\n")
+    work = Work(Path(sys.argv[1]))
+    for line in sys.stdin:
+        method, arguments = pickle.loads(base64.b64decode(line))
+        try:
+            answer = {"answer": getattr(work, method)(**arguments)}
+        except UserError as error:
+            answer = {"error": str(error)}
+        except Exception:
+            answer = {"crash": traceback.format_exc()}
+        channel.write(json.dumps(answer) + "\n")
 
 
 if __name__ == "__main__":

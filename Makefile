@@ -6,6 +6,8 @@ RESULTS ?= results
 FROM ?= reference
 PYTHON ?= python3
 YES ?=
+PAIRS ?=
+PUBLISH ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -14,7 +16,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls notebooks claims publish test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls notebooks claims publish bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -65,6 +67,10 @@ claims: $(VENV)/.core  ## judge the claims of the reference, or with FROM=runs y
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
+
+bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, PUBLISH=name keeps it
+	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) \
+		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
 test: $(VENV)/.dev  ## run the whole suite of tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,0 +1,100 @@
+"""The command line: measure, print the tables, keep the record."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from lrm import data
+from lrm.bench import machine, tables
+from lrm.bench.measure import WARM_UP, Session
+from lrm.bench.plan import ROWS, Bench
+from lrm.errors import UserError
+from lrm.experiment import guarded
+from lrm.rundir import make_folder, write_json
+
+PUBLISHABLE = 20  # pairs
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line and act; exits with 2 on bad input."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lrm.bench", description="Speed and memory against transformers, on CPU."
+    )
+    parser.add_argument("--pairs", type=int, default=20, help="measurements of each side of a row")
+    parser.add_argument(
+        "--seconds", type=float, default=0.4, help="length of one measurement, at least one step"
+    )
+    parser.add_argument("--only", metavar="PATTERN",
+                        help="only rows whose name matches, or parts, memory, whole")  # fmt: skip
+    parser.add_argument(
+        "--rows", type=Path, default=ROWS, help="what to measure (default %(default)s)"
+    )
+    parser.add_argument("--name", help="name of the record (default: the time)")
+    parser.add_argument(
+        "--publish", action="store_true", help="keep the record in results/reference/bench too"
+    )
+    parser.add_argument("--results", type=Path, default=Path("results"),
+                        help="folder of records and corpora")  # fmt: skip
+    options = parser.parse_args(arguments)
+    guarded(lambda: _main(options))
+
+
+def _main(options: argparse.Namespace) -> None:
+    if options.pairs < 1 or options.seconds <= 0:
+        raise UserError("--pairs and --seconds must be positive")
+    if options.publish and (options.pairs < PUBLISHABLE or options.only or options.rows != ROWS):
+        raise UserError(f"--publish takes a whole benchmark of at least {PUBLISHABLE} pairs")
+    if importlib.util.find_spec("transformers") is None:
+        raise UserError(
+            "the benchmark compares with transformers, which is not installed; "
+            "run make setup-dev, or pip install -e .[evaluation]"
+        )
+    began = time.monotonic()
+
+    def say(text: str) -> None:
+        minutes, seconds = divmod(int(time.monotonic() - began), 60)
+        print(f"[{minutes:2}:{seconds:02}] {text}", file=sys.stderr, flush=True)
+
+    bench = Bench(options.rows, machine.available_cores())
+    if options.only is not None:
+        bench.narrow(options.only)
+    corpora = make_folder(options.results / "data")
+    for settings in bench.corpora():
+        data.prepare(*settings, corpora, say)
+    session = Session(bench, str(corpora), options.pairs, options.seconds, say)
+    name = options.name or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path = make_folder(options.results / "bench") / f"{name}.json"
+    record: dict[str, Any] = {
+        "started": _now(),
+        "finished": None,
+        "machine": session.machine,
+        "cores": bench.cores,
+        "pairs": options.pairs,
+        "seconds_per_measurement": options.seconds,
+        "load_at_start": machine.load(),
+        "load_at_end": None,
+        "warm_up_steps": WARM_UP,
+        **session.record,
+    }
+    session.run(lambda: write_json(path, record))
+    record |= {"finished": _now(), "load_at_end": machine.load()}
+    write_json(path, record)
+    print(tables.render(record))
+    print(f"\nkept in {path}", file=sys.stderr)
+    if options.publish:
+        reference = make_folder(options.results / "reference" / "bench") / f"{name}.json"
+        write_json(reference, record)
+        print(f"published as {reference}", file=sys.stderr)
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+if __name__ == "__main__":
+    main()

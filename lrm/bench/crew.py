@@ -1,0 +1,114 @@
+"""The processes of one variant: commanded together, idle in between. No torch here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from lrm.bench.plan import Candidate
+from lrm.errors import UserError
+from lrm.sweep import _MALLOC
+from lrm.worker import encode
+
+# As the workers of a sweep are started.
+ENVIRONMENT = {**_MALLOC, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
+
+
+class Worker:
+    """One process; ``send`` a command, then take its ``answer``."""
+
+    def __init__(self, cores: int, folder: Path):
+        folder.mkdir()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "lrm.bench.worker", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, **ENVIRONMENT},
+            # Ctrl-C is the parent's to handle.
+            start_new_session=True,
+        )
+        if hasattr(os, "sched_setaffinity"):
+            available = sorted(os.sched_getaffinity(0))
+            os.sched_setaffinity(self.process.pid, available[:cores])
+
+    def send(self, method: str, **arguments: Any) -> None:
+        """Have the process call its ``method``."""
+        self.process.stdin.write(encode((method, arguments)) + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> Any:
+        """What the method returned; UserError and RuntimeError as it raised them."""
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process ended with code {self.process.wait()}")
+        found = json.loads(line)
+        if "error" in found:
+            raise UserError(found["error"])
+        if "crash" in found:
+            raise RuntimeError(f"a process crashed:\n{found['crash']}")
+        return found["answer"]
+
+
+class Crew:
+    """As many processes as cores, of which a candidate uses as many as its threads leave room.
+
+    A context: its processes end with it.
+    """
+
+    def __init__(self, cores: int, corpora: str):
+        self.cores, self.corpora = cores, corpora
+        # Here and not in the processes, which are killed at the end.
+        self.folder = tempfile.TemporaryDirectory()
+        self.workers = [Worker(cores, Path(self.folder.name) / str(n)) for n in range(cores)]
+        self.active: list[Worker] = []
+        self.candidate: Candidate | None = None
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *error) -> None:
+        for worker in self.workers:
+            worker.process.kill()
+            worker.process.communicate()
+        self.folder.cleanup()
+
+    def build(self, candidate: Candidate) -> int:
+        """Have every active process build ``candidate``, each with a seed of its own.
+
+        Returns the number of parameters.
+        """
+        self.candidate = candidate
+        self.active = self.workers[: max(1, self.cores // candidate.threads)]
+        for seed, worker in enumerate(self.active):
+            worker.send("build", candidate=candidate, seed=seed, corpora=self.corpora)
+        return [worker.answer() for worker in self.active][0]["parameters"]
+
+    def steps(self, count: int) -> dict[str, float]:
+        """``count`` steps of all active processes at once.
+
+        Returns ``rate``, their tokens per second added up; ``step``, the mean seconds of a step;
+        ``busy``, the share of the time in which their threads had a processor; and ``loss``,
+        that of the first process.
+        """
+        for worker in self.active:
+            worker.send("steps", count=count)
+        found = [worker.answer() for worker in self.active]
+        rates = [count * self.candidate.tokens / one["seconds"] for one in found]
+        seconds = sum(one["seconds"] for one in found)
+        return {
+            "rate": sum(rates),
+            "step": seconds / len(found) / count,
+            "busy": sum(one["busy"] for one in found) / seconds / self.candidate.threads,
+            "loss": found[0]["loss"],
+        }
+
+    def alone(self, method: str, **arguments: Any) -> Any:
+        """Have the first process call ``method``; its answer."""
+        self.workers[0].send(method, **arguments)
+        return self.workers[0].answer()

@@ -1,0 +1,282 @@
+"""The benchmark: its structure and its fairness, never its speed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from lrm import train
+from lrm.bench import tables
+from lrm.bench.parts import BACKWARD, FORWARD, Marks
+from lrm.bench.plan import ROWS, Bench, combinations
+from lrm.bench.statistics import median
+from lrm.bench.subjects import Peer, Suite
+from lrm.compose import read_yaml
+from lrm.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+SMOKE = {"use": ["scale/smoke", "optimizer/adamw"], "execution": {"precision": "float32"}}
+# The shipped variants at the smallest scale; a choice and a row that no version knows.
+SMALL = {
+    "cores": 1,
+    "configurations": {"smoke": SMOKE},
+    "rows": [
+        {"name": "against transformers", "of": "suite", "against": "transformers", "at": ["smoke"]},
+        {"name": "probes", "of": "probes", "against": "multipliers, optimizer", "at": ["smoke"]},
+        {"name": "unknown", "of": "unknown", "against": "plain", "at": ["smoke"]},
+    ],
+    "parts": [{"of": "plain", "at": "smoke"}],
+    "memory": [{"of": "suite", "at": "smoke"}, {"of": "transformers", "at": "smoke"}],
+    "whole": [{"of": "plain", "at": "smoke", "steps": 20}],
+}
+
+
+def call(*arguments, code=0, **options):
+    """``python -m lrm.bench``; returns its output and its progress."""
+    found = subprocess.run(
+        [sys.executable, "-m", "lrm.bench", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        **options,
+    )
+    assert found.returncode == code, found.stdout + found.stderr
+    return found.stdout, found.stderr
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """A whole benchmark of two pairs of a few steps: its record, tables and progress."""
+    folder = tmp_path_factory.mktemp("bench")
+    plan = {**read_yaml(ROWS), **SMALL}
+    plan["variants"]["unknown"] = {"settings": {"execution": {"unknown": True}}}
+    plan["variants"]["suite"]["tries"] = [{"execution.threads": [1, 2]}]
+    plan["variants"]["transformers"]["tries"] = [{"attention": ["eager", "sdpa"]}]
+    (folder / "rows.yaml").write_text(yaml.safe_dump(plan))
+    options = ("--rows", folder / "rows.yaml", "--pairs", 2, "--seconds", 0.001)
+    text, progress = call(*options, "--results", folder, "--name", "it")
+    return json.loads((folder / "bench" / "it.json").read_text()), text, progress
+
+
+def test_a_record_is_complete(measured):
+    record, text, progress = measured
+    assert record["finished"] >= record["started"]
+    machine = record["machine"]
+    for name in ("processor", "cores", "flags", "memory_bytes", "system", "python", "torch",
+                 "transformers", "commit", "process_environment"):  # fmt: skip
+        assert machine[name], name
+    assert "MALLOC_TOP_PAD_" in machine["process_environment"]
+    against, probes = record["rows"]
+    for row in (against, probes):
+        assert len(row["ratios"]) == 2
+        assert row["ratio"]["low"] <= row["ratio"]["median"] <= row["ratio"]["high"]
+        for side in (row["of"], row["against"]):
+            assert len(side["rates"]) == 2
+            assert side["processes"] * side["threads"] == 1
+            assert side["tokens_per_second"]["low"] == min(side["rates"])
+    assert [trial["picks"]["attention"] for trial in against["against"]["trials"]] == [
+        "eager",
+        "sdpa",
+    ]
+    # A measurement of probes holds whole intervals of them, and so does the other side's.
+    for side in (probes["of"], probes["against"]):
+        assert side["steps_per_measurement"] % 10 == 0
+    assert against["tokens_per_step"] == 256
+    for heading in ("tokens per second", "one step by parts", "peak memory", "whole runs"):
+        assert heading in text
+    assert tables.render(record) == text.rstrip("\n")
+    assert "kept in" in progress
+
+
+def test_both_sides_learn_the_same(measured):
+    """The same weights, batches, loss, clipping and optimizer: the same loss after some steps."""
+    of, against = (measured[0]["rows"][0][name] for name in ("of", "against"))
+    assert of["parameters"] == against["parameters"]
+    assert of["loss_after_warm_up"] == pytest.approx(against["loss_after_warm_up"], rel=1e-4)
+
+
+def test_what_is_not_known_is_left_out_with_a_reason(measured):
+    record, text, progress = measured
+    reasons = {(one["row"], one["variant"]): one["reason"] for one in record["left_out"]}
+    assert "unknown key unknown" in reasons["unknown", "unknown"]
+    assert "2 threads" in reasons["against transformers", "suite"]
+    assert len(reasons) == 2
+    assert not any("/" in reason for reason in reasons.values())
+    assert progress.count("left out") == 2
+
+
+def test_parts_and_memory_and_whole_runs(measured):
+    record, _, _ = measured
+    [parts], memory, [whole] = record["parts"], record["memory"], record["whole"]
+    found = {(part["part"], part["direction"]) for part in parts["parts"]}
+    for part in ("embedding", "norms", "attention", "ssm in_proj", "ssm conv", "ssm scan",
+                 "ssm out", "mlp", "projector, loss"):  # fmt: skip
+        assert {(part, FORWARD), (part, BACKWARD)} <= found
+    assert {("data", ""), ("optimizer", ""), ("logging", "")} <= found
+    assert parts["accounted"] > 0
+    for one in memory:
+        assert one["allocated"] > 4 * one["parameters"]
+    assert {"seconds", "tokens_per_second", "probe_fraction"} <= whole.keys()
+
+
+@pytest.mark.parametrize("autocast", [None, torch.autocast("cpu", torch.bfloat16)])
+@pytest.mark.parametrize("implementation", ["none", "forward", "optimizer"])
+def test_backward_is_given_to_the_part_whose_forward_made_it(settings, autocast, implementation):
+    """The marks' order against autograd's own numbers of the nodes."""
+    changes = {}
+    if implementation != "none":
+        changes["train"] = {"multiplier_implementation": implementation}
+        changes["rules"] = [{"match": "mlp.*", "multiplier": {"kind": "row_column"}},
+                            {"match": "ssm.x", "multiplier": {"kind": "row"}}]  # fmt: skip
+    settings = settings(**changes)
+    learner = train.build(settings, 0)
+    batch = torch.randint(settings.model.vocab_size, (4, 17))
+    ran = []  # (autograd's number of the node, the part that was entered last)
+    parts = []  # (autograd's number of the first node of the part, the part), in the forward
+    original = torch.autograd.backward
+
+    def watched(tensors, *arguments, **named):
+        parts.extend(zip(marks.numbers, marks.entered, strict=True))
+        for node in _graph(tensors):
+            node.register_prehook(
+                lambda _, node=node: ran.append((node._sequence_nr(), marks.events[-1][0]))
+            )
+        original(tensors, *arguments, **named)
+
+    torch.autograd.backward = watched
+    try:
+        with Marks(learner.model) as marks:
+            marks.enter("optimizer")
+            train.train_step(learner, batch, settings, 0, autocast)
+    finally:
+        torch.autograd.backward = original
+    assert len(ran) > 100
+    for number, (part, direction) in ran:
+        assert direction == BACKWARD
+        if number < 2**62:  # the nodes that add up a leaf's gradient come as soon as they can
+            assert part == [name for start, name in parts if start <= number][-1]
+    names = [name for _, name in parts]
+    layer = ["norms", "norms", "ssm in_proj", "ssm conv", "ssm scan", "ssm scan", "ssm out",
+             "residual", "attention", "residual", "norms", "norms", "mlp", "residual"]  # fmt: skip
+    assert names == ["embedding", *layer, *layer, "norms", "projector, loss"]
+
+
+def _graph(root):
+    nodes, waiting = [], [root.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in nodes:
+            nodes.append(node)
+            waiting += [child for child, _ in node.next_functions]
+    return nodes
+
+
+def test_marks_leave_the_model_as_it_was(settings):
+    settings = settings()
+    batch = torch.randint(settings.model.vocab_size, (4, 17))
+    losses = []
+    for marked in (False, True):
+        learner = train.build(settings, 0)
+        for step in range(2):
+            if marked:
+                with Marks(learner.model) as marks:
+                    marks.enter("optimizer")
+                    losses.append(train.train_step(learner, batch, settings, step)[0])
+                assert {way for _, way in marks.seconds()} == {FORWARD, BACKWARD, ""}
+            else:
+                losses.append(train.train_step(learner, batch, settings, step)[0])
+        assert not any(m._forward_hooks or m._forward_pre_hooks for m in learner.model.modules())
+    assert torch.equal(losses[0], losses[2]) and torch.equal(losses[1], losses[3])
+
+
+def test_the_peer_follows_schedule_groups_and_clipping(settings):
+    """Ten steps with warmup, decay and a clipping norm that binds: equal losses and norms."""
+    changed = settings(train={"clip_norm": 0.3, "z_loss": 0.0})
+    bench = Bench(ROWS, 1)
+    candidate = bench.candidate("plain", "tiny 8x64")
+    run = candidate.run
+    object.__setattr__(run, "settings", changed)
+    sides = [cls(candidate, 3, None) for cls in (Suite, Peer)]
+    generator = np.random.default_rng(0)
+    for step in range(10):
+        batch = torch.from_numpy(generator.integers(0, changed.model.vocab_size, (4, 17)))
+        (loss, norm), (peer_loss, peer_norm) = (side.step(batch, step) for side in sides)
+        assert norm > 0.3
+        torch.testing.assert_close(loss, peer_loss, rtol=1e-4, atol=0)
+        torch.testing.assert_close(norm, peer_norm, rtol=2e-3, atol=0)
+
+
+def test_every_shipped_row_is_known():
+    bench = Bench(ROWS, 2)
+    for row in bench.rows.rows:
+        for configuration in row.at:
+            for variant in (row.of, row.against):
+                if variant != "muon":  # in a version without it, that row is left out
+                    assert bench.candidate(variant, configuration).tokens >= 512
+    stages = [stage for name in ("suite", "transformers") for stage in bench.tries(name)]
+    assert [len(list(combinations(stage))) for stage in stages] == [4, 3, 8, 3]
+    big = bench.candidate("transformers", "20M 8x512", {"attention": "sdpa"})
+    assert big.attention == "sdpa" and big.tokens == 4096
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"rows": [{"name": "a", "of": "plain", "against": "none", "at": ["smoke"]}]},
+            "no variant",
+        ),
+        ({"memory": [{"of": "plain", "at": "none"}]}, "no configuration 'none'"),
+        ({"variants": {"plain": {"tris": []}}}, "unknown key tris"),
+        ({"cores": 0}, "cores"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_one_line(tmp_path, changes, words):
+    plan = {"cores": 1, "configurations": {"smoke": SMOKE}, "variants": {"plain": {}}, **changes}
+    (tmp_path / "rows.yaml").write_text(yaml.safe_dump(plan))
+    with pytest.raises(UserError, match=words) as error:
+        Bench(tmp_path / "rows.yaml", 1)
+    assert "\n" not in str(error.value)
+
+
+def test_without_transformers_one_line_names_the_remedy(tmp_path):
+    """A folder that shadows nothing: its finder says that the package is not there."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import importlib.util as u\n"
+        "found = u.find_spec\n"
+        "u.find_spec = lambda name, *a: None if name == 'transformers' else found(name, *a)\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    _, progress = call(
+        "--results", tmp_path, code=2, env={"PYTHONPATH": path, "PATH": "", "OMP_NUM_THREADS": "1"}
+    )
+    assert progress.count("\n") == 1
+    assert "transformers" in progress and ".[evaluation]" in progress
+
+
+def test_publishing_asks_for_a_whole_benchmark(tmp_path):
+    for options in (("--pairs", 5), ("--only", "probes"), ("--rows", ROWS.with_name("x.yaml"))):
+        _, progress = call("--publish", *options, "--results", tmp_path, code=2)
+        assert "at least 20 pairs" in progress
+    _, progress = call("--only", "nothing*", "--results", tmp_path, code=2)
+    assert "against transformers" in progress
+
+
+def test_medians_with_order_statistics():
+    found = median(range(1, 21))
+    # P(X_(6) <= median <= X_(15)) of 20 values is 95.9%.
+    assert (found.median, found.low, found.high) == (10.5, 6, 15)
+    assert found.coverage == pytest.approx(0.9586, abs=1e-4)
+    few = median([3.0, 1.0])
+    assert (few.low, few.high, few.coverage) == (1.0, 3.0, 0.5)
+    assert median([2.0]).coverage == 0.0
+    # Against simulation, on a distribution with heavy tails whose median is 0.
+    draws = np.random.default_rng(1).standard_cauchy((4000, 9))
+    inside = [m.low <= 0 <= m.high for m in map(median, draws.tolist())]
+    assert np.mean(inside) == pytest.approx(median(draws[0].tolist()).coverage, abs=0.02)

@@ -8,6 +8,7 @@
 * ``checkpoint.pt``: the latest state, replaced atomically, gone when the run is done;
 * ``scalars.parquet``, ``vectors.parquet``: the same measurements, compacted at the end;
 * ``weights.pt``: the final learnable tensors;
+* ``tensorboard/``: the measurements for TensorBoard, with ``execution.tensorboard``;
 * ``done.json``: written last; its presence means that the run is complete.
 """
 

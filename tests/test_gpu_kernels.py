@@ -565,7 +565,7 @@ def test_packages_agree_with_torch(kernel, package, shape):
     need(package)
     torch.manual_seed(0)
     leaves, function, exact = SHAPES[kernel][0](*shape)
-    low = half(leaves, exact, "cuda")
+    low = half(leaves, exact, CUDA)
     true, weight = outcome(function, {name: leaf.float() for name, leaf in low.items()})
     found, _ = outcome(partial(function, implementation=package), low, weight)
     assert {name: found[name].dtype for name in low} == {n: t.dtype for n, t in low.items()}
@@ -584,7 +584,7 @@ def test_training_with_a_package_follows_torch(kernel, package, settings):
     need(package)
     sizes = {"head_dim": 16, "mamba_d_ssm": 64, "mamba_d_state": 16, "mamba_chunk_size": 16}
     config = settings(model=sizes, train={"steps": 20, "sequence_length": 64})
-    batch = torch.randint(300, (4, 65), generator=torch.Generator().manual_seed(0)).cuda()
+    batch = torch.randint(300, (4, 65), generator=torch.Generator().manual_seed(0)).to(CUDA)
     losses = {}
     for name, chosen in (("torch", gpu.PLAIN), ("other", gpu.Kernels(**{kernel: package}))):
         learner = train.build(config, 0, CUDA, kernels=chosen)

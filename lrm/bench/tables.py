@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-
 # A thread that has a core to itself is busy for nearly all of the time.
 FREE = 0.9
 

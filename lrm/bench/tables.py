@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+# A thread that has a core to itself is busy for nearly all of the time.
+FREE = 0.9
+
 
 def render(record: dict[str, Any]) -> str:
     """Every table of a record, with what was left out and the state of the machine."""
@@ -62,6 +65,10 @@ def _rows(rows: list[dict], steps: int) -> list[str]:
     lines = columns(table)
     lines += ["", "The ratio is the median over pairs of the first variant's tokens/s over the "
               "second's; busy is the share of the time that its threads had a core."]  # fmt: skip
+    alone = [row[name]["busy"] for row in rows for name in ("of", "against")
+             if row[name]["threads"] == 1]  # fmt: skip
+    if min(alone, default=1.0) < FREE:
+        lines.append(f"The cores were shared with other work: busy should be above {FREE}.")
     if least < 0.95:
         lines.append(f"Too few pairs for 95%: the intervals cover {100 * least:.0f}%.")
     return lines

@@ -10,7 +10,7 @@ from lrm.model import kernels
 
 # Logits held at a time: what a core's cache takes, but no fewer rows than matrix products want;
 # on a GPU half a GiB of float32.
-_CPU_LOGITS, _CPU_ROWS = 1 << 17, 128
+_CPU_LOGITS, _CPU_ROWS = 1 << 18, 128
 _GPU_LOGITS, _GPU_ROWS = 1 << 27, 1024
 
 

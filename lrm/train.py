@@ -189,6 +189,7 @@ def train(
     path: Path,
     corpora: Path,
     report: Report = lambda step, loss: None,
+    *,
     group: Group = ALONE,
     note: Note = lambda line: None,
 ) -> None:
@@ -211,10 +212,10 @@ def train(
         device, precision, kernels, line = equip(run.execution, settings.model, group)
         torch.set_num_threads(run.execution.threads)
         learner = build(settings, run.seed, device, kernels=kernels)
-        learner.join(group)
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
-            loop = _Loop(run, directory, learner, corpus, device, precision, report, board)
+            loop = _Loop(run, directory, learner, corpus, device, precision, report, board, group)
             is_compiled = loop.compile()
+            learner.join(group)
             note(line + (", compiled layers" if is_compiled else ""))
             how = (device, precision, kernels, is_compiled)
             directory.start(describe(run, learner, corpus, *how))
@@ -224,11 +225,11 @@ def train(
 class _Loop:
     """The state that lives only as long as the process does."""
 
-    def __init__(self, run, directory, learner, corpus, device, precision, report, board):
+    def __init__(self, run, directory, learner, corpus, device, precision, report, board, group):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
-        self.group = learner.group
+        self.group: Group = group
         self.device, self.report, self.board = device, report, board
         self.autocast = autocast(device, precision)
         self.batches = data.Batches(
@@ -255,6 +256,7 @@ class _Loop:
         execution = self.run_.execution
         if not compiled.wanted(execution.compile, estimate(self.run_).seconds, self.device):
             return False
+        # Of the model alone: it joins the other processes only behind this.
         batch = self.batch(0)
 
         def trial() -> None:

@@ -47,11 +47,14 @@ def main() -> None:
                 told = time.monotonic()
                 tell(step=step, loss=loss)
 
+        def note(line: str) -> None:
+            tell(note=line)
+
         try:
             if run.kind == "brownian":
                 brownian.run(run, Path(path), report)
             else:
-                train.train(run, Path(path), Path(corpora), report, lambda line: tell(note=line))
+                train.train(run, Path(path), Path(corpora), report, note=note)
             tell(done=True)
         except UserError as error:
             tell(error=str(error))

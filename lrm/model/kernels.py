@@ -306,11 +306,11 @@ def _ssd(
         spans, _ = _spans(size, 0, steps.dtype, steps.device)
         into = (steps @ spans[:, -1] + log_dt).exp().to(x.dtype).view(per_head)
         out_of = steps.cumsum(-1).exp().to(x.dtype).view(per_head)
-        added = torch.bmm((B.unsqueeze(2) * into).view(-1, size, state).transpose(1, 2), x)
+        added = torch.bmm((B.unsqueeze(2) * into).reshape(-1, size, state).transpose(1, 2), x)
         carry = _decay(steps.sum(-1), 1).to(x.dtype).view(-1, chunks, chunks)
         states = torch.bmm(carry, added.view(batch * heads, chunks, state * width))
         states = states.view(-1, state, width)
-        y.baddbmm_((C.unsqueeze(2) * out_of).view(-1, size, state), states)
+        y.baddbmm_((C.unsqueeze(2) * out_of).reshape(-1, size, state), states)
     y = y.view(batch, heads, chunks * size, width).transpose(1, 2)
     return y[:, :length] if pad else y
 

@@ -31,12 +31,21 @@ from lrm.worker import encode
 if TYPE_CHECKING:  # it loads torch
     from lrm.distributed import Group
 
-# glibc: keep freed memory (top pad, trim and mmap thresholds in bytes).
-_MALLOC = {
+# What a worker's environment needs on top of its parent's: one thread, and glibc told to keep
+# freed memory (top pad, trim and mmap thresholds in bytes).
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "RAYON_NUM_THREADS": "1",
     "MALLOC_TOP_PAD_": str(1 << 28),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
 }
+
+
+def compiled_code(corpora: Path) -> Path:
+    """Where compiled layers are kept between processes: beside the corpora."""
+    return corpora.parent.absolute() / "compiled"
 
 
 def gpus() -> list[str]:
@@ -76,8 +85,7 @@ class _Worker:
         self.run: Run | None = None
         self.step = 0
         self.loss = float("nan")
-        extra = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
-        extra["TORCHINDUCTOR_CACHE_DIR"] = str(compiled)
+        extra = {"TORCHINDUCTOR_CACHE_DIR": str(compiled)}
         if cards := gpus():
             extra["CUDA_VISIBLE_DEVICES"] = cards[number % len(cards)]
         self.ready = False
@@ -86,7 +94,7 @@ class _Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **_MALLOC, **extra},
+            env={**os.environ, **ENVIRONMENT, **extra},
             # Ctrl-C is the parent's to handle.
             start_new_session=True,
         )
@@ -109,8 +117,7 @@ class _Sweep:
     def __init__(self, jobs: list[tuple[Run, Path]], corpora: Path, workers: int):
         self.waiting = jobs
         self.corpora = corpora
-        # Compiled code is kept beside the corpora.
-        self.compiled = corpora.parent.absolute() / "compiled"
+        self.compiled = compiled_code(corpora)
         self.weights = {id(run): max(estimate(run).flops, 1.0) for run, _ in jobs}
         self.total = sum(self.weights.values())
         self.finished = 0.0

@@ -12,24 +12,26 @@ from typing import Any
 
 from lrm.bench.plan import Candidate
 from lrm.errors import UserError
-from lrm.sweep import _MALLOC
+from lrm.sweep import ENVIRONMENT, compiled_code
 from lrm.worker import encode
-
-# As the workers of a sweep are started.
-ENVIRONMENT = {**_MALLOC, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "RAYON_NUM_THREADS": "1"}
 
 
 class Worker:
     """One process; ``send`` a command, then take its ``answer``."""
 
-    def __init__(self, cores: int, folder: Path):
+    def __init__(self, cores: int, folder: Path, corpora: Path):
         folder.mkdir()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "lrm.bench.worker", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, **ENVIRONMENT},
+            # As the workers of a sweep are started.
+            env={
+                **os.environ,
+                **ENVIRONMENT,
+                "TORCHINDUCTOR_CACHE_DIR": str(compiled_code(corpora)),
+            },
             # Ctrl-C is the parent's to handle.
             start_new_session=True,
         )
@@ -65,7 +67,8 @@ class Crew:
         self.cores, self.corpora = cores, corpora
         # Here and not in the processes, which are killed at the end.
         self.folder = tempfile.TemporaryDirectory()
-        self.workers = [Worker(cores, Path(self.folder.name) / str(n)) for n in range(cores)]
+        folders = [Path(self.folder.name) / str(number) for number in range(cores)]
+        self.workers = [Worker(cores, folder, Path(corpora)) for folder in folders]
         self.active: list[Worker] = []
         self.candidate: Candidate | None = None
 

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lrm.bench.crew import ENVIRONMENT
+from lrm.sweep import ENVIRONMENT
 
 # Instruction sets that decide how fast matrices are multiplied.
 _FLAGS = ("avx", "fma", "amx", "asimd", "sve", "sme", "bf16", "i8mm", "f16c")

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from lrm import data, probes, train
+from lrm import compiled, data, machine, probes, train
 from lrm.bench.parts import Marks
 from lrm.bench.plan import Candidate
 from lrm.bench.subjects import DEVICE, SUBJECTS
@@ -41,7 +41,7 @@ class Work:
     def environment(self) -> dict[str, Any]:
         """Versions, commit, processor and what torch makes of it."""
         return {
-            **train.environment(),
+            **machine.environment(),
             "vector_instructions": torch.backends.cpu.get_cpu_capability(),
             "native_bfloat16": torch.cpu._is_avx512_bf16_supported(),
         }
@@ -52,8 +52,7 @@ class Work:
         self.candidate = candidate
         run, execution = candidate.run, candidate.run.execution
         torch.set_num_threads(execution.threads)
-        bfloat16 = execution.precision == "bfloat16"
-        self.autocast = torch.autocast(DEVICE, torch.bfloat16) if bfloat16 else None
+        self.autocast = machine.autocast(torch.device(DEVICE), execution.precision)
         corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
         shape = run.settings.train
         self.batches = data.Batches(corpus.train, shape.batch_size, shape.sequence_length, seed)
@@ -102,7 +101,7 @@ class Work:
         """What the training loop measures at every interval."""
         self.subject.model.eval()
         found = probes.tensor_norms(self.views)
-        with self.autocast or contextlib.nullcontext():
+        with compiled.uncompiled(), self.autocast or contextlib.nullcontext():
             found |= probes.activation_norms(self.subject.model, self.probe_tokens)
         self.subject.model.train()
         self.directory.append("probes.jsonl", {"step": self.done, "values": found})

@@ -16,7 +16,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls notebooks claims publish bench test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls multiplier_lr notebooks claims publish bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,7 +26,11 @@ help:  ## list the targets
 
 setup: $(VENV)/.core  ## make .venv with what training and drawing need
 setup-dev: $(VENV)/.dev  ## the same with what the tests need
-setup-notebooks: $(VENV)/.notebooks  ## the same with Jupyter
+setup-multiplier_lr: $(VENV)/.core  ## train and draw the sweep of the multipliers' own LR (MLR)
+	@$(call train,multiplier_lr)
+	@$(call draw,multiplier_lr)
+
+notebooks: $(VENV)/.notebooks  ## the same with Jupyter
 
 # torch first and by its exact version: a range could take another build with it.
 $(VENV)/.core: pyproject.toml requirements.lock
@@ -58,6 +62,10 @@ equilibrium: $(VENV)/.core  ## train the sweeps of LR and weight decay apart (EQ
 projector_controls: $(VENV)/.core  ## train and draw the controls of the projector sweep
 	@$(call train,projector_controls)
 	@$(call draw,projector_controls)
+
+multiplier_lr: $(VENV)/.core  ## train and draw the sweep of the multipliers' own LR (MLR)
+	@$(call train,multiplier_lr)
+	@$(call draw,multiplier_lr)
 
 notebooks: $(VENV)/.notebooks  ## open the notebooks
 	@$(BIN)/jupyter lab notebooks

@@ -14,14 +14,18 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import equilibrium_claims, projector_claims, results
+from analysis import equilibrium_claims, multiplier_lr_claims, projector_claims, results
 from analysis.criteria import CRITERIA, FIRST_JUDGING_SEED
 from analysis.judging import OPEN, UNJUDGED, Component, Judgement
 from lrm.compose import read_yaml
 from lrm.experiment import criterion_hash, guarded
 from lrm.rundir import make_folder, write_json
 
-JUDGES = {**projector_claims.JUDGES, **equilibrium_claims.JUDGES}
+JUDGES = {
+    **projector_claims.JUDGES,
+    **equilibrium_claims.JUDGES,
+    **multiplier_lr_claims.JUDGES,
+}
 
 
 def main() -> None:

@@ -1,24 +1,27 @@
 """Speed of training steps on random tokens, for any settings and machine.
 
-In Python, for Falcon-H1-0.5B on a GPU:
-
-    from lrm.compose import load
-    from lrm.throughput import throughput
-    run = load(Path("experiments/projector/config.yaml")).runs("paper", [0])[0]
-    print(throughput(run.settings, run.execution, peak_flops=989e12))  # an H100 in bfloat16
+``python -m lrm.throughput --scale paper --peak-flops 989e12`` (an H100 in bfloat16) measures the
+step of Falcon-H1-0.5B on this machine's GPU and prints a JSON record.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from lrm import cost
+from lrm import compiled, cost
+from lrm.compose import load
 from lrm.config import Execution, Settings
-from lrm.machine import autocast, equip
-from lrm.train import build, train_step
+from lrm.errors import UserError
+from lrm.experiment import guarded
+from lrm.machine import autocast, environment, equip
+from lrm.rundir import make_folder, write_json
+from lrm.train import add_gradients, build, train_step
 
 
 def throughput(
@@ -44,6 +47,15 @@ def throughput(
     shape = (settings.train.batch_size, settings.train.sequence_length + 1)
     generator = torch.Generator().manual_seed(0)
     batch = torch.randint(settings.model.vocab_size, shape, generator=generator).to(device)
+
+    def trial() -> None:
+        part = batch[: execution.micro_batch or len(batch)]
+        add_gradients(learner.model, part, settings, context)
+        learner.zero_grad()
+
+    is_compiled = execution.compile == "on" and compiled.compile_layers(
+        learner.model.model.layers, trial, True
+    )
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
@@ -62,6 +74,7 @@ def throughput(
         "device": torch.cuda.get_device_name(device) if cuda else device.type,
         "precision": precision,
         "kernels": kernels.record(),
+        "compiled": is_compiled,
         "note": line,
         "steps": steps,
         "seconds_per_step": seconds / steps,
@@ -76,3 +89,43 @@ def throughput(
 def _wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    """Parse the command line, measure, print JSON; with ``--keep`` also write it to a file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lrm.throughput", description="Tokens per second of an experiment's step."
+    )
+    parser.add_argument("--experiment", type=Path, default=Path("experiments/projector"))
+    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--only", metavar="PATTERN", help="the first run whose label matches")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--peak-flops", type=float, help="of the device, per second")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the record there too")
+    options = parser.parse_args()
+    guarded(lambda: _main(options))
+
+
+def _main(options: argparse.Namespace) -> None:
+    if options.steps < 1 or options.warmup < 0:
+        raise UserError("--steps must be at least 1, --warmup at least 0")
+    experiment = load(options.experiment / "config.yaml")
+    run = experiment.runs(options.scale, [0], options.set, options.only)[0]
+    record = {
+        "run": run.label,
+        "scale": run.scale,
+        **throughput(
+            run.settings, run.execution, options.steps, options.warmup, options.peak_flops
+        ),
+        "environment": environment(),
+    }
+    print(json.dumps(record, indent=1))
+    if options.keep:
+        make_folder(options.keep.parent)
+        write_json(options.keep, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from lrm.compose import Run
 from lrm.cost import estimate
+from lrm.display import Display, bar, clock
 from lrm.errors import UserError
 from lrm.worker import encode
 
@@ -108,7 +108,7 @@ class _Sweep:
         self.crashes: list[str] = []
         self.messages: queue.Queue = queue.Queue()
         self.workers = [_Worker(number, self.messages) for number in range(workers)]
-        self.display = Display(workers)
+        self.display = Display([f"worker {n}" for n in range(workers)] + ["all     "])
 
     def run(self) -> None:
         active = len(self.workers)
@@ -178,49 +178,11 @@ class _Sweep:
             part = worker.step / steps
             under_way += part * self.weights[id(worker.run)]
             loss = "" if worker.loss != worker.loss else f"  loss {worker.loss:.3f}"
-            lines.append(f"{_bar(part)} {worker.step:>6}/{steps}  {worker.run.label}{loss}")
+            lines.append(f"{bar(part)} {worker.step:>6}/{steps}  {worker.run.label}{loss}")
         part = (self.finished + under_way) / self.total
         left = elapsed * (1 - part) / part if part > 0.003 else None
         whole = (
-            f"{_bar(part)} {self.done}/{self.count} runs  {_clock(elapsed)} passed, "
-            f"{_clock(left) if left is not None else '--:--'} left"
+            f"{bar(part)} {self.done}/{self.count} runs  {clock(elapsed)} passed, "
+            f"{clock(left) if left is not None else '--:--'} left"
         )
         self.display.show([*lines, whole], last)
-
-
-class Display:
-    """Lines that are rewritten in place on a terminal, printed now and then elsewhere."""
-
-    def __init__(self, workers: int, every: float = 15.0):
-        self.live = sys.stderr.isatty()
-        self.every = 0.2 if self.live else every
-        self.names = [f"worker {n}" for n in range(workers)] + ["all     "]
-        self.shown = 0
-        self.last = -1e9
-
-    def show(self, lines: list[str], last: bool = False) -> None:
-        """One line per worker and one for the whole; drops calls that come too soon."""
-        now = time.monotonic()
-        if now - self.last < self.every and not last:
-            return
-        self.last = now
-        if self.live and self.shown:
-            sys.stderr.write(f"\x1b[{self.shown}A")
-        clear = "\x1b[2K" if self.live else ""
-        # A line that wraps would put the next rewrite in the wrong place.
-        width = shutil.get_terminal_size().columns - 1 if self.live else None
-        for name, line in zip(self.names, lines, strict=True):
-            sys.stderr.write(clear + f"{name}  {line}"[:width] + "\n")
-        self.shown = len(lines)
-        sys.stderr.flush()
-
-
-def _bar(part: float, width: int = 16) -> str:
-    filled = int(round(width * min(max(part, 0.0), 1.0)))
-    return "[" + "#" * filled + "." * (width - filled) + f"] {100 * part:3.0f}%"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"

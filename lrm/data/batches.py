@@ -6,6 +6,7 @@ import hashlib
 
 import numpy as np
 
+from lrm.data.shards import Tokens
 from lrm.errors import UserError
 
 
@@ -19,7 +20,7 @@ class Batches:
     """
 
     def __init__(
-        self, tokens: np.ndarray, batch_size: int, sequence_length: int, seed: int
+        self, tokens: np.ndarray | Tokens, batch_size: int, sequence_length: int, seed: int
     ) -> None:
         """``tokens`` is one-dimensional, of any integer type.
 
@@ -73,7 +74,7 @@ class Batches:
         return self._order
 
 
-def fixed_sequences(tokens: np.ndarray, count: int, sequence_length: int) -> np.ndarray:
+def fixed_sequences(tokens: np.ndarray | Tokens, count: int, sequence_length: int) -> np.ndarray:
     """Evenly spaced windows, int64, of shape ``(count, sequence_length + 1)``.
 
     They depend on nothing but the arguments, and no token is a target twice. Raises UserError
@@ -91,5 +92,5 @@ def fixed_sequences(tokens: np.ndarray, count: int, sequence_length: int) -> np.
     return _gather(tokens, starts, sequence_length)
 
 
-def _gather(tokens: np.ndarray, starts: np.ndarray, sequence_length: int) -> np.ndarray:
+def _gather(tokens: np.ndarray | Tokens, starts: np.ndarray, sequence_length: int) -> np.ndarray:
     return tokens[starts[:, None] + np.arange(sequence_length + 1)].astype(np.int64)

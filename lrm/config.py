@@ -75,13 +75,15 @@ class DataConfig(Strict):
     """Where the tokens come from.
 
     ``source``: ``stdlib`` is the running Python's own standard library, ``folder`` the text
-    files below ``path``, ``synthetic`` a seeded Markov chain for tests, ``huggingface`` a data
-    set by name.
+    files below ``path``, ``jsonl`` JSON lines (also .gz and .zst), ``parquet`` Parquet files,
+    ``synthetic`` a seeded Markov chain for tests, ``huggingface`` a data set by name, streamed.
     """
 
-    source: Literal["stdlib", "folder", "synthetic", "huggingface"] = "stdlib"
+    source: Literal["stdlib", "folder", "jsonl", "parquet", "synthetic", "huggingface"] = "stdlib"
+    # Of local files: one file, a folder, or a pattern. Of huggingface: the data set's name.
     path: str | None = None
-    pattern: str = "**/*.txt"
+    # Files below a folder; left out, those with the usual endings of the source.
+    pattern: str | None = None
     validation_fraction: float = Field(0.05, gt=0, lt=1)
     # Only the synthetic corpus uses these two.
     synthetic_documents: int = Field(200, ge=2)
@@ -89,13 +91,18 @@ class DataConfig(Strict):
     # Only a Hugging Face data set uses these.
     subset: str | None = None
     split: str = "train"
+    # The field or column of the documents in JSON lines, Parquet and Hugging Face data sets.
     text_field: str = "text"
+    # Read only the first so many documents; stop with the document in which the training split
+    # reaches so many tokens.
+    documents: int | None = Field(None, ge=2)
+    tokens: int | None = Field(None, ge=1)
     # A trained tokenizer.json to use in place of one trained on the corpus.
     tokenizer: str | None = None
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> DataConfig:
-        if self.source in ("folder", "huggingface") and not self.path:
+        if self.source not in ("stdlib", "synthetic") and not self.path:
             raise ValueError(f"source = {self.source} needs data.path")
         return self
 

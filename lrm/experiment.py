@@ -18,6 +18,7 @@ from pathlib import Path
 from lrm import data
 from lrm.compose import Experiment, Run, load, read_yaml
 from lrm.cost import estimate
+from lrm.display import Display
 from lrm.errors import UserError, ending
 from lrm.products import products
 from lrm.rules import resolve, table
@@ -174,7 +175,8 @@ def _identified(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
         if key not in hashes:
             hashes[key] = data.identity(*key, corpora)
             if hashes[key] is None and build:
-                hashes[key] = data.prepare(*key, make_folder(corpora), _say).hash
+                folder, display = make_folder(corpora), Display(["corpus"])
+                hashes[key] = data.prepare(*key, folder, _say, display).hash
         found.append(dataclasses.replace(run, corpus=hashes[key]))
     return found
 

@@ -13,7 +13,6 @@ import functools
 import json
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -25,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from lrm.compose import Run
 from lrm.cost import estimate
+from lrm.display import Display, bar, clock
 from lrm.errors import UserError
 from lrm.worker import encode
 
@@ -126,7 +126,7 @@ class _Sweep:
         self.crashes: list[str] = []
         self.messages: queue.Queue = queue.Queue()
         self.workers = [_Worker(number, self.messages, self.compiled) for number in range(workers)]
-        self.display = Display(workers)
+        self.display = Display([*(f"worker {n}" for n in range(workers)), "all     "])
 
     def run(self) -> None:
         active = len(self.workers)
@@ -210,7 +210,7 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
     from lrm import brownian, train
 
     jobs = sorted(jobs, key=lambda job: job[0].kind == "brownian")
-    display = Display(1) if group.rank == 0 else None
+    display = Display(["worker 0", "all     "]) if group.rank == 0 else None
     began = time.monotonic()
 
     def show(done: int, step: int = 0, loss: float = float("nan")) -> None:
@@ -229,7 +229,7 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
         show(done)
         report = functools.partial(show, done)
         if run.kind != "brownian":
-            train.train(run, path, corpora, report, group)
+            train.train(run, path, corpora, report, group=group)
         elif done % group.world == group.rank:
             brownian.run(run, path, report)
     group.first(None)
@@ -237,58 +237,12 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
         show(len(jobs))
 
 
-class Display:
-    """Lines that are rewritten in place on a terminal, printed now and then elsewhere."""
-
-    def __init__(self, workers: int, every: float = 15.0):
-        self.live = sys.stderr.isatty()
-        self.every = 0.2 if self.live else every
-        self.names = [f"worker {n}" for n in range(workers)] + ["all     "]
-        self.shown = 0
-        self.last = -1e9
-        self.notes: set[str] = set()
-
-    def note(self, line: str) -> None:
-        """A line that stays, above those that are rewritten; each is shown once."""
-        if line not in self.notes:
-            self.notes.add(line)
-            sys.stderr.write(line + "\n")
-            self.shown = 0
-
-    def show(self, lines: list[str], last: bool = False) -> None:
-        """One line per worker and one for the whole; drops calls that come too soon."""
-        now = time.monotonic()
-        if now - self.last < self.every and not last:
-            return
-        self.last = now
-        if self.live and self.shown:
-            sys.stderr.write(f"\x1b[{self.shown}A")
-        clear = "\x1b[2K" if self.live else ""
-        # A line that wraps would put the next rewrite in the wrong place.
-        width = shutil.get_terminal_size().columns - 1 if self.live else None
-        for name, line in zip(self.names, lines, strict=True):
-            sys.stderr.write(clear + f"{name}  {line}"[:width] + "\n")
-        self.shown = len(lines)
-        sys.stderr.flush()
-
-
 def _run_line(run: Run, step: int, loss: float) -> str:
     steps = run.settings.train.steps
     shown = "" if loss != loss else f"  loss {loss:.3f}"
-    return f"{_bar(step / steps)} {step:>6}/{steps}  {run.label}{shown}"
+    return f"{bar(step / steps)} {step:>6}/{steps}  {run.label}{shown}"
 
 
 def _whole_line(part: float, done: int, count: int, elapsed: float) -> str:
-    left = _clock(elapsed * (1 - part) / part) if part > 0.003 else "--:--"
-    return f"{_bar(part)} {done}/{count} runs  {_clock(elapsed)} passed, {left} left"
-
-
-def _bar(part: float, width: int = 16) -> str:
-    filled = int(round(width * min(max(part, 0.0), 1.0)))
-    return "[" + "#" * filled + "." * (width - filled) + f"] {100 * part:3.0f}%"
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
+    left = clock(elapsed * (1 - part) / part) if part > 0.003 else "--:--"
+    return f"{bar(part)} {done}/{count} runs  {clock(elapsed)} passed, {left} left"

@@ -240,7 +240,7 @@ def test_an_empty_and_a_truncated_corpus(tmp_path):
     output = run("projector", "--results", tmp_path, *source, code=2)
     assert "texts" in output
     run("projector", "--results", tmp_path, "--only", "FPN S=1 *")
-    [shard] = tmp_path.glob("data/*/train.bin")
+    [shard] = tmp_path.glob("data/*/train-00000.bin")
     shard.write_bytes(shard.read_bytes()[:-7])
     output = run("projector", "--results", tmp_path, "--only", "FPN S=4 *", code=2)
     assert "train.bin" in output
@@ -250,7 +250,7 @@ def test_an_empty_and_a_truncated_corpus(tmp_path):
 def test_damaged_tokens_are_told(tmp_path):
     """Also where the file has the right size: its digest is checked before training."""
     run("projector", "--results", tmp_path, "--only", "FPN S=1 *")
-    [shard] = tmp_path.glob("data/*/train.bin")
+    [shard] = tmp_path.glob("data/*/train-00000.bin")
     content = bytearray(shard.read_bytes())
     content[5000:5100] = b"\xff" * 100
     shard.write_bytes(content)

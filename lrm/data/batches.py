@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 
 from lrm.config import ScheduleConfig
+from lrm.data.shards import Tokens
 from lrm.errors import UserError
 from lrm.schedule import batch_size_at, sequences_before
 
@@ -25,7 +26,7 @@ class Batches:
 
     def __init__(
         self,
-        tokens: np.ndarray,
+        tokens: np.ndarray | Tokens,
         batch_size: int,
         sequence_length: int,
         seed: int,
@@ -91,7 +92,7 @@ def rows_of_each(batch_size: int, world: int) -> int:
     return batch_size // world
 
 
-def fixed_sequences(tokens: np.ndarray, count: int, sequence_length: int) -> np.ndarray:
+def fixed_sequences(tokens: np.ndarray | Tokens, count: int, sequence_length: int) -> np.ndarray:
     """Evenly spaced windows, int64, of shape ``(count, sequence_length + 1)``.
 
     They depend on nothing but the arguments, and no token is a target twice. Raises UserError
@@ -109,5 +110,5 @@ def fixed_sequences(tokens: np.ndarray, count: int, sequence_length: int) -> np.
     return _gather(tokens, starts, sequence_length)
 
 
-def _gather(tokens: np.ndarray, starts: np.ndarray, sequence_length: int) -> np.ndarray:
+def _gather(tokens: np.ndarray | Tokens, starts: np.ndarray, sequence_length: int) -> np.ndarray:
     return tokens[starts[:, None] + np.arange(sequence_length + 1)].astype(np.int64)

@@ -1,50 +1,69 @@
-"""From a ``DataConfig`` to a tokenized corpus on disk, built once and then opened."""
+"""From a ``DataConfig`` to a tokenized corpus on disk, built once and then opened.
+
+A build streams: it holds a batch of documents, never the corpus, and after every shard it can
+be stopped and gone on with by the same command, to the same bytes.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
+import heapq
+import itertools
 import json
+import os
 import platform
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+import struct
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-import numpy as np
+from tokenizers import Tokenizer
 
 from lrm.config import DataConfig
 from lrm.data import tokenizer as bpe
-from lrm.data.corpora import SOURCES
-from lrm.data.shards import ShardWriter, damaged, open_shard, verify_shard
+from lrm.data.corpora import SOURCES, Place
+from lrm.data.files import Document
+from lrm.data.shards import ShardWriter, Tokens, damaged, open_shard, pieces, verify_shard
+from lrm.display import Display, bar
 from lrm.errors import UserError
+from lrm.rundir import read_json, write_json
 
 # Raise when the same documents would come out as other tokens or another split.
 FORMAT = 2
+_LAYOUT = 2  # of the files of a corpus, which is not part of its identity
 SPLITS = ("train", "validation")
-_BPE_SAMPLE = 8_000_000  # bytes of training text that a tokenizer is trained on
+# A tokenizer is trained on _BPE_SAMPLE bytes of text from the first _BPE_REACH of training text.
+_BPE_SAMPLE = 8_000_000
+_BPE_REACH = 64_000_000
 _ENCODE_BATCH = 2_000_000  # bytes encoded at a time
+_SHARD = 1 << 28  # training tokens after which a shard is closed
+_REMEMBERED = 1 << 20  # documents that later ones are compared with
+_TOKENIZER, _STATE, _DOCUMENTS = "tokenizer.json", "state.json", "documents.bin"
+_RECORD = struct.Struct("<B32s")  # of a document: number of its split, digest of its content
 
 
 @dataclass(frozen=True, eq=False)
 class Corpus:
-    """An opened corpus; ``train`` and ``validation`` are memory-mapped tokens, shape ``(n,)``.
+    """An opened corpus; ``train`` and ``validation`` are tokens, memory-mapped from shards.
 
     ``hash`` is the identity of the content: equal hashes mean equal documents, split and
     tokens. ``meta`` has ``python``, ``duplicates`` and ``undecodable`` (documents left out),
-    ``tokenizer_entries``, and under ``splits`` the ``documents``, ``bytes`` (of UTF-8 text) and
-    ``tokens`` of each split. ``path / "tokenizer.json"`` is the tokenizer.
+    ``tokenizer_entries``, and under ``splits`` the ``documents``, ``bytes`` (of UTF-8 text),
+    ``tokens`` and ``shards`` (names of files) of each split. ``path / "tokenizer.json"`` is the
+    tokenizer.
     """
 
     path: Path
     hash: str
     name: str
-    train: np.ndarray
-    validation: np.ndarray
+    train: Tokens
+    validation: Tokens
     vocab_size: int
     meta: dict[str, Any]
 
@@ -54,11 +73,18 @@ def prepare(
     vocab_size: int,
     folder: Path,
     progress: Callable[[str], None] = lambda message: None,
+    display: Display | None = None,
 ) -> Corpus:
     """Open the corpus of ``config`` below ``folder``; build it first if it is not there.
 
     A build appears under its final name only when it is complete, and processes that want the
-    same corpus wait for the one that builds it. ``progress`` receives lines for people.
+    same corpus wait for the one that builds it. A build that was stopped goes on from its last
+    complete shard. ``progress`` receives lines for people, ``display`` (of one line) counts.
+
+    Empty documents, those that are no text, and those equal to one of the first ``2 ** 20``
+    distinct ones are left out. The content of a document alone decides its split, so equal ones
+    are never in both. The tokenizer is trained on the training documents with the smallest
+    digests, up to 8 MB, among the first 64 MB of training text.
 
     Raises UserError if the source has too few documents, the tokenizer does not fit, ``folder``
     cannot be written, or the files of an earlier build are damaged.
@@ -66,7 +92,7 @@ def prepare(
     target = Path(folder) / _folder_name(config, vocab_size)
     try:
         if not target.exists():
-            _build_once(config, vocab_size, target, progress)
+            _build_once(config, vocab_size, target, progress, display)
     except OSError as error:
         raise UserError(
             f"cannot write the corpus below {folder} ({error.strerror or error}); name a folder "
@@ -89,15 +115,18 @@ def identity(config: DataConfig, vocab_size: int, folder: Path) -> str | None:
 def verify(corpus: Corpus) -> None:
     """Read every token; UserError if a shard does not match its checksum or vocabulary."""
     for split in SPLITS:
-        verify_shard(corpus.path / f"{split}.bin", corpus.vocab_size)
+        for name in corpus.meta["splits"][split]["shards"]:
+            verify_shard(corpus.path / name, corpus.vocab_size)
 
 
 def _folder_name(config: DataConfig, vocab_size: int) -> str:
     source = SOURCES[config.source]
     recipe = {
         "format": FORMAT,
+        "layout": _LAYOUT,
         "source": config.source,
         "documents": source.recipe(config),
+        "limits": [config.documents, config.tokens],
         "validation_fraction": config.validation_fraction,
         "vocab_size": vocab_size,
         "tokenizer": config.tokenizer and bpe.file_digest(config.tokenizer),
@@ -109,7 +138,9 @@ def _folder_name(config: DataConfig, vocab_size: int) -> str:
 
 def _open(path: Path) -> Corpus:
     meta = _read_meta(path)
-    train, validation = (open_shard(path / f"{split}.bin") for split in SPLITS)
+    train, validation = (
+        Tokens([path / name for name in meta["splits"][split]["shards"]]) for split in SPLITS
+    )
     return Corpus(path, meta["hash"], meta["name"], train, validation, meta["vocab_size"], meta)
 
 
@@ -121,192 +152,354 @@ def _read_meta(path: Path) -> dict[str, Any]:
         raise damaged(file, f"cannot be read ({error.strerror})") from None
     except ValueError:
         raise damaged(file, "is not JSON") from None
-    if not isinstance(meta, dict) or not {"hash", "name", "vocab_size"} <= meta.keys():
+    if not isinstance(meta, dict) or not {"hash", "name", "vocab_size", "splits"} <= meta.keys():
         raise damaged(file, "is incomplete")
     return meta
 
 
 def _build_once(
-    config: DataConfig, vocab_size: int, target: Path, progress: Callable[[str], None]
+    config: DataConfig,
+    vocab_size: int,
+    target: Path,
+    progress: Callable[[str], None],
+    display: Display | None,
 ) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with open(target.parent / f".{target.name}.lock", "a") as lock:
-        # Some network file systems have no locks; there the rename below decides alone.
-        with contextlib.suppress(OSError):
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                progress(f"waiting for another process that builds {target.name}")
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            # Under the lock nobody else builds, so these come from builds that were killed.
-            for stale in target.parent.glob(f".{target.name}.*.tmp"):
-                shutil.rmtree(stale, ignore_errors=True)
+        locked = _take(lock, lambda: progress(f"waiting for the process that builds {target.name}"))
         if target.exists():
             return
-        temporary = target.parent / f".{target.name}.{secrets.token_hex(4)}.tmp"
+        if locked:
+            # Nobody else builds, so these come from builds without locks that were killed.
+            for stale in target.parent.glob(f".{target.name}.*.tmp"):
+                shutil.rmtree(stale, ignore_errors=True)
+        # Without a lock somebody else may write there, so only a fresh folder will do.
+        name = "partial" if locked else f"{secrets.token_hex(4)}.tmp"
+        folder = target.parent / f".{target.name}.{name}"
         try:
-            temporary.mkdir()
-            _build(config, vocab_size, temporary, progress)
+            folder.mkdir(exist_ok=True)
+            _Build(config, vocab_size, folder, progress, display).run()
             try:
-                temporary.rename(target)
+                folder.rename(target)
             except OSError:
                 if not target.exists():
                     raise
+            else:
+                for file in (_STATE, _DOCUMENTS):
+                    (target / file).unlink(missing_ok=True)
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            if not (locked and (folder / _STATE).exists()):
+                shutil.rmtree(folder, ignore_errors=True)
 
 
-def _build(
-    config: DataConfig, vocab_size: int, folder: Path, progress: Callable[[str], None]
-) -> None:
-    source = SOURCES[config.source]
-    label = source.label(config)
-    # What can be refused at once is refused before minutes of reading.
-    given = bpe.load(config.tokenizer, vocab_size) if config.tokenizer else None
-    if given is None:
-        bpe.check_trainable(vocab_size)
+def _take(lock: IO[str], waiting: Callable[[], None]) -> bool:
+    """Wait for the lock; False where there are none, as on some network file systems."""
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waiting()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+    except OSError:
+        return False
+    return True
 
-    progress(f"reading the documents of {label}")
-    with _Spool(folder / "documents.tmp") as spool:
-        for name, text in source.documents(config):
-            spool.add(name, text)
-        splits = spool.split(config.validation_fraction)
-        if not any(splits.values()):
-            raise UserError(f"the corpus is empty: {source.remedy(config)}")
-        for split, documents in splits.items():
-            if not documents:
+
+class _Build:
+    """One corpus on its way into ``folder``, where its state is saved with every shard.
+
+    Beside the shards lie ``state.json`` (how far the source was read, and what was counted) and
+    ``documents.bin`` (a record of every document). What ``state.json`` does not speak of was
+    never finished, and is written anew.
+    """
+
+    def __init__(
+        self,
+        config: DataConfig,
+        vocab_size: int,
+        folder: Path,
+        progress: Callable[[str], None],
+        display: Display | None,
+    ) -> None:
+        self._config, self._vocab_size, self._folder = config, vocab_size, folder
+        self._progress, self._display = progress, display
+        self._source = SOURCES[config.source]
+        self._label = self._source.label(config)
+        self._place = Place()
+        self._left_out = {"duplicates": 0, "undecodable": 0}
+        self._counts: dict[str, dict[str, Any]] = {
+            split: {"documents": 0, "bytes": 0, "tokens": 0, "shards": []} for split in SPLITS
+        }
+        self._known: set[bytes] = set()
+
+    def run(self) -> None:
+        """Read, encode and write all that is not there yet; then the folder is a corpus."""
+        # What can be refused at once is refused before minutes of reading.
+        path = self._config.tokenizer
+        given = bpe.load(path, self._vocab_size) if path else None
+        if given is None:
+            bpe.check_trainable(self._vocab_size)
+        if self._resume():
+            self._progress(f"{self._label}: going on after {self._place.documents} documents")
+            tokenizer = given or bpe.load(self._folder / _TOKENIZER, self._vocab_size)
+        else:
+            self._progress(f"reading the documents of {self._label}")
+            tokenizer = given or self._train()
+            (self._folder / _TOKENIZER).write_text(tokenizer.to_str(pretty=True), "utf-8")
+        self._encode(tokenizer)
+        self._check_splits({split: self._counts[split]["documents"] for split in SPLITS})
+        meta = {
+            "format": FORMAT,
+            "hash": self._identity(tokenizer),
+            "name": f"{self._label}, {'given tokenizer' if given else 'BPE'} {self._vocab_size}",
+            "vocab_size": self._vocab_size,
+            "tokenizer_entries": tokenizer.get_vocab_size(),
+            "python": platform.python_version(),
+            **self._left_out,
+            "splits": self._counts,
+        }
+        write_json(self._folder / "meta.json", meta)
+        tokens = ", ".join(f"{self._counts[split]['tokens']} {split} tokens" for split in SPLITS)
+        self._progress(f"{meta['name']}: {tokens}")
+
+    def _documents(self, place: Place) -> Iterator[Document]:
+        documents = self._source.documents(self._config, place)
+        if self._config.documents:
+            return itertools.islice(documents, self._config.documents - place.documents)
+        return documents
+
+    def _split(self, digest: bytes) -> str:
+        held_out = _position(digest) < self._config.validation_fraction
+        return "validation" if held_out else "train"
+
+    def _train(self) -> Tokenizer:
+        """A tokenizer of the training documents with the smallest digests, of those in reach."""
+        documents = dict.fromkeys(SPLITS, 0)
+        chosen: dict[bytes, bytes] = {}
+        largest: list[tuple[int, bytes]] = []  # a heap of the digests of ``chosen``
+        size = read = 0
+        for _, text in self._documents(Place()):
+            content = _content(text)
+            if not content.strip():
+                continue
+            digest = _digest(content)
+            split = self._split(digest)
+            documents[split] += 1
+            if split == "validation":
+                continue
+            if digest not in chosen:
+                chosen[digest] = content
+                heapq.heappush(largest, (-int.from_bytes(digest, "big"), digest))
+                size += len(content)
+                while size - len(chosen[largest[0][1]]) >= _BPE_SAMPLE:
+                    size -= len(chosen.pop(heapq.heappop(largest)[1]))
+            read += len(content)
+            if read >= _BPE_REACH:
+                break
+        else:
+            self._check_splits(documents)
+        self._progress(f"training a tokenizer of {self._vocab_size} entries")
+        return bpe.train((chosen[key].decode() for key in sorted(chosen)), self._vocab_size)
+
+    def _check_splits(self, documents: dict[str, int]) -> None:
+        total, remedy = sum(documents.values()), self._source.remedy(self._config)
+        if not total:
+            raise UserError(f"the corpus is empty: {remedy}")
+        for split, count in documents.items():
+            if not count:
                 raise UserError(
-                    f"none of the {len(spool)} documents of {label} falls into the {split} split: "
-                    f"change data.validation_fraction = {config.validation_fraction}, or: "
-                    f"{source.remedy(config)}"
+                    f"none of the {total} documents of {self._label} falls into the {split} "
+                    f"split: change data.validation_fraction = "
+                    f"{self._config.validation_fraction}, or: {remedy}"
                 )
 
-        tokenizer = given
-        if tokenizer is None:
-            progress(f"training a tokenizer of {vocab_size} entries")
-            tokenizer = bpe.train(spool.sample(splits["train"], _BPE_SAMPLE), vocab_size)
+    def _batches(self) -> Iterator[list[tuple[str, bytes, bytes]]]:
+        """Split, digest and content of documents that are kept, in lists of bounded size."""
+        batch: list[tuple[str, bytes, bytes]] = []
+        size = 0
+        if self._enough():
+            return
+        for _, text in self._documents(self._place):
+            self._place.documents += 1
+            if text is None:
+                self._left_out["undecodable"] += 1
+                continue
+            content = _content(text)
+            if not content.strip():
+                continue
+            digest = _digest(content)
+            if digest in self._known:
+                self._left_out["duplicates"] += 1
+                continue
+            if len(self._known) < _REMEMBERED:
+                self._known.add(digest)
+            batch.append((self._split(digest), digest, content))
+            size += len(content)
+            if size >= _ENCODE_BATCH:
+                yield batch
+                if self._enough():
+                    return
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _enough(self) -> bool:
+        return self._counts["train"]["tokens"] >= (self._config.tokens or float("inf"))
+
+    def _encode(self, tokenizer: Tokenizer) -> None:
         end = bpe.end_of_text(tokenizer)
+        rate = _Rate(self._tokens())
+        with _Shards(self._folder, self._vocab_size, self._counts) as shards:
+            for batch in self._batches():
+                texts = [content.decode() for _, _, content in batch]
+                encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+                for document, encoding in zip(batch, encodings, strict=True):
+                    shards.write(*document, [*encoding.ids, end])
+                    if self._enough():
+                        break
+                self._show(rate)
+                if shards.train_tokens >= _SHARD:
+                    self._save(shards)
+            shards.close()
+        self._show(rate, last=True)
+
+    def _save(self, shards: _Shards) -> None:
+        shards.close()
+        state = {
+            "documents": self._place.documents,
+            "source": self._place.save_state(),
+            "left_out": self._left_out,
+            "counts": self._counts,
+        }
+        write_json(self._folder / _STATE, state)
+
+    def _resume(self) -> bool:
+        """Take up what an earlier process has saved; without that, begin in an empty folder."""
+        try:
+            state = read_json(self._folder / _STATE, ("documents", "source", "left_out", "counts"))
+            counts = state["counts"]
+            for split in SPLITS:
+                for name in counts[split]["shards"]:
+                    open_shard(self._folder / name)
+            size = _RECORD.size * sum(counts[split]["documents"] for split in SPLITS)
+            if (self._folder / _DOCUMENTS).stat().st_size < size:
+                raise damaged(self._folder / _DOCUMENTS, "is too short")
+        except (UserError, FileNotFoundError):
+            shutil.rmtree(self._folder)
+            self._folder.mkdir()
+            return False
+        os.truncate(self._folder / _DOCUMENTS, size)
+        for temporary in self._folder.glob(".*"):  # of a file that was being replaced
+            temporary.unlink()
+        self._counts, self._left_out = counts, state["left_out"]
+        self._place = Place(state["documents"], state["source"])
+        records = itertools.islice(_records(self._folder / _DOCUMENTS), _REMEMBERED)
+        self._known = {digest for _, digest in records}
+        return True
+
+    def _identity(self, tokenizer: Tokenizer) -> str:
+        """The hash of vocabulary, documents and tokens, which shards and stops do not change."""
         vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
-        identity = hashlib.sha256(f"{FORMAT} {vocab_size} {vocabulary}".encode())
-        counts = {}
-        for split, documents in splits.items():
-            size = sum(document.size for document in documents)
-            done = 0
-            with ShardWriter(folder / f"{split}.bin", vocab_size) as shard:
-                for texts, read in spool.batches(documents, _ENCODE_BATCH):
-                    progress(f"encoding {split}: {done / 1e6:.1f} of {size / 1e6:.1f} MB")
-                    for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False):
-                        shard.write([*encoding.ids, end])
-                    done += read
-            counts[split] = {"documents": len(documents), "bytes": size, "tokens": shard.tokens}
-            identity.update(json.dumps([split, len(documents)]).encode())
-            for document in documents:
-                identity.update(document.digest)
-            identity.update(shard.digest)
+        identity = hashlib.sha256(f"{FORMAT} {self._vocab_size} {vocabulary}".encode())
+        for split in SPLITS:
+            count = self._counts[split]
+            identity.update(json.dumps([split, count["documents"]]).encode())
+            for number, digest in _records(self._folder / _DOCUMENTS):
+                if SPLITS[number] == split:
+                    identity.update(digest)
+            tokens = hashlib.blake2b(digest_size=32)
+            for name in count["shards"]:
+                for piece in pieces(open_shard(self._folder / name)):
+                    tokens.update(piece.tobytes())
+            identity.update(tokens.digest())
+        return identity.hexdigest()
 
-    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), "utf-8")
-    meta = {
-        "format": FORMAT,
-        "hash": identity.hexdigest(),
-        "name": f"{label}, {'given tokenizer' if given else 'BPE'} {vocab_size}",
-        "vocab_size": vocab_size,
-        "tokenizer_entries": tokenizer.get_vocab_size(),
-        "python": platform.python_version(),
-        "duplicates": spool.duplicates,
-        "undecodable": spool.undecodable,
-        "splits": counts,
-    }
-    (folder / "meta.json").write_text(json.dumps(meta, indent=1) + "\n")
-    progress(f"{meta['name']}: " + ", ".join(f"{counts[s]['tokens']} {s} tokens" for s in SPLITS))
+    def _tokens(self) -> int:
+        return sum(self._counts[split]["tokens"] for split in SPLITS)
+
+    def _show(self, rate: _Rate, last: bool = False) -> None:
+        if self._display is None:
+            return
+        config, documents, tokens = self._config, self._place.documents, self._tokens()
+        parts = [documents / config.documents] if config.documents else []
+        if config.tokens:
+            parts.append(self._counts["train"]["tokens"] / config.tokens)
+        whole = [bar(1.0 if last else max(parts))] if parts else []
+        counted = f"{documents:,} documents  {tokens:,} tokens  {rate.of(tokens):,.0f} tokens/s"
+        self._display.show(["  ".join([*whole, counted])], last)
 
 
-@dataclass(frozen=True)
-class _Entry:
-    name: str
-    offset: int
-    size: int
-    digest: bytes
+class _Rate:
+    """Tokens a second, of those that this process has made."""
 
-    def position(self) -> float:
-        """A number in [0, 1) that depends on the content of this document alone."""
-        keyed = hashlib.blake2b(self.digest, key=b"lrm validation split", digest_size=6)
-        return int.from_bytes(keyed.digest(), "big") / 2**48
+    def __init__(self, tokens: int) -> None:
+        self._tokens, self._began = tokens, time.monotonic()
+
+    def of(self, tokens: int) -> float:
+        return (tokens - self._tokens) / max(time.monotonic() - self._began, 1e-3)
 
 
-class _Spool:
-    """Distinct documents in a temporary file, with only their index in memory."""
+class _Shards:
+    """The open shard of each split, and the records of documents; counts what is written."""
 
-    def __init__(self, path: Path) -> None:
-        self.duplicates = 0
-        self.undecodable = 0
-        self._path = path
-        self._entries: dict[bytes, _Entry] = {}
-        self._end = 0
+    def __init__(self, folder: Path, vocab_size: int, counts: dict[str, dict[str, Any]]) -> None:
+        self._folder, self._vocab_size, self._counts = folder, vocab_size, counts
+        self._writers: dict[str, ShardWriter] = {}
 
-    def __enter__(self) -> _Spool:
-        self._file = self._path.open("w+b")
+    def __enter__(self) -> _Shards:
+        self._records = (self._folder / _DOCUMENTS).open("ab")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._file.close()
-        self._path.unlink()
+        self._records.close()
+        for writer in self._writers.values():
+            writer.abandon()
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    @property
+    def train_tokens(self) -> int:
+        """Tokens in the open training shard."""
+        return self._writers["train"].tokens if "train" in self._writers else 0
 
-    def add(self, name: str, text: str | None) -> None:
-        """Keep a document, unless it is undecodable, empty, or there already.
+    def write(self, split: str, digest: bytes, content: bytes, ids: list[int]) -> None:
+        """Append one document to the shard of its split."""
+        count = self._counts[split]
+        if split not in self._writers:
+            # The training split closes every shard but the last, so it has one of each number.
+            name = f"{split}-{len(self._counts['train']['shards']):05d}.bin"
+            self._writers[split] = ShardWriter(self._folder / name, self._vocab_size)
+        self._writers[split].write(ids)
+        self._records.write(_RECORD.pack(SPLITS.index(split), digest))
+        count["documents"] += 1
+        count["bytes"] += len(content)
+        count["tokens"] += len(ids)
 
-        Of documents with equal content the smallest name stays, whichever came first.
-        """
-        if text is None:
-            self.undecodable += 1
-            return
-        # Lone surrogates, which some JSON data sets hold, have no UTF-8.
-        content = text.replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace")
-        if not content.strip():
-            return
-        digest = hashlib.blake2b(content, digest_size=32).digest()
-        known = self._entries.get(digest)
-        if known is None:
-            self._entries[digest] = _Entry(name, self._end, len(content), digest)
-            self._file.write(content)
-            self._end += len(content)
-        else:
-            self.duplicates += 1
-            smaller = min(name, known.name)
-            self._entries[digest] = _Entry(smaller, known.offset, known.size, digest)
+    def close(self) -> None:
+        """Put all that was written safely on disk; what follows goes to new shards."""
+        for split, writer in self._writers.items():
+            writer.close()
+            self._counts[split]["shards"].append(writer.path.name)
+        self._writers.clear()
+        self._records.flush()
+        os.fsync(self._records.fileno())
 
-    def split(self, validation_fraction: float) -> dict[str, list[_Entry]]:
-        """Documents of each split, sorted by name."""
-        splits: dict[str, list[_Entry]] = {split: [] for split in SPLITS}
-        for entry in sorted(self._entries.values(), key=lambda entry: (entry.name, entry.digest)):
-            held_out = entry.position() < validation_fraction
-            splits["validation" if held_out else "train"].append(entry)
-        return splits
 
-    def sample(self, entries: Iterable[_Entry], size: int) -> Iterator[str]:
-        """Texts of documents that their content chooses, until ``size`` bytes are reached."""
-        taken = 0
-        for entry in sorted(entries, key=lambda entry: entry.digest):
-            if taken >= size:
-                return
-            taken += entry.size
-            yield self._text(entry)
+def _content(text: str | None) -> bytes:
+    # Lone surrogates, which some JSON data sets hold, have no UTF-8.
+    return (text or "").replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace")
 
-    def batches(self, entries: Iterable[_Entry], size: int) -> Iterator[tuple[list[str], int]]:
-        """Texts in order, in lists of at least ``size`` bytes (but the last), with their bytes."""
-        texts: list[str] = []
-        read = 0
-        for entry in entries:
-            texts.append(self._text(entry))
-            read += entry.size
-            if read >= size:
-                yield texts, read
-                texts, read = [], 0
-        if texts:
-            yield texts, read
 
-    def _text(self, entry: _Entry) -> str:
-        self._file.seek(entry.offset)
-        return self._file.read(entry.size).decode()
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=32).digest()
+
+
+def _position(digest: bytes) -> float:
+    """A number in [0, 1) that depends on the content of a document alone."""
+    keyed = hashlib.blake2b(digest, key=b"lrm validation split", digest_size=6)
+    return int.from_bytes(keyed.digest(), "big") / 2**48
+
+
+def _records(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Number of the split and digest of every document, in order."""
+    with path.open("rb") as file:
+        while chunk := file.read(_RECORD.size << 15):
+            yield from _RECORD.iter_unpack(chunk)

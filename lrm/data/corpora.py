@@ -8,6 +8,7 @@ import itertools
 import platform
 import re
 import sysconfig
+import time
 import tokenize
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,10 +18,19 @@ from typing import Any
 import numpy as np
 
 from lrm.config import DataConfig
+from lrm.data import files
+from lrm.data.files import Document
 from lrm.errors import UserError
 
-# Name and text; None in place of a text that cannot be decoded.
-Document = tuple[str, str | None]
+
+@dataclass
+class Place:
+    """How far a source has been read, so that another process can go on from there."""
+
+    documents: int = 0
+    # Where a source that cannot count its way there has more to say, as plain data.
+    state: Any = None
+    save_state: Callable[[], Any] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,8 @@ class Source:
     label: Callable[[DataConfig], str]
     # What decides the documents, as plain data, found without reading them.
     recipe: Callable[[DataConfig], dict[str, Any]]
-    documents: Callable[[DataConfig], Iterator[Document]]
+    # Always in the same order, from the given place on. The caller counts ``documents``.
+    documents: Callable[[DataConfig, Place], Iterator[Document]]
     # What to say, and to do, when there are no documents or too few.
     remedy: Callable[[DataConfig], str]
 
@@ -47,12 +58,12 @@ def _stdlib_root() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def _stdlib_documents(config: DataConfig) -> Iterator[Document]:
+def _stdlib_documents(config: DataConfig, place: Place) -> Iterator[Document]:
     root = _stdlib_root()
-    for path in sorted(root.rglob("*.py")):
-        name = path.relative_to(root).as_posix()
-        if not _FOREIGN.search(name) and path.is_file():
-            yield name, _decode_python(_read(path))
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    own = [name for name in names if not _FOREIGN.search(name) and (root / name).is_file()]
+    for name in own[place.documents :]:
+        yield name, _decode_python(files.read(root / name))
 
 
 def _decode_python(content: bytes) -> str | None:
@@ -63,58 +74,12 @@ def _decode_python(content: bytes) -> str | None:
         return None
 
 
-def _folder_files(config: DataConfig) -> list[tuple[str, Path]]:
-    root = _folder_root(config)
-    if not root.is_dir():
-        raise UserError(f"data.path = {config.path} is not a folder; name one that exists")
-    try:
-        paths = [path for path in root.glob(config.pattern) if path.is_file()]
-    except (NotImplementedError, ValueError) as error:
-        raise UserError(
-            f"data.pattern = {config.pattern!r} cannot be used ({error}); write one such as "
-            f"'**/*.txt', relative to data.path"
-        ) from None
-    return sorted((path.relative_to(root).as_posix(), path) for path in paths)
-
-
-def _folder_root(config: DataConfig) -> Path:
-    return Path(config.path or "").expanduser()
-
-
-def _folder_recipe(config: DataConfig) -> dict[str, Any]:
-    try:
-        stats = [(name, path.stat()) for name, path in _folder_files(config)]
-    except OSError as error:
-        raise UserError(
-            f"the files below data.path = {config.path} cannot be listed ({error}); make them "
-            f"readable and leave them alone meanwhile"
-        ) from None
-    return {"files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]}
-
-
-def _folder_documents(config: DataConfig) -> Iterator[Document]:
-    for name, path in _folder_files(config):
-        try:
-            yield name, _read(path).decode("utf-8-sig")
-        except UnicodeDecodeError:
-            yield name, None
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"{path} cannot be read ({error.strerror}); make it readable or leave it out"
-        ) from None
-
-
 _WORDS = 256
 _SUCCESSORS = 8
 _LENGTHS = (150, 450)  # words of a document
 
 
-def _synthetic_documents(config: DataConfig) -> Iterator[Document]:
+def _synthetic_documents(config: DataConfig, place: Place) -> Iterator[Document]:
     rng = _uniform(config.synthetic_seed)
     words = _made_up_words(rng)
     zipf = np.cumsum(1 / np.arange(1, _WORDS + 1))
@@ -122,7 +87,7 @@ def _synthetic_documents(config: DataConfig) -> Iterator[Document]:
     # Favourite successors follow the same skewed distribution, so it stays the marginal one.
     successors = np.searchsorted(zipf, rng.random((_WORDS, _SUCCESSORS)))
     low, high = _LENGTHS
-    for number in range(config.synthetic_documents):
+    for number in range(place.documents, config.synthetic_documents):
         # A generator per document: asking for more documents leaves the first ones alone.
         rng = _uniform(config.synthetic_seed, number)
         length = low + int(rng.random() * (high - low))
@@ -152,7 +117,11 @@ def _uniform(*key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))
 
 
-def _huggingface_documents(config: DataConfig) -> Iterator[Document]:
+_WAITS = (1, 5, 30, 120)  # seconds before the stream is opened again
+
+
+def _huggingface_documents(config: DataConfig, place: Place) -> Iterator[Document]:
+    """Rows of a stream, opened again where it was when the connection is lost."""
     try:
         from datasets import load_dataset
     except ImportError:
@@ -160,24 +129,50 @@ def _huggingface_documents(config: DataConfig) -> Iterator[Document]:
             "data.source = huggingface needs the data extra: pip install -e .[data]"
         ) from None
     where = f"data set {config.path} (subset {config.subset}, split {config.split})"
-    try:
-        rows = load_dataset(config.path, config.subset, split=config.split, streaming=True)
-        for number, row in enumerate(rows):
-            if config.text_field not in row:
+    number, state, failures = place.documents, place.state, 0
+    while True:
+        try:
+            rows = load_dataset(config.path, config.subset, split=config.split, streaming=True)
+            # Of Parquet this reads one column only. Some streams learn their columns on the way.
+            if config.text_field in (rows.column_names or ()):
+                rows = rows.select_columns([config.text_field])
+            if state is not None:
+                rows.load_state_dict(state)
+            place.save_state = rows.state_dict
+            for row in rows:
+                failures = 0
+                yield f"{number:012d}", files.text_of(row, config.text_field, where)
+                number += 1
+            return
+        except UserError:
+            raise
+        except Exception as error:  # of the network, of its clients, of every file format
+            # What fails at the first row has a wrong name or no network: waiting hardly helps.
+            if number == 0 or failures == len(_WAITS) or isinstance(error, ValueError):
                 raise UserError(
-                    f"{where} has no field {config.text_field!r}; set data.text_field to one of "
-                    f"{', '.join(row)}"
-                )
-            yield f"{number:012d}", row[config.text_field]
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{where} cannot be read ({error}); check data.path, data.subset, data.split and the "
-            f"network"
-        ) from None
+                    f"{where} cannot be read after row {number} ({_one_line(error)}); check "
+                    f"data.path, data.subset, data.split and the network, and run again"
+                ) from None
+            time.sleep(_WAITS[failures])
+            failures += 1
+            state = place.save_state() if number > place.documents else state
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _huggingface_recipe(config: DataConfig) -> dict[str, Any]:
     return {name: getattr(config, name) for name in ("path", "subset", "split", "text_field")}
+
+
+def _local(documents: Callable[[DataConfig, int], Iterator[Document]]) -> Source:
+    return Source(
+        label=files.label,
+        recipe=files.recipe,
+        documents=lambda config, place: documents(config, place.documents),
+        remedy=files.remedy,
+    )
 
 
 SOURCES: dict[str, Source] = {
@@ -190,15 +185,9 @@ SOURCES: dict[str, Source] = {
             f"that ships its sources"
         ),
     ),
-    "folder": Source(
-        label=lambda config: f"folder {_folder_root(config).resolve().name}",
-        recipe=_folder_recipe,
-        documents=_folder_documents,
-        remedy=lambda config: (
-            f"too few UTF-8 files below {config.path} match {config.pattern!r}; set data.path "
-            f"and data.pattern, or add files"
-        ),
-    ),
+    "folder": _local(files.text_files),
+    "jsonl": _local(files.json_lines),
+    "parquet": _local(files.parquet_rows),
     "synthetic": Source(
         label=lambda config: f"synthetic {config.synthetic_documents}",
         recipe=lambda config: {

@@ -9,8 +9,8 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class ShardWriter:
     """Writes one shard piece by piece; the header comes last, when the count is known."""
 
     def __init__(self, path: Path, vocab_size: int) -> None:
+        self.path = path
         self.tokens = 0
         self._type = _TYPES[2 if vocab_size <= 1 << 16 else 4]
         self._digest = hashlib.blake2b(digest_size=32)
@@ -40,27 +41,19 @@ class ShardWriter:
         self._digest.update(payload)
         self.tokens += len(ids)
 
-    @property
-    def digest(self) -> bytes:
-        """blake2b of the tokens written so far."""
-        return self._digest.digest()
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Write the header; the shard is complete, and on disk."""
         with self._file:
-            if kind is None:
-                self._file.seek(0)
-                size = self._type.itemsize
-                self._file.write(HEADER.pack(MAGIC, VERSION, size, self.tokens, self.digest))
-                self._file.flush()
-                os.fsync(self._file.fileno())
+            self._file.seek(0)
+            size = self._type.itemsize
+            digest = self._digest.digest()
+            self._file.write(HEADER.pack(MAGIC, VERSION, size, self.tokens, digest))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+
+    def abandon(self) -> None:
+        """Leave the shard without a header, so that nothing takes it for a complete one."""
+        self._file.close()
 
 
 def open_shard(path: Path) -> np.ndarray:
@@ -73,6 +66,41 @@ def open_shard(path: Path) -> np.ndarray:
     return np.memmap(path, kind, "r", offset=HEADER.size, shape=(count,))
 
 
+class Tokens:
+    """The tokens of several shards, one behind the other, read where they are asked for.
+
+    ``tokens[i]``, with an integer, a slice of step 1 or an array of integers of any shape, is
+    what the concatenated array would give. Raises UserError as ``open_shard`` does.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._parts = [open_shard(path) for path in paths]
+        self._ends = np.cumsum([len(part) for part in self._parts])
+        self.dtype = self._parts[0].dtype
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    def __getitem__(self, index: int | slice | np.ndarray) -> np.ndarray:
+        if isinstance(index, slice):
+            return self[np.arange(*index.indices(len(self)))]
+        index = np.asarray(index)
+        if ((index < -len(self)) | (index >= len(self))).any():
+            raise IndexError(f"{index} in {len(self)} tokens")
+        index = index % len(self)
+        parts = np.searchsorted(self._ends, index, side="right")
+        found = np.empty(index.shape, self.dtype)
+        for number in np.unique(parts):
+            here = parts == number
+            part = self._parts[number]
+            found[here] = part[index[here] - (self._ends[number] - len(part))]
+        return found[()]
+
+    def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
+        """All of them in memory."""
+        return np.concatenate(self._parts).astype(dtype or self.dtype)
+
+
 def verify_shard(path: Path, vocab_size: int) -> None:
     """Read a whole shard.
 
@@ -81,13 +109,18 @@ def verify_shard(path: Path, vocab_size: int) -> None:
     """
     tokens = open_shard(path)
     digest = hashlib.blake2b(digest_size=32)
-    for start in range(0, len(tokens), _CHUNK):
-        piece = tokens[start : start + _CHUNK]
+    for piece in pieces(tokens):
         digest.update(piece.tobytes())
         if piece.max() >= vocab_size:
             raise damaged(path, f"token {piece.max()} is not below vocab_size = {vocab_size}")
     if digest.digest() != _header(path)[2]:
         raise damaged(path, "its tokens do not match its checksum")
+
+
+def pieces(tokens: np.ndarray) -> Iterator[np.ndarray]:
+    """A long array in short ones, in order."""
+    for start in range(0, len(tokens), _CHUNK):
+        yield tokens[start : start + _CHUNK]
 
 
 def damaged(path: Path, reason: str) -> UserError:

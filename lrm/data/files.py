@@ -1,0 +1,207 @@
+"""Documents in local files: whole text files, JSON lines, Parquet. Files are read as a stream."""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pyarrow.parquet
+
+from lrm.config import DataConfig
+from lrm.errors import UserError
+
+# Name and text; None in place of a text that is missing or cannot be decoded.
+Document = tuple[str, str | None]
+
+PATTERNS = {
+    "folder": ("**/*.txt",),
+    "jsonl": ("**/*.jsonl", "**/*.jsonl.gz", "**/*.jsonl.zst", "**/*.json.gz", "**/*.json.zst"),
+    "parquet": ("**/*.parquet",),
+}
+_ROWS = 256  # read at a time from a Parquet file
+
+
+def found(config: DataConfig) -> list[tuple[str, Path]]:
+    """Names and paths of the files that ``data.path`` and ``data.pattern`` name, by name.
+
+    ``data.path`` is a file, a folder (``data.pattern`` chooses among the files below it), or
+    itself a pattern. Raises UserError if it is none of the three.
+    """
+    root = Path(config.path or "").expanduser()
+    if root.is_file():
+        return [(root.name, root)]
+    if root.is_dir():
+        patterns = (config.pattern,) if config.pattern else PATTERNS[config.source]
+        try:
+            paths = {path for pattern in patterns for path in root.glob(pattern)}
+        except (NotImplementedError, ValueError) as error:
+            raise UserError(
+                f"data.pattern = {config.pattern!r} cannot be used ({error}); write one such as "
+                f"{PATTERNS[config.source][0]!r}, relative to data.path"
+            ) from None
+        return sorted((path.relative_to(root).as_posix(), path) for path in paths if path.is_file())
+    matches = [Path(match) for match in glob.glob(str(root), recursive=True)]
+    if not matches:
+        raise UserError(
+            f"data.path = {config.path} is not a file or folder, and no file matches it; name "
+            f"one that exists"
+        )
+    return sorted((path.as_posix(), path) for path in matches if path.is_file())
+
+
+def recipe(config: DataConfig) -> dict[str, Any]:
+    """Names, sizes and times of the files, and the field that is read."""
+    try:
+        stats = [(name, path.stat()) for name, path in found(config)]
+    except OSError as error:
+        raise UserError(
+            f"the files of data.path = {config.path} cannot be listed ({error}); make them "
+            f"readable and leave them alone meanwhile"
+        ) from None
+    files = {"files": [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]}
+    return files if config.source == "folder" else {**files, "text_field": config.text_field}
+
+
+def label(config: DataConfig) -> str:
+    """The kind of source and the last part of its path."""
+    return f"{config.source} {Path(config.path or '').expanduser().resolve().name}"
+
+
+def remedy(config: DataConfig) -> str:
+    """What to do where there are too few documents."""
+    pattern = config.pattern or ", ".join(PATTERNS[config.source])
+    kind = "UTF-8 files" if config.source == "folder" else "texts in files that"
+    return (
+        f"too few {kind} below {config.path} match {pattern!r}; set data.path and data.pattern, "
+        f"or add files"
+    )
+
+
+def text_files(config: DataConfig, skip: int) -> Iterator[Document]:
+    """Every file is a document; the first ``skip`` are left out."""
+    for name, path in found(config)[skip:]:
+        try:
+            yield name, read(path).decode("utf-8-sig")
+        except UnicodeDecodeError:
+            yield name, None
+
+
+def read(path: Path) -> bytes:
+    """A whole file; UserError if that fails."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"{path} cannot be read ({error.strerror}); make it readable or leave it out"
+        ) from None
+
+
+def json_lines(config: DataConfig, skip: int) -> Iterator[Document]:
+    """Every line that is not blank is a JSON object with a document in ``data.text_field``.
+
+    Files that end in .gz or .zst are decompressed on the way. The first ``skip`` lines are
+    passed over unparsed. Raises UserError, naming file and line, for what is not JSON or has
+    no such field.
+    """
+    for name, path in found(config):
+        number = 0
+        try:
+            with _opened(path) as file:
+                for number, line in enumerate(file, 1):
+                    if not line.strip():
+                        continue
+                    if skip:
+                        skip -= 1
+                        continue
+                    yield f"{name}:{number}", _text(line, config.text_field, path, number)
+        except (OSError, EOFError, ValueError, zlib.error) as error:
+            raise UserError(
+                f"{path} cannot be read after line {number} ({error}); repair it or leave it out"
+            ) from None
+
+
+def _opened(path: Path) -> io.BufferedIOBase:
+    if path.suffix == ".gz":
+        return gzip.open(path)
+    if path.suffix == ".zst":
+        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
+    return path.open("rb")
+
+
+def _text(line: bytes, field: str, path: Path, number: int) -> str | None:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise UserError(
+            f"{path}, line {number}: not JSON ({error}); repair the line or take it out"
+        ) from None
+    if not isinstance(row, dict):
+        raise UserError(f"{path}, line {number}: not a JSON object; write one object a line")
+    return text_of(row, field, f"{path}, line {number}")
+
+
+def text_of(row: dict[str, Any], field: str, where: str) -> str | None:
+    """The text of a row; UserError, opened by ``where``, if the field is missing or no text."""
+    if field not in row:
+        raise UserError(
+            f"{where}: no field {field!r}; set data.text_field to one of {', '.join(row)}"
+        )
+    text = row[field]
+    if not isinstance(text, str | None):
+        raise UserError(
+            f"{where}: field {field!r} holds no text but {type(text).__name__}; set "
+            f"data.text_field to a field of texts"
+        )
+    return text
+
+
+def parquet_rows(config: DataConfig, skip: int) -> Iterator[Document]:
+    """Every row is a document; only the column ``data.text_field`` is read, some rows at a time.
+
+    The first ``skip`` rows are left out, whole row groups of them unread. Raises UserError,
+    naming the file, if it is damaged, or has no such column of texts.
+    """
+    for name, path in found(config):
+        try:
+            with pyarrow.parquet.ParquetFile(path) as file:
+                _check_column(file.schema_arrow, config.text_field, path)
+                sizes = [
+                    file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)
+                ]
+                row = 0
+                for group, size in enumerate(sizes):
+                    if skip >= size:
+                        skip -= size
+                        row += size
+                        continue
+                    for batch in file.iter_batches(_ROWS, [group], [config.text_field]):
+                        for value in batch.column(0).slice(skip).to_pylist():
+                            yield f"{name}:{row}", value
+                        row += len(batch)
+                        skip = max(0, skip - len(batch))
+        except (OSError, ValueError, pyarrow.ArrowException) as error:
+            raise UserError(
+                f"{path} cannot be read as Parquet ({error}); repair it or leave it out"
+            ) from None
+
+
+def _check_column(schema: pyarrow.Schema, field: str, path: Path) -> None:
+    if field not in schema.names:
+        raise UserError(
+            f"{path}: no column {field!r}; set data.text_field to one of {', '.join(schema.names)}"
+        )
+    kind = schema.field(field).type
+    held = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    types = pyarrow.types
+    if not (types.is_string(held) or types.is_large_string(held) or types.is_string_view(held)):
+        raise UserError(
+            f"{path}: column {field!r} holds no text but {kind}; set data.text_field to a column "
+            f"of texts"
+        )

@@ -243,7 +243,7 @@ def test_an_empty_and_a_truncated_corpus(tmp_path):
     [shard] = tmp_path.glob("data/*/train-00000.bin")
     shard.write_bytes(shard.read_bytes()[:-7])
     output = run("projector", "--results", tmp_path, "--only", "FPN S=4 *", code=2)
-    assert "train.bin" in output
+    assert "train-00000.bin" in output
     assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 1
 
 
@@ -255,7 +255,7 @@ def test_damaged_tokens_are_told(tmp_path):
     content[5000:5100] = b"\xff" * 100
     shard.write_bytes(content)
     output = run("projector", "--results", tmp_path, "--only", "FPN S=4 *", code=2)
-    assert "train.bin" in output
+    assert "train-00000.bin" in output
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])

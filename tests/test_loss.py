@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from lrm import loss as module
-from lrm.loss import linear_cross_entropy
+from lrm.model import loss as module
+from lrm.model.loss import linear_cross_entropy
 
 
 def plain(hidden, weight, targets, z_loss=0.0, factor=1.0):

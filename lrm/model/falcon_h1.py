@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from lrm.config import ModelConfig
 from lrm.errors import UserError
-from lrm.loss import linear_cross_entropy
 from lrm.model import kernels
 from lrm.model.attention import Attention
 from lrm.model.gpu import PLAIN, Kernels
+from lrm.model.loss import linear_cross_entropy
 from lrm.model.mamba2 import Mamba2
 from lrm.model.mlp import MLP
 from lrm.model.norm import RMSNorm

@@ -510,7 +510,7 @@ def test_a_run_records_its_kernels_and_keeps_to_them(settings, tmp_path, monkeyp
             raise Stop
 
     with pytest.raises(Stop):
-        train.train(run, folder, tmp_path / "data", stop, notes.append)
+        train.train(run, folder, tmp_path / "data", stop, note=notes.append)
     assert notes == ["kernels on cpu in float32: scan torch, attention torch, convolution torch"]
     plain = {"scan": "torch", "attention": "torch", "convolution": "torch"}
     assert read_json(folder / "run.json")["execution"]["kernels"] == plain

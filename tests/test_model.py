@@ -413,7 +413,7 @@ def test_taps_hold_the_output_of_every_linear_map(mixer):
             weight = weight[slice(*address.rows)] if address.rows else weight
             torch.testing.assert_close(taps[address.key], u @ weight.T)
     other: dict[str, Tensor] = {}
-    factored(tokens, other)
+    factored(tokens, taps=other)
     torch.testing.assert_close(other["mlp.gate@0"], 0.25 * taps["mlp.gate@0"])
 
 

@@ -26,10 +26,10 @@ _VARIANTS = 256
 def wanted(choice: str, seconds: float, device: torch.device) -> bool:
     """Whether to try, by ``execution.compile`` and the run's estimated length.
 
-    ``auto`` compiles long runs on Linux CPUs with a C++ compiler. On a GPU only ``on`` does.
+    ``auto`` compiles long runs on Linux CPUs with a C++ compiler. On a GPU only ``always`` does.
     """
     if choice != "auto":
-        return choice == "on"
+        return choice == "always"
     fits = device.type == "cpu" and platform.system() == "Linux"
     return fits and seconds >= WORTHWHILE and any(map(shutil.which, ("g++", "clang++")))
 
@@ -54,8 +54,8 @@ def compile_layers(layers: nn.ModuleList, trial: Callable[[], None], required: b
         if required:
             reason = str(error).strip().partition("\n")[0]
             raise UserError(
-                f"execution.compile = on, but the compiler does not work here: {reason}; set it "
-                "to auto or off"
+                f"execution.compile = always, but the compiler does not work here: {reason}; set it "
+                "to auto or never"
             ) from None
         return False
     return True

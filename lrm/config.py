@@ -314,7 +314,7 @@ class Execution(Strict):
     # Sequences that go through the model at a time, in each process; 0: all. Gradients add up.
     micro_batch: int = Field(0, ge=0)
     # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux).
-    compile: Literal["auto", "on", "off"] = "auto"
+    compile: Literal["auto", "always", "never"] = "auto"
     checkpoint_every: int = Field(200, ge=1)
     # Also show the logs in ``<run>/tensorboard/``; needs lrm-suite[tensorboard].
     tensorboard: bool = False

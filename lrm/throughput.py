@@ -53,7 +53,7 @@ def throughput(
         add_gradients(learner.model, part, settings, context)
         learner.zero_grad()
 
-    is_compiled = execution.compile == "on" and compiled.compile_layers(
+    is_compiled = execution.compile == "always" and compiled.compile_layers(
         learner.model.model.layers, trial, True
     )
     cuda = device.type == "cuda"

@@ -265,7 +265,7 @@ class _Loop:
             self.learner.zero_grad()
 
         return compiled.compile_layers(
-            self.learner.model.model.layers, trial, execution.compile == "on"
+            self.learner.model.model.layers, trial, execution.compile == "always"
         )
 
     def run(self) -> None:

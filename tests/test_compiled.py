@@ -47,7 +47,7 @@ def test_long_runs_are_compiled(monkeypatch):
     assert compiled.wanted("auto", long, cpu)
     assert not compiled.wanted("auto", short, cpu)
     assert not compiled.wanted("auto", long, gpu)
-    assert compiled.wanted("on", 0.0, gpu) and not compiled.wanted("off", long, cpu)
+    assert compiled.wanted("always", 0.0, gpu) and not compiled.wanted("never", long, cpu)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert not compiled.wanted("auto", long, cpu)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/c++")
@@ -58,18 +58,18 @@ def test_long_runs_are_compiled(monkeypatch):
 @needs_a_compiler
 def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
     """Within rounding over a run; and killed and resumed, the same bits."""
-    on, off = job("on"), job("off")
+    on, off = job("always"), job("never")
     losses = {}
-    for name, run in (("off", off), ("on", on)):
+    for name, run in (("never", off), ("always", on)):
         train.train(run, tmp_path / name, tmp_path / "data")
         learner_weights = torch.load(tmp_path / name / "weights.pt", weights_only=True)
         losses[name] = (read_json(tmp_path / name / "done.json"), learner_weights)
-        assert read_json(tmp_path / name / "run.json")["execution"]["compiled"] is (name == "on")
-    assert losses["on"][0]["validation_loss"] == pytest.approx(
-        losses["off"][0]["validation_loss"], rel=1e-4
+        assert read_json(tmp_path / name / "run.json")["execution"]["compiled"] is (name == "always")
+    assert losses["always"][0]["validation_loss"] == pytest.approx(
+        losses["never"][0]["validation_loss"], rel=1e-4
     )
-    for name, weight in losses["off"][1].items():
-        torch.testing.assert_close(losses["on"][1][name], weight, rtol=1e-2, atol=2e-3, msg=name)
+    for name, weight in losses["never"][1].items():
+        torch.testing.assert_close(losses["always"][1][name], weight, rtol=1e-2, atol=2e-3, msg=name)
 
     stopped = tmp_path / "stopped"
 
@@ -81,7 +81,7 @@ def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
         train.train(_often(on), stopped, tmp_path / "data", stop)
     train.train(_often(on), stopped, tmp_path / "data")
     again = torch.load(stopped / "weights.pt", weights_only=True)
-    for name, weight in losses["on"][1].items():
+    for name, weight in losses["always"][1].items():
         assert torch.equal(again[name], weight), name
 
 
@@ -93,8 +93,8 @@ def _often(run: Run) -> Run:
 
 @needs_a_compiler
 def test_a_compiler_that_fails(job, tmp_path):
-    """With "on" one clear line; the worker lives on."""
-    lines = encode((job("on"), str(tmp_path / "on"), str(tmp_path / "data"))) + "\n"
+    """With "always" one clear line; the worker lives on."""
+    lines = encode((job("always"), str(tmp_path / "always"), str(tmp_path / "data"))) + "\n"
     broken = tmp_path / "bin" / "g++"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\nexit 1\n")
@@ -113,7 +113,7 @@ def test_a_compiler_that_fails(job, tmp_path):
             "PYTHONPATH": str(Path(__file__).parents[1]),
         },
     )
-    assert "execution.compile = on, but the compiler does not work here" in done.stdout
+    assert "execution.compile = always, but the compiler does not work here" in done.stdout
     assert '"crash"' not in done.stdout
 
 
@@ -127,9 +127,9 @@ def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkey
     monkeypatch.setattr("lrm.train.add_gradients", _first(fail, train.add_gradients))
     train.train(job("auto"), tmp_path / "auto", tmp_path / "data")
     monkeypatch.undo()
-    train.train(job("off"), tmp_path / "off", tmp_path / "data")
+    train.train(job("never"), tmp_path / "never", tmp_path / "data")
     assert read_json(tmp_path / "auto" / "run.json")["execution"]["compiled"] is False
-    a, b = (torch.load(tmp_path / n / "weights.pt", weights_only=True) for n in ("auto", "off"))
+    a, b = (torch.load(tmp_path / n / "weights.pt", weights_only=True) for n in ("auto", "never"))
     assert all(torch.equal(a[name], b[name]) for name in b)
 
 

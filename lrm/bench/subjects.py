@@ -27,7 +27,7 @@ class Suite:
         self.autocast = autocast
         self.learner = train.build(self.settings, seed, DEVICE)
         self.model = self.learner.model
-        if self.execution.compile == "on":
+        if self.execution.compile == "always":
             torch._dynamo.reset()
             compiled.compile_layers(self.model.model.layers, self._trial, True)
 

@@ -54,8 +54,8 @@ def compile_layers(layers: nn.ModuleList, trial: Callable[[], None], required: b
         if required:
             reason = str(error).strip().partition("\n")[0]
             raise UserError(
-                f"execution.compile = always, but the compiler does not work here: {reason}; set it "
-                "to auto or never"
+                f"execution.compile = always, but the compiler does not work here: {reason}; "
+                "set it to auto or never"
             ) from None
         return False
     return True

@@ -6,6 +6,7 @@ import contextlib
 import platform
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,32 @@ from lrm.model import selection
 from lrm.model.gpu import Kernels
 
 
-def equip(
-    execution: Execution, config: ModelConfig, group: Group = ALONE
-) -> tuple[torch.device, str, Kernels, str]:
-    """Device, precision and kernels of a run, and a line that says them.
+@dataclass(frozen=True)
+class Equipment:
+    """What a run is computed with; ``summary`` says it in one line."""
+
+    device: torch.device
+    precision: str
+    kernels: Kernels
+    summary: str
+
+    @property
+    def autocast(self) -> Any:
+        """The context in which models compute in ``precision``; None leaves all as it is."""
+        half = self.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16) if half else None
+
+
+def equip(execution: Execution, config: ModelConfig, group: Group = ALONE) -> Equipment:
+    """Device, precision and kernels of a run.
 
     Raises UserError where something that is asked for by name is not usable here.
     """
     device = _device(execution.device, group)
     precision = _precision(execution.precision, device)
     kernels = selection.select(execution.kernels, config, device, precision)
-    line = selection.summary(kernels, execution.kernels, config, device, precision)
-    return device, precision, kernels, line
-
-
-def autocast(device: torch.device, precision: str) -> Any:
-    """The context in which models compute in ``precision``; None leaves all as it is."""
-    return torch.autocast(device.type, torch.bfloat16) if precision == "bfloat16" else None
+    summary = selection.summary(kernels, execution.kernels, config, device, precision)
+    return Equipment(device, precision, kernels, summary)
 
 
 def _device(name: str, group: Group = ALONE) -> torch.device:

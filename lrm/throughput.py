@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from lrm import compiled, cost
+from lrm import cost
 from lrm.compose import load
 from lrm.config import Execution, Settings
 from lrm.errors import UserError
 from lrm.experiment import guarded
-from lrm.machine import autocast, environment, equip
+from lrm.machine import environment, equip
 from lrm.rundir import make_folder, write_json
-from lrm.train import add_gradients, build, train_step
+from lrm.train import build, compile_layers, train_step
 
 
 def throughput(
@@ -40,22 +40,17 @@ def throughput(
 
     Raises UserError where the execution asks for what is not usable here.
     """
-    device, precision, kernels, line = equip(execution, settings.model)
+    equipment = equip(execution, settings.model)
+    device, context = equipment.device, equipment.autocast
     torch.set_num_threads(execution.threads)
-    learner = build(settings, 0, device, kernels=kernels)
-    context = autocast(device, precision)
+    learner = build(settings, 0, device, kernels=equipment.kernels)
+    rows = execution.micro_batch or settings.train.batch_size
+    is_compiled = execution.compile == "always" and compile_layers(
+        learner, settings, rows, context, required=True
+    )
     shape = (settings.train.batch_size, settings.train.sequence_length + 1)
     generator = torch.Generator().manual_seed(0)
     batch = torch.randint(settings.model.vocab_size, shape, generator=generator).to(device)
-
-    def trial() -> None:
-        part = batch[: execution.micro_batch or len(batch)]
-        add_gradients(learner.model, part, settings, context)
-        learner.zero_grad()
-
-    is_compiled = execution.compile == "always" and compiled.compile_layers(
-        learner.model.model.layers, trial, True
-    )
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
@@ -72,10 +67,10 @@ def throughput(
     flops = tokens_per_second * cost.flops_per_token(settings.model, settings.train.sequence_length)
     return {
         "device": torch.cuda.get_device_name(device) if cuda else device.type,
-        "precision": precision,
-        "kernels": kernels.record(),
+        "precision": equipment.precision,
+        "kernels": equipment.kernels.record(),
         "compiled": is_compiled,
-        "note": line,
+        "note": equipment.summary,
         "steps": steps,
         "seconds_per_step": seconds / steps,
         "tokens_per_second": tokens_per_second,

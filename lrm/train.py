@@ -30,7 +30,7 @@ from lrm.config import Settings
 from lrm.cost import estimate
 from lrm.distributed import ALONE, Group
 from lrm.errors import UserError
-from lrm.machine import autocast, environment, equip
+from lrm.machine import Equipment, environment, equip
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu import PLAIN, Kernels
 from lrm.model.init import initialize
@@ -144,6 +144,23 @@ def add_gradients(
     return loss
 
 
+def compile_layers(
+    learner: Learner, settings: Settings, rows: int, autocast: Any, required: bool
+) -> bool:
+    """Compile the layers for ``rows`` sequences at a time; see ``lrm.compiled.compile_layers``.
+
+    Before ``learner`` joins other processes: the trial is of the model alone.
+    """
+    device = next(learner.model.parameters()).device
+    tokens = torch.zeros(rows, settings.train.sequence_length + 1, dtype=torch.int64, device=device)
+
+    def trial() -> None:
+        add_gradients(learner.model, tokens, settings, autocast)
+        learner.zero_grad()
+
+    return compiled.compile_layers(learner.model.model.layers, trial, required)
+
+
 def train_step(
     learner: Learner,
     batch: Tensor,
@@ -209,29 +226,37 @@ def train(
             raise UserError(
                 f"the corpus {corpus.name} has changed since this run was planned; run again"
             )
-        device, precision, kernels, line = equip(run.execution, settings.model, group)
+        equipment = equip(run.execution, settings.model, group)
         torch.set_num_threads(run.execution.threads)
-        learner = build(settings, run.seed, device, kernels=kernels)
+        learner = build(settings, run.seed, equipment.device, kernels=equipment.kernels)
+        is_compiled = _compile(run, learner, equipment, group)
+        learner.join(group)
+        note(equipment.summary + (", compiled layers" if is_compiled else ""))
+        directory.start(describe(run, learner, corpus, equipment, is_compiled))
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
-            loop = _Loop(run, directory, learner, corpus, device, precision, report, board, group)
-            is_compiled = loop.compile()
-            learner.join(group)
-            note(line + (", compiled layers" if is_compiled else ""))
-            how = (device, precision, kernels, is_compiled)
-            directory.start(describe(run, learner, corpus, *how))
-            loop.run()
+            _Loop(run, directory, learner, corpus, equipment, report, board).run()
+
+
+def _compile(run: Run, learner: Learner, equipment: Equipment, group: Group) -> bool:
+    """Compile the layers if the run is to be; whether they are."""
+    choice = run.execution.compile
+    if not compiled.wanted(choice, estimate(run).seconds, equipment.device):
+        return False
+    rows = run.execution.micro_batch or run.settings.train.batch_size // group.world
+    required = choice == "always"
+    return compile_layers(learner, run.settings, rows, equipment.autocast, required)
 
 
 class _Loop:
     """The state that lives only as long as the process does."""
 
-    def __init__(self, run, directory, learner, corpus, device, precision, report, board, group):
+    def __init__(self, run, directory, learner, corpus, equipment, report, board):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
-        self.group: Group = group
-        self.device, self.report, self.board = device, report, board
-        self.autocast = autocast(device, precision)
+        self.group = learner.group
+        self.device, self.report, self.board = equipment.device, report, board
+        self.autocast = equipment.autocast
         self.batches = data.Batches(
             corpus.train,
             train.batch_size,
@@ -243,30 +268,13 @@ class _Loop:
             corpus.validation, train.validation_sequences, train.sequence_length
         )
         lot = np.ascontiguousarray(self.validation[: self.settings.probes.sequences, :-1])
-        self.probe_tokens = torch.from_numpy(lot).to(device)
+        self.probe_tokens = torch.from_numpy(lot).to(self.device)
         self.views = probes.Views(learner.model, learner.plans, learner.multipliers)
         self.pending: list[tuple[int, Tensor, Tensor, Tensor]] = []
         self.clipped_steps = 0
         self.since_probe = 0
         self.seconds = 0.0
         self.probe_seconds = 0.0
-
-    def compile(self) -> bool:
-        """Compile the layers if the run is to be; whether they are."""
-        execution = self.run_.execution
-        if not compiled.wanted(execution.compile, estimate(self.run_).seconds, self.device):
-            return False
-        # Of the model alone: it joins the other processes only behind this.
-        batch = self.batch(0)
-
-        def trial() -> None:
-            part = batch[: execution.micro_batch or len(batch)]
-            add_gradients(self.learner.model, part, self.settings, self.autocast)
-            self.learner.zero_grad()
-
-        return compiled.compile_layers(
-            self.learner.model.model.layers, trial, execution.compile == "always"
-        )
 
     def run(self) -> None:
         start = self.load()
@@ -418,7 +426,7 @@ class _Loop:
 
 
 def describe(
-    run: Run, learner: Learner, corpus, device, precision: str, kernels: Kernels, is_compiled: bool
+    run: Run, learner: Learner, corpus, equipment: Equipment, is_compiled: bool
 ) -> dict[str, Any]:
     """The content of ``run.json``."""
     return {
@@ -428,9 +436,9 @@ def describe(
         "groups": learner.optimizer.table(),
         "products": products(learner.plans, run.settings),
         "execution": {
-            "device": device.type,
-            "precision": precision,
-            "kernels": kernels.record(),
+            "device": equipment.device.type,
+            "precision": equipment.precision,
+            "kernels": equipment.kernels.record(),
             "compiled": is_compiled,
             "threads": run.execution.threads,
             "micro_batch": run.execution.micro_batch,

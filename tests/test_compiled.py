@@ -64,12 +64,16 @@ def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
         train.train(run, tmp_path / name, tmp_path / "data")
         learner_weights = torch.load(tmp_path / name / "weights.pt", weights_only=True)
         losses[name] = (read_json(tmp_path / name / "done.json"), learner_weights)
-        assert read_json(tmp_path / name / "run.json")["execution"]["compiled"] is (name == "always")
+        assert read_json(tmp_path / name / "run.json")["execution"]["compiled"] is (
+            name == "always"
+        )
     assert losses["always"][0]["validation_loss"] == pytest.approx(
         losses["never"][0]["validation_loss"], rel=1e-4
     )
     for name, weight in losses["never"][1].items():
-        torch.testing.assert_close(losses["always"][1][name], weight, rtol=1e-2, atol=2e-3, msg=name)
+        torch.testing.assert_close(
+            losses["always"][1][name], weight, rtol=1e-2, atol=2e-3, msg=name
+        )
 
     stopped = tmp_path / "stopped"
 

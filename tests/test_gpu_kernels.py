@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lrm import data, machine, train
+from lrm import data, train
 from lrm.compose import Cost, Run
 from lrm.config import Execution, KernelConfig, ModelConfig
 from lrm.errors import UserError
@@ -589,7 +589,7 @@ def test_training_with_a_package_follows_torch(kernel, package, settings):
     losses = {}
     for name, chosen in (("torch", gpu.PLAIN), ("other", gpu.Kernels(**{kernel: package}))):
         learner = train.build(config, 0, CUDA, kernels=chosen)
-        context = machine.autocast(CUDA, "bfloat16")
+        context = torch.autocast("cuda", torch.bfloat16)
         losses[name] = [
             train.train_step(learner, batch, config, step, context)[0].item() for step in range(20)
         ]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lrm import compiled, hub, train
+from lrm import hub, train
 from lrm.bench.plan import Candidate
 from lrm.rules import resolve
 from lrm.schedule import lr_factor
@@ -28,15 +28,9 @@ class Suite:
         self.learner = train.build(self.settings, seed, DEVICE)
         self.model = self.learner.model
         if self.execution.compile == "always":
-            torch._dynamo.reset()
-            compiled.compile_layers(self.model.model.layers, self._trial, True)
-
-    def _trial(self) -> None:
-        shape = (self.settings.train.batch_size, self.settings.train.sequence_length + 1)
-        batch = torch.zeros(shape, dtype=torch.int64)
-        part = batch[: self.execution.micro_batch or len(batch)]
-        train.add_gradients(self.model, part, self.settings, self.autocast)
-        self.learner.zero_grad()
+            torch._dynamo.reset()  # variants of one configuration follow each other
+            rows = self.execution.micro_batch or self.settings.train.batch_size
+            train.compile_layers(self.learner, self.settings, rows, autocast, required=True)
 
     def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """One update on ``batch`` (sequences, length + 1); cross-entropy and gradient norm."""

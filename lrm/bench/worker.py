@@ -52,7 +52,8 @@ class Work:
         self.candidate = candidate
         run, execution = candidate.run, candidate.run.execution
         torch.set_num_threads(execution.threads)
-        self.autocast = machine.autocast(torch.device(DEVICE), execution.precision)
+        on_cpu = execution.model_copy(update={"device": DEVICE})
+        self.autocast = machine.equip(on_cpu, run.settings.model).autocast
         corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
         shape = run.settings.train
         self.batches = data.Batches(corpus.train, shape.batch_size, shape.sequence_length, seed)

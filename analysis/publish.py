@@ -1,7 +1,10 @@
 """``python -m analysis.publish projector --seeds 3``: finished runs become the reference.
 
-Copies their tables into ``results/reference/<scale>``, compactly (losses averaged between probes,
-vectors of the last step, rounded), and renders the figures and claims of the reference anew.
+Copies their tables into ``results/reference/<scale>``, compactly, and renders the figures and
+claims of the reference anew. Losses are averaged between probes, and values rounded. Of the first
+seed all measurements are kept; of the others those of the whole model and of tensors with a
+Brownian twin, and of the rest those at the start and where stages end. Vectors are those of the
+last step, of three seeds.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +25,8 @@ from lrm.compose import load
 from lrm.errors import UserError
 from lrm.experiment import guarded, parse_seeds
 from lrm.rundir import make_folder, write_atomic
+
+VECTOR_SEEDS = 3
 
 
 def main() -> None:
@@ -57,11 +63,21 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = results / "reference" / scale / experiment
     make_folder(folder)
-    scalars = [_thinned(read_table(path / "scalars.parquet"), d) for d, path in chosen]
-    vectors = [_last(read_table(path / "vectors.parquet")) for _, path in chosen]
-    for table, frames in (("scalars", scalars), ("vectors", vectors)):
-        names = [description["id"] for description, _ in chosen]
-        frame = pd.concat([f.assign(run=n) for f, n in zip(frames, names, strict=True)])
+    brownian = load(ROOT / "experiments" / experiment / "config.yaml").header.brownian
+    twins = brownian.match if brownian else ()
+    order = sorted(seeds)
+    tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
+    for description, path in chosen:
+        rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
+        frame = _averaged(read_table(path / "scalars.parquet"), description)
+        if rank:
+            frame = _thinned(frame, description, twins)
+        tables["scalars"].append(frame.assign(run=description["id"]))
+        if rank < VECTOR_SEEDS:
+            frame = _last(read_table(path / "vectors.parquet"))
+            tables["vectors"].append(frame.assign(run=description["id"]))
+    for table, frames in tables.items():
+        frame = pd.concat(frames)
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
         data = frame.to_parquet(compression="zstd", compression_level=19, index=False)
@@ -71,7 +87,17 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     return folder
 
 
-def _thinned(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:
+def _thinned(frame: pd.DataFrame, description: dict, twins: tuple[str, ...]) -> pd.DataFrame:
+    """Without the courses of tensors that ``twins``, patterns of addresses, do not match."""
+    steps = description["settings"]["train"]["steps"]
+    ends = [0, steps - description["settings"]["schedule"]["decay_steps"], steps]
+    names = frame["tensor"].str.partition("@")[0]
+    patterns = ("model", *twins, *(f"{pattern}.*" for pattern in twins))  # their multipliers
+    kept = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
+    return frame[kept | frame["step"].isin(ends)]
+
+
+def _averaged(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:
     """Measurements of every step become means over the steps up to each probe."""
     every = description["settings"]["probes"]["every"]
     each_step = scalars["stat"].isin(["train_loss", "global_gradient_norm"])

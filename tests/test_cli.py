@@ -167,6 +167,10 @@ def test_reference_round_trip(trained, tmp_path):
     mine, theirs = (
         f[~f["stat"].isin(dense)].sort_values(keys, ignore_index=True) for f in (mine, theirs)
     )
+    # Of the second seed only the courses of the model and of what has a Brownian twin.
+    course = mine["tensor"].isin(["model", "projector", "norm.final"])
+    kept = (mine["seed"] == 0) | course | mine["step"].isin([0, 50, 60])
+    mine = mine[kept].reset_index(drop=True)
     pd.testing.assert_frame_equal(mine, theirs[mine.columns], check_dtype=False, rtol=2e-4)
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["step"]) == {60}

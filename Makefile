@@ -26,11 +26,7 @@ help:  ## list the targets
 
 setup: $(VENV)/.core  ## make .venv with what training and drawing need
 setup-dev: $(VENV)/.dev  ## the same with what the tests need
-setup-multiplier_lr: $(VENV)/.core  ## train and draw the sweep of the multipliers' own LR (MLR)
-	@$(call train,multiplier_lr)
-	@$(call draw,multiplier_lr)
-
-notebooks: $(VENV)/.notebooks  ## the same with Jupyter
+setup-notebooks: $(VENV)/.notebooks  ## the same with Jupyter
 
 # torch first and by its exact version: a range could take another build with it.
 $(VENV)/.core: pyproject.toml requirements.lock

@@ -91,6 +91,8 @@ def _load(table, experiment, scale, source, results, configuration) -> pd.DataFr
         frame = read_table(path / f"{table}.parquet")
         if source == "reference":
             frame = frame[frame["run"] == description["id"]].drop(columns="run")
+            if frame.empty:  # vectors are published of some seeds only
+                continue
         frames.append(_with_identity(frame, description))
     return pd.concat(frames, ignore_index=True)
 

@@ -144,7 +144,8 @@ def test_runs_of_another_configuration_are_left_out(trained, tmp_path):
     assert load("projector", "smoke", results=tmp_path, configuration="all")["run"].nunique() == 3
 
 
-def test_reference_round_trip(trained, tmp_path):
+def test_reference_round_trip(trained, tmp_path, monkeypatch):
+    from analysis import publish as publishing
     from analysis.results import load, load_runs, load_vectors
 
     results = tmp_path / "results"
@@ -173,8 +174,12 @@ def test_reference_round_trip(trained, tmp_path):
     mine = mine[kept].reset_index(drop=True)
     pd.testing.assert_frame_equal(mine, theirs[mine.columns], check_dtype=False, rtol=2e-4)
     last = load_vectors("projector", "smoke", source="reference", results=results)
-    assert set(last["step"]) == {60}
+    assert set(last["step"]) == {60} and set(last["seed"]) == {0, 1}
     assert len(load_runs("projector", "smoke", "reference", results)) == 24
+    monkeypatch.setattr(publishing, "VECTOR_SEEDS", 1)
+    publishing.publish("projector", "smoke", [0, 1], results)
+    last = load_vectors("projector", "smoke", source="reference", results=results)
+    assert set(last["seed"]) == {0}
     shutil.rmtree(results / "runs")
     output = call("-m", "analysis.claims", "--scale", "smoke", "--results", results)
     assert "judged from the published reference" in output

@@ -72,7 +72,7 @@ claims: $(VENV)/.core  ## judge the claims of the reference, or with FROM=runs y
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
 
-bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, PUBLISH=name keeps it
+bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, PUBLISH=name (20 or more) keeps it in the reference
 	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 

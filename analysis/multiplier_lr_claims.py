@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.judging import Judgement, at_most
+from analysis.judging import Judgement, at_least, at_most
 from analysis.style import power_of_two
 
 
@@ -18,16 +18,28 @@ def final_losses(frame: pd.DataFrame) -> pd.DataFrame:
 def mlr(frame, runs, criterion) -> Judgement:
     """The projector experiment's LR against the best of the grid, S by S, paired by seed."""
     losses, chosen = final_losses(frame), criterion["multiplier_lr"]
-    components, notes = [], []
+    limits, components, notes = criterion["thresholds"], [], []
     for (arm, s), rows in losses.groupby(["arm", "S"]):
         table = rows.pivot(index="seed", columns="c_lr", values="loss")
         best = table.mean().idxmin()
         part = f"S = {power_of_two(s)}"
         name = f"{arm}, {part}: loss at {chosen:g} minus that at the best LR"
         excess = table[chosen] - table[best]
-        components.append(at_most(name, excess, criterion["thresholds"]["excess"], part))
+        components.append(at_most(name, excess, limits["excess"], part))
         notes.append(f"{arm} {part}: {best:g}")
-    return Judgement(components, criterion["seeds"]["minimum"], "best LR: " + "; ".join(notes))
+    # An LR that made no difference would be as good as any.
+    table = losses.pivot_table("loss", "seed", ["arm", "S", "c_lr"])
+    worst = table.mean().idxmax()
+    harm = table[worst] - table[(*worst[:2], chosen)]
+    name = (
+        f"{worst[0]}, S = {power_of_two(worst[1])}: loss at {worst[2]:g} minus that at {chosen:g}"
+    )
+    return Judgement(
+        components,
+        criterion["seeds"]["minimum"],
+        "best LR: " + "; ".join(notes),
+        contrast=[at_least(name, harm, limits["contrast"])],
+    )
 
 
 JUDGES = {"MLR": mlr}

@@ -73,7 +73,7 @@ def _precision(name: str, device: torch.device) -> str:
     if name != "auto":
         return name
     if device.type == "cuda":
-        return "bfloat16" if torch.cuda.is_bf16_supported() else "float32"
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
     native = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
     return "bfloat16" if native else "float32"
 

@@ -440,6 +440,7 @@ def test_huggingface_streams_its_text_field(tmp_path, monkeypatch):
     assert calls == [("org/name", "en", "train", True)] * 3 and waits == [1]
     assert corpus.name == "huggingface org/name, BPE 300"
     assert sum(split["documents"] for split in corpus.meta["splits"].values()) == 30
+    assert corpus.meta["duplicates"] == 0  # none was read twice
     with pytest.raises(UserError, match="no field 'body'; set data.text_field to one of text, n"):
         prepare(config.model_copy(update={"text_field": "body"}), VOCAB, tmp_path)
     with pytest.raises(UserError, match="org/absent .* cannot be read"):

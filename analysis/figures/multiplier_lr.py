@@ -18,7 +18,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["multiplier_lr"]
     found = final_losses(table.scalars)
     frame = table.scalars
-    norms = frame[(frame["tensor"] == "norm.final") & (frame["stat"] == "weight_norm")]
+    norms = frame[(frame["tensor"] == "norm.final") & (frame["stat"] == "effective_norm")]
     norms = at_step(norms[norms["kind"] == "train"], table.stage_end)
     keys = ["arm", "S", "c_lr", "seed"]
     return found.merge(norms[[*keys, "value"]].rename(columns={"value": "norm"}), on=keys)

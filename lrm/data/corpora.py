@@ -129,7 +129,9 @@ def _huggingface_documents(config: DataConfig, place: Place) -> Iterator[Documen
             "data.source = huggingface needs the data extra: pip install -e .[data]"
         ) from None
     where = f"data set {config.path} (subset {config.subset}, split {config.split})"
-    number, state, failures = place.documents, place.state, 0
+    # The caller moves ``place`` on with every document.
+    first = number = place.documents
+    state, failures = place.state, 0
     while True:
         try:
             rows = load_dataset(config.path, config.subset, split=config.split, streaming=True)
@@ -155,7 +157,7 @@ def _huggingface_documents(config: DataConfig, place: Place) -> Iterator[Documen
                 ) from None
             time.sleep(_WAITS[failures])
             failures += 1
-            state = place.save_state() if number > place.documents else state
+            state = place.save_state() if number > first else state
 
 
 def _one_line(error: Exception) -> str:

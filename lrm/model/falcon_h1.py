@@ -70,7 +70,7 @@ class FalconH1(nn.Module):
         """Logits (batch, length, vocabulary) of tokens (batch, length), int64.
 
         With ``targets`` (batch, length) instead (cross-entropy, objective) of
-        ``lrm.loss.linear_cross_entropy``, for which the logits are never held whole.
+        ``lrm.model.loss.linear_cross_entropy``, for which the logits are never held whole.
         A dict passed as ``taps`` receives every activation, after forward multipliers and
         detached, under the key of the tensor that produced it: ``attention.k`` before the
         rotation, ``ssm.*`` right behind ``in_proj``, ``ssm.conv`` behind the SiLU,

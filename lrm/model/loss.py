@@ -35,7 +35,9 @@ def linear_cross_entropy(
     hidden = hidden.flatten(0, -2)
     dtype = kernels.to_compute(hidden[:0]).dtype
     with kernels.without_autocast(hidden):
-        return _LinearCrossEntropy.apply(hidden, weight, targets.flatten(), z_loss, dtype)
+        return _LinearCrossEntropy.apply(
+            hidden, weight, targets.flatten(), z_loss, dtype, torch.is_grad_enabled()
+        )
 
 
 def _rows(hidden: Tensor, vocabulary: int) -> int:
@@ -47,11 +49,17 @@ def _rows(hidden: Tensor, vocabulary: int) -> int:
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx, hidden: Tensor, weight: Tensor, targets: Tensor, z_loss: float, dtype: torch.dtype
+        ctx,
+        hidden: Tensor,
+        weight: Tensor,
+        targets: Tensor,
+        z_loss: float,
+        dtype: torch.dtype,
+        with_grad: bool,  # needs_input_grad does not know of no_grad
     ):
         count, vocabulary = len(hidden), len(weight)
         wide = torch.float32 if dtype in kernels.HALF else dtype
-        differentiated = any(ctx.needs_input_grad)
+        differentiated = with_grad and any(ctx.needs_input_grad)
         if differentiated:
             grad_hidden = torch.empty_like(hidden)
             grad_weight = torch.zeros_like(weight, dtype=wide)
@@ -102,4 +110,4 @@ class _LinearCrossEntropy(torch.autograd.Function):
             saved * grad.to(saved.dtype) if needed else None
             for saved, needed in zip(ctx.saved_tensors, ctx.needs_input_grad, strict=False)
         ]
-        return *found, None, None, None
+        return *found, None, None, None, None

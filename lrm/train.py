@@ -229,12 +229,14 @@ def train(
         equipment = equip(run.execution, settings.model, group)
         torch.set_num_threads(run.execution.threads)
         learner = build(settings, run.seed, equipment.device, kernels=equipment.kernels)
-        is_compiled = _compile(run, learner, equipment, group)
-        learner.join(group)
-        note(equipment.summary + (", compiled layers" if is_compiled else ""))
-        directory.start(describe(run, learner, corpus, equipment, is_compiled))
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
-            _Loop(run, directory, learner, corpus, equipment, report, board).run()
+            # First, since it tells of data that do not suffice.
+            loop = _Loop(run, directory, learner, corpus, equipment, report, board, group)
+            is_compiled = _compile(run, learner, equipment, group)
+            learner.join(group)
+            note(equipment.summary + (", compiled layers" if is_compiled else ""))
+            directory.start(describe(run, learner, corpus, equipment, is_compiled))
+            loop.run()
 
 
 def _compile(run: Run, learner: Learner, equipment: Equipment, group: Group) -> bool:
@@ -250,11 +252,11 @@ def _compile(run: Run, learner: Learner, equipment: Equipment, group: Group) -> 
 class _Loop:
     """The state that lives only as long as the process does."""
 
-    def __init__(self, run, directory, learner, corpus, equipment, report, board):
+    def __init__(self, run, directory, learner, corpus, equipment, report, board, group):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
-        self.group = learner.group
+        self.group: Group = group
         self.device, self.report, self.board = equipment.device, report, board
         self.autocast = equipment.autocast
         self.batches = data.Batches(

@@ -274,7 +274,7 @@ def test_a_batch_that_cannot_be_split(tmp_path):
     lines = [line for line in errors.splitlines() if line.startswith("error:")]
     assert lines == ["error: a batch of 8 sequences (train.batch_size, or a stage of its ramp) "
                      "cannot be split over 3 processes; make it a multiple of 3"]  # fmt: skip
-    assert errors.count("exitcode  : 2") == 3
+    assert "exitcode  : 2" in errors  # it may stop the others before they end by themselves
     assert not list(tmp_path.iterdir())
 
 

@@ -43,7 +43,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         column[1].set_yscale("log")
         column[1].set_xlabel("LR of the multipliers")
     axes[0, 0].set_ylabel("final loss (nats per token)")
-    axes[1, 0].set_ylabel(r"$\|c\|$ at the end of the constant stage")
+    axes[1, 0].set_ylabel(r"$\|c\|$ before the decay")
     axes[0, 0].legend()
     caption(figure, context)
     return figure

@@ -40,7 +40,7 @@ from lrm.rundir import open_run
 from lrm.schedule import constant_end, lr_factor, sequences_before
 
 # Losses are moved off the device and logged in lots, so that a GPU is not waited for.
-_LOG_LOT = 20
+LOG_LOT = 20
 
 Report = Callable[[int, float], None]
 Note = Callable[[str], None]
@@ -300,7 +300,7 @@ class _Loop:
             measured = train_step(self.learner, batch, settings, step, self.autocast, micro_batch)
             self.pending.append((step + 1, *measured))
             done = step + 1
-            if len(self.pending) == _LOG_LOT or done == steps:
+            if len(self.pending) == LOG_LOT or done == steps:
                 self.log()
             if done % settings.probes.every == 0 or done in (stage_end, steps):
                 self.log()

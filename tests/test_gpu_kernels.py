@@ -45,6 +45,17 @@ SMALL = ModelConfig(
 )
 
 
+def reasons(config, device, precision):
+    """For every operation of the model and every package: None if usable, else why not."""
+    return {
+        kernel: {
+            package: selection.unusable(kernel, package, config, device, precision)
+            for package in gpu.ADAPTERS[kernel]
+        }
+        for kernel in selection.USED[config.mixer]
+    }
+
+
 def naive_mamba(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_softplus=False):
     """mamba_chunk_scan_combined: S <- exp(A dt) S + dt x B^T, y = S C + D x."""
     batch, length, heads, width = x.shape
@@ -309,7 +320,7 @@ def test_auto_takes_the_first_that_is_usable(agreeing):
     auto = KernelConfig()
     best = gpu.Kernels("mamba_ssm", "flash_attn", "causal_conv1d")
     assert selection.select(auto, SMALL, CUDA, "bfloat16") == best
-    assert selection.available(SMALL, CUDA, "bfloat16") == {
+    assert reasons(SMALL, CUDA, "bfloat16") == {
         "scan": {"mamba_ssm": None, "fla": None},
         "attention": {"flash_attn": None},
         "convolution": {"causal_conv1d": None},
@@ -341,7 +352,7 @@ def test_operations_that_the_model_has_not_are_left_alone(agreeing):
     agreeing.add("fla")
     chosen = selection.select(wanted, config, CUDA, "bfloat16")
     assert chosen == gpu.Kernels(attention="flash_attn")
-    assert set(selection.available(config, CUDA, "bfloat16")) == {"attention"}
+    assert set(reasons(config, CUDA, "bfloat16")) == {"attention"}
 
 
 def hide(package, monkeypatch):

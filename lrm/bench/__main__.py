@@ -13,6 +13,7 @@ from lrm import data
 from lrm.bench import machine, tables
 from lrm.bench.measure import WARM_UP, Session
 from lrm.bench.plan import ROWS, Bench
+from lrm.display import clock
 from lrm.errors import UserError
 from lrm.experiment import guarded
 from lrm.rundir import make_folder, write_json
@@ -57,8 +58,7 @@ def _main(options: argparse.Namespace) -> None:
     began = time.monotonic()
 
     def say(text: str) -> None:
-        minutes, seconds = divmod(int(time.monotonic() - began), 60)
-        print(f"[{minutes:2}:{seconds:02}] {text}", file=sys.stderr, flush=True)
+        print(f"[{clock(time.monotonic() - began)}] {text}", file=sys.stderr, flush=True)
 
     bench = Bench(options.rows, machine.available_cores())
     if options.only is not None:

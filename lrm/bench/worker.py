@@ -28,9 +28,6 @@ from lrm.bench.subjects import DEVICE, SUBJECTS
 from lrm.errors import UserError
 from lrm.rundir import RunDirectory, read_outcome
 
-# The training loop moves its losses off the device and logs them in lots of this size.
-_LOG_LOT = 20
-
 
 class Work:
     """The methods that the harness calls by name; answers are plain data."""
@@ -76,7 +73,7 @@ class Work:
         for _ in range(count):
             pending.append(self.subject.step(self.batch(), self.done))
             self.done += 1
-            if len(pending) == _LOG_LOT:
+            if len(pending) == train.LOG_LOT:
                 self.log(pending)
             if self.views and self.done % self.candidate.run.settings.probes.every == 0:
                 self.probe()

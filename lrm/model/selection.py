@@ -55,16 +55,6 @@ def select(
     return gpu.Kernels(**chosen)
 
 
-def available(
-    config: ModelConfig, device: torch.device, precision: str
-) -> dict[str, dict[str, str | None]]:
-    """For every operation of the model and every package: None if usable, else why not."""
-    return {
-        kernel: {p: unusable(kernel, p, config, device, precision) for p in gpu.ADAPTERS[kernel]}
-        for kernel in USED[config.mixer]
-    }
-
-
 def summary(
     chosen: gpu.Kernels,
     wanted: KernelConfig,

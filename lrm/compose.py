@@ -364,14 +364,17 @@ def _keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, A
     if not all(isinstance(n, int) and n > 0 for n in (steps, before)):
         return merged
 
-    def scaled(length: int) -> int:
-        return round(length * steps / before)
+    def scaled(step: int) -> int:
+        return round(step * steps / before)
 
-    # What is of a wrong type is left to the validation.
-    shares: dict[str, Any] = {
-        name: scaled(length) for name, length in stages.items() if isinstance(length, int)
-    }
-    ramp = stages["batch_ramp"]
+    # What is of a wrong type is left to the validation. The steps at which stages begin and end
+    # are rounded, not their lengths, which might add up to more than there are.
+    shares: dict[str, Any] = {}
+    warmup, decay, ramp = (stages[name] for name in _STAGES)
+    if isinstance(warmup, int):
+        shares["warmup_steps"] = scaled(warmup)
+    if isinstance(decay, int):
+        shares["decay_steps"] = steps - scaled(before - decay)
     if isinstance(ramp, list) and all(isinstance(_until_step(stage), int) for stage in ramp):
         # A stage that would last no step goes.
         ends = {scaled(_until_step(stage)): stage for stage in reversed(ramp)}

@@ -1,4 +1,4 @@
-"""Progress on stderr: lines rewritten in place on a terminal, printed now and then elsewhere."""
+"""Text for people: progress lines, bars, durations and tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Sequence
 
 
 class Display:
-    """A fixed number of lines, each behind its name."""
+    """Progress on stderr: a fixed number of lines, each behind its name.
+
+    Rewritten in place on a terminal, printed now and then elsewhere.
+    """
 
     def __init__(self, names: Sequence[str], every: float = 15.0):
         """``every`` is the least number of seconds between two printings off a terminal."""
@@ -55,3 +58,14 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
+
+
+def columns(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned text, the first row ruled off; numbers are set to the right."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+
+    def cell(text: str, width: int) -> str:
+        return text.rjust(width) if text[:1].isdigit() or text[:1] == "-" else text.ljust(width)
+
+    lines = ["  ".join(map(cell, row, widths)).rstrip() for row in table]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

@@ -10,6 +10,13 @@ class UserError(Exception):
     """
 
 
+class Diverged(UserError):
+    """A loss or gradient that is no longer finite: ends a run, not those after it.
+
+    Of several processes that train together all raise it, at the same step.
+    """
+
+
 def ending(error: BaseException) -> tuple[int, str | None] | None:
     """Exit code and last line of a command that ``error`` ends in good order; None of a crash."""
     if isinstance(error, UserError):

@@ -18,7 +18,7 @@ from pathlib import Path
 from lrm import data
 from lrm.compose import Experiment, Run, load, read_yaml
 from lrm.cost import estimate
-from lrm.display import Display
+from lrm.display import Display, columns
 from lrm.errors import UserError, ending
 from lrm.products import products
 from lrm.rules import resolve, table
@@ -293,7 +293,7 @@ def _table(records: list[dict]) -> list[str]:
         (key[0], f"{layers[0]}-{layers[-1]}" if layers[0] else "", *key[1:])
         for key, layers in rows.items()
     ]
-    return _columns([head, *body])
+    return columns([head, *body])
 
 
 def _products(records: list[dict]) -> list[str]:
@@ -310,12 +310,4 @@ def _products(records: list[dict]) -> list[str]:
                 f"{record['step']:.2g}" if "step" in record else "",
             )
         ] = None
-    return _columns([("product", "Σηλ", "needed", "travel Ση", "step η/init"), *rows])
-
-
-def _columns(rows: list[tuple]) -> list[str]:
-    widths = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
-    return [
-        "  ".join(str(cell).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return columns([("product", "Σηλ", "needed", "travel Ση", "step η/init"), *rows])

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from lrm.compose import Run
 from lrm.cost import estimate
 from lrm.display import Display, bar, clock
-from lrm.errors import UserError
+from lrm.errors import Diverged, UserError
 from lrm.worker import encode
 
 if TYPE_CHECKING:  # it loads torch
@@ -57,11 +57,21 @@ def gpus() -> list[str]:
     return sorted((path.name.removeprefix("nvidia") for path in found), key=int)
 
 
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def default_workers(runs: Sequence[Run]) -> int:
-    """One worker a GPU, else one for every ``threads`` cores."""
-    if any(run.execution.device in ("auto", "cuda") for run in runs) and gpus():
+    """One worker a GPU that the runs may use, else one for every ``threads`` cores."""
+    devices = {run.execution.device for run in runs}
+    if devices & {"auto", "cuda"} and gpus():
         return len(gpus())
-    return max(1, (os.cpu_count() or 1) // max(run.execution.threads for run in runs))
+    if named := {device for device in devices if device.startswith("cuda:")}:
+        return len(named)
+    return max(1, available_cores() // max(run.execution.threads for run in runs))
 
 
 def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None:
@@ -80,13 +90,13 @@ def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None
 class _Worker:
     """One process and the run that it has in hand."""
 
-    def __init__(self, number: int, messages: queue.Queue, compiled: Path):
+    def __init__(self, number: int, messages: queue.Queue, compiled: Path, cards: list[str]):
         self.number = number
         self.run: Run | None = None
         self.step = 0
         self.loss = float("nan")
         extra = {"TORCHINDUCTOR_CACHE_DIR": str(compiled)}
-        if cards := gpus():
+        if cards:
             extra["CUDA_VISIBLE_DEVICES"] = cards[number % len(cards)]
         self.ready = False
         self.process = subprocess.Popen(
@@ -125,7 +135,10 @@ class _Sweep:
         self.errors: list[str] = []
         self.crashes: list[str] = []
         self.messages: queue.Queue = queue.Queue()
-        self.workers = [_Worker(number, self.messages, self.compiled) for number in range(workers)]
+        # Runs that name their GPU, as cuda:1, have to see all of them.
+        named = any(run.execution.device.startswith("cuda:") for run, _ in jobs)
+        self.cards = [] if named else gpus()
+        self.workers = [self._start(number) for number in range(workers)]
         self.display = Display([*(f"worker {n}" for n in range(workers)), "all     "])
 
     def run(self) -> None:
@@ -155,9 +168,10 @@ class _Sweep:
             )
         if self.crashes:
             raise RuntimeError("a run crashed:\n" + "\n".join(self.crashes))
-        if self.errors:
-            more = f" (and {len(self.errors) - 1} more)" if len(self.errors) > 1 else ""
-            raise UserError(self.errors[0] + more)
+        _tell(self.errors)
+
+    def _start(self, number: int) -> _Worker:
+        return _Worker(number, self.messages, self.compiled, self.cards)
 
     def _next(self, worker: _Worker, message: dict) -> int:
         """Take note of a finished run and hand out the next; 1 if this place is given up."""
@@ -180,7 +194,7 @@ class _Sweep:
             if not (self.waiting and worker.ready):
                 return 1
             # It died in its run; another takes its place for the rest.
-            self.workers[worker.number] = _Worker(worker.number, self.messages, self.compiled)
+            self.workers[worker.number] = self._start(worker.number)
             return 0
         if self.waiting:
             worker.give(*self.waiting.pop(0), self.corpora)
@@ -205,10 +219,12 @@ class _Sweep:
 def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group) -> None:
     """Train the runs one after another, each by all processes of ``group``.
 
-    Brownian motions come last, each by one process. The first error ends all.
+    Brownian motions come last, each by one process. A run that diverges does not stop the
+    others and is told of at the end, by a UserError; any other error ends all.
     """
     from lrm import brownian, train
 
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled_code(corpora)))
     jobs = sorted(jobs, key=lambda job: job[0].kind == "brownian")
     display = Display(["worker 0", "all     "]) if group.rank == 0 else None
     began = time.monotonic()
@@ -225,16 +241,32 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
         whole = _whole_line(part / len(jobs), done, len(jobs), time.monotonic() - began)
         display.show([line, whole], last)
 
+    def note(line: str) -> None:
+        if display is not None:
+            display.note(line)
+
+    errors: list[str] = []
     for done, (run, path) in enumerate(jobs):
         show(done)
         report = functools.partial(show, done)
         if run.kind != "brownian":
-            train.train(run, path, corpora, report, group=group)
+            try:
+                train.train(run, path, corpora, report, group=group, note=note)
+            except Diverged as error:
+                errors.append(str(error))
         elif done % group.world == group.rank:
             brownian.run(run, path, report)
     group.first(None)
     if jobs:
         show(len(jobs))
+    _tell(errors)
+
+
+def _tell(errors: Sequence[str]) -> None:
+    """Raise the first error as a UserError, with the number of the others."""
+    if errors:
+        more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+        raise UserError(errors[0] + more)
 
 
 def _run_line(run: Run, step: int, loss: float) -> str:

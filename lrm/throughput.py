@@ -15,8 +15,7 @@ from typing import Any
 import torch
 
 from lrm import cost
-from lrm.compose import load
-from lrm.config import Execution, Settings
+from lrm.compose import Run, load
 from lrm.errors import UserError
 from lrm.experiment import guarded
 from lrm.machine import environment, equip
@@ -25,29 +24,26 @@ from lrm.train import build, compile_layers, train_step
 
 
 def throughput(
-    settings: Settings,
-    execution: Execution,
+    run: Run,
     steps: int = 20,
     warmup: int = 5,
     peak_flops: float | None = None,
 ) -> dict[str, Any]:
-    """Train ``warmup + steps`` steps from a fresh start and time the last ``steps``.
+    """Train ``warmup + steps`` steps of ``run`` from a fresh start and time the last ``steps``.
 
-    The model, multipliers, optimizer, micro-batches, precision and kernels are those of a run;
-    data, probes, validation and checkpoints are left out. ``utilisation`` is the share of
-    ``peak_flops`` (per second) that goes into ``lrm.cost.flops_per_token``; it is None without
-    a peak, and ``peak_memory`` (bytes that torch held at once) is None off CUDA.
+    Everything is as in the run, compiled layers included, but for data, probes, validation and
+    checkpoints, which are left out. ``utilisation`` is the share of ``peak_flops`` (per second)
+    that goes into ``lrm.cost.flops_per_token``; it is None without a peak, and ``peak_memory``
+    (bytes that torch held at once) is None off CUDA.
 
     Raises UserError where the execution asks for what is not usable here.
     """
+    settings, execution = run.settings, run.execution
     equipment = equip(execution, settings.model)
     device, context = equipment.device, equipment.autocast
     torch.set_num_threads(execution.threads)
     learner = build(settings, 0, device, kernels=equipment.kernels)
-    rows = execution.micro_batch or settings.train.batch_size
-    is_compiled = execution.compile == "always" and compile_layers(
-        learner, settings, rows, context, required=True
-    )
+    is_compiled = compile_layers(learner, run, equipment)
     shape = (settings.train.batch_size, settings.train.sequence_length + 1)
     generator = torch.Generator().manual_seed(0)
     batch = torch.randint(settings.model.vocab_size, shape, generator=generator).to(device)
@@ -111,9 +107,7 @@ def _main(options: argparse.Namespace) -> None:
     record = {
         "run": run.label,
         "scale": run.scale,
-        **throughput(
-            run.settings, run.execution, options.steps, options.warmup, options.peak_flops
-        ),
+        **throughput(run, options.steps, options.warmup, options.peak_flops),
         "environment": environment(),
     }
     print(json.dumps(record, indent=1))

@@ -29,7 +29,7 @@ from lrm.compose import Run
 from lrm.config import Settings
 from lrm.cost import estimate
 from lrm.distributed import ALONE, Group
-from lrm.errors import UserError
+from lrm.errors import Diverged, UserError
 from lrm.machine import Equipment, environment, equip
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu import PLAIN, Kernels
@@ -144,21 +144,24 @@ def add_gradients(
     return loss
 
 
-def compile_layers(
-    learner: Learner, settings: Settings, rows: int, autocast: Any, required: bool
-) -> bool:
-    """Compile the layers for ``rows`` sequences at a time; see ``lrm.compiled.compile_layers``.
+def compile_layers(learner: Learner, run: Run, equipment: Equipment, group: Group = ALONE) -> bool:
+    """Compile the layers if those of ``run`` are to be (see ``lrm.compiled``); whether they are.
 
-    Before ``learner`` joins other processes: the trial is of the model alone.
+    Before ``learner`` joins other processes: the trial is of the model alone. Raises UserError
+    where they must be and cannot.
     """
-    device = next(learner.model.parameters()).device
-    tokens = torch.zeros(rows, settings.train.sequence_length + 1, dtype=torch.int64, device=device)
+    choice, train = run.execution.compile, run.settings.train
+    if not compiled.wanted(choice, estimate(run).seconds, equipment.device):
+        return False
+    rows = run.execution.micro_batch or train.batch_size // group.world
+    shape = (rows, train.sequence_length + 1)
+    tokens = torch.zeros(shape, dtype=torch.int64, device=equipment.device)
 
     def trial() -> None:
-        add_gradients(learner.model, tokens, settings, autocast)
+        add_gradients(learner.model, tokens, run.settings, equipment.autocast)
         learner.zero_grad()
 
-    return compiled.compile_layers(learner.model.model.layers, trial, required)
+    return compiled.compile_layers(learner.model.model.layers, trial, choice == "always")
 
 
 def train_step(
@@ -201,6 +204,18 @@ def validation_loss(learner: Learner, sequences: np.ndarray, lot: int, autocast:
     return mean * group.world / len(sequences)
 
 
+def measure_norms(
+    learner: Learner, views: probes.Views, tokens: Tensor, autocast: Any
+) -> probes.Scalars:
+    """Every norm of ``lrm.probes``, activations on ``tokens`` (sequences, length)."""
+    learner.model.eval()
+    found = probes.tensor_norms(views)
+    with compiled.uncompiled(), autocast or contextlib.nullcontext():
+        found |= probes.activation_norms(learner.model, tokens)
+    learner.model.train()
+    return found
+
+
 def train(
     run: Run,
     path: Path,
@@ -232,21 +247,11 @@ def train(
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             # First, since it tells of data that do not suffice.
             loop = _Loop(run, directory, learner, corpus, equipment, report, board, group)
-            is_compiled = _compile(run, learner, equipment, group)
+            is_compiled = compile_layers(learner, run, equipment, group)
             learner.join(group)
             note(equipment.summary + (", compiled layers" if is_compiled else ""))
             directory.start(describe(run, learner, corpus, equipment, is_compiled))
             loop.run()
-
-
-def _compile(run: Run, learner: Learner, equipment: Equipment, group: Group) -> bool:
-    """Compile the layers if the run is to be; whether they are."""
-    choice = run.execution.compile
-    if not compiled.wanted(choice, estimate(run).seconds, equipment.device):
-        return False
-    rows = run.execution.micro_batch or run.settings.train.batch_size // group.world
-    required = choice == "always"
-    return compile_layers(learner, run.settings, rows, equipment.autocast, required)
 
 
 class _Loop:
@@ -342,7 +347,7 @@ class _Loop:
         for (done, *_), (loss, norm, clipped) in zip(self.pending, values, strict=True):
             if not math.isfinite(loss) or not math.isfinite(norm):
                 self.directory.flush()
-                raise UserError(
+                raise Diverged(
                     f"{self.run_.label}: the loss or gradient is not finite at step {done} "
                     f"(loss {loss}); lower optimizer.lr, or lengthen schedule.warmup_steps; "
                     f"its log stays in {self.directory.path}"
@@ -359,11 +364,7 @@ class _Loop:
         if self.group.rank:
             return
         began = time.perf_counter()
-        self.learner.model.eval()
-        found = probes.tensor_norms(self.views)
-        with compiled.uncompiled(), self.autocast or contextlib.nullcontext():
-            found |= probes.activation_norms(self.learner.model, self.probe_tokens)
-        self.learner.model.train()
+        found = measure_norms(self.learner, self.views, self.probe_tokens, self.autocast)
         fraction = self.clipped_steps / self.since_probe if self.since_probe else 0.0
         found["clipped_fraction"] = {"model": fraction}
         factor = lr_factor(self.settings.schedule, self.settings.train.steps, max(done - 1, 0))

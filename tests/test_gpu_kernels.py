@@ -549,12 +549,13 @@ def test_kernels_are_set_on_the_command_line(smoke_runs):
 def test_throughput_trains_and_counts(smoke_runs):
     run = smoke_runs("projector")[-1]
     execution = Execution(precision="float32", device="cpu", micro_batch=4)
-    found = throughput(run.settings, execution, steps=3, warmup=1, peak_flops=1e12)
+    run = dataclasses.replace(run, execution=execution)
+    found = throughput(run, steps=3, warmup=1, peak_flops=1e12)
     assert found["tokens_per_second"] * found["seconds_per_step"] == pytest.approx(8 * 32)
     assert found["utilisation"] == pytest.approx(found["flops_per_second"] / 1e12)
     assert found["kernels"]["scan"] == "torch" and found["device"] == "cpu"
     assert found["peak_memory"] is None and found["precision"] == "float32"
-    first = throughput(run.settings, execution, steps=1, warmup=0)
+    first = throughput(run, steps=1, warmup=0)
     assert first["utilisation"] is None
     # An untrained model's loss is about log(vocabulary); then it learns the one batch.
     assert first["loss"] == pytest.approx(math.log(run.settings.model.vocab_size), abs=0.5)

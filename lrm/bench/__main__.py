@@ -17,6 +17,7 @@ from lrm.display import clock
 from lrm.errors import UserError
 from lrm.experiment import guarded
 from lrm.rundir import make_folder, write_json
+from lrm.sweep import available_cores
 
 PUBLISHABLE = 20  # pairs
 
@@ -60,7 +61,7 @@ def _main(options: argparse.Namespace) -> None:
     def say(text: str) -> None:
         print(f"[{clock(time.monotonic() - began)}] {text}", file=sys.stderr, flush=True)
 
-    bench = Bench(options.rows, machine.available_cores())
+    bench = Bench(options.rows, available_cores())
     if options.only is not None:
         bench.narrow(options.only)
     corpora = make_folder(options.results / "data")

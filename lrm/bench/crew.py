@@ -44,17 +44,18 @@ class Worker:
         self.process.stdin.write(encode((method, arguments)) + "\n")
         self.process.stdin.flush()
 
-    def answer(self) -> Any:
-        """What the method returned; UserError and RuntimeError as it raised them."""
+    def answer(self) -> dict[str, Any]:
+        """``answer``, what the method returned, or ``error``, the line of its UserError.
+
+        Raises RuntimeError where it crashed.
+        """
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"a process ended with code {self.process.wait()}")
         found = json.loads(line)
-        if "error" in found:
-            raise UserError(found["error"])
         if "crash" in found:
             raise RuntimeError(f"a process crashed:\n{found['crash']}")
-        return found["answer"]
+        return found
 
 
 class Crew:
@@ -90,7 +91,7 @@ class Crew:
         self.active = self.workers[: max(1, self.cores // candidate.threads)]
         for seed, worker in enumerate(self.active):
             worker.send("build", candidate=candidate, seed=seed, corpora=self.corpora)
-        return [worker.answer() for worker in self.active][0]["parameters"]
+        return _answers(self.active)[0]["parameters"]
 
     def steps(self, count: int) -> dict[str, float]:
         """``count`` steps of all active processes at once.
@@ -101,7 +102,7 @@ class Crew:
         """
         for worker in self.active:
             worker.send("steps", count=count)
-        found = [worker.answer() for worker in self.active]
+        found = _answers(self.active)
         rates = [count * self.candidate.tokens / one["seconds"] for one in found]
         seconds = sum(one["seconds"] for one in found)
         return {
@@ -114,4 +115,13 @@ class Crew:
     def alone(self, method: str, **arguments: Any) -> Any:
         """Have the first process call ``method``; its answer."""
         self.workers[0].send(method, **arguments)
-        return self.workers[0].answer()
+        return _answers(self.workers[:1])[0]
+
+
+def _answers(workers: list[Worker]) -> list[Any]:
+    """What each returned; the first UserError, when all have answered."""
+    found = [worker.answer() for worker in workers]
+    for one in found:
+        if "error" in one:
+            raise UserError(one["error"])
+    return [one["answer"] for one in found]

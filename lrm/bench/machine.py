@@ -9,17 +9,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lrm.sweep import ENVIRONMENT
+from lrm.sweep import ENVIRONMENT, available_cores
 
 # Instruction sets that decide how fast matrices are multiplied.
 _FLAGS = ("avx", "fma", "amx", "asimd", "sve", "sme", "bf16", "i8mm", "f16c")
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def describe() -> dict[str, Any]:

@@ -49,7 +49,10 @@ class Session:
             for single in singles:
                 if self._known(name, (single.of,), single.at):
                     self.say(f"{name}: {single.of}, {single.at}")
-                    action(single)
+                    try:
+                        action(single)
+                    except UserError as error:
+                        self._leave_out(name, single.of, str(error))
                     store()
 
     @contextmanager
@@ -79,11 +82,14 @@ class Session:
         with ExitStack() as stack:
             names = (row.of, row.against)
             crews = [stack.enter_context(self._crew(self.bench.cores)) for _ in names]
-            chosen = [
-                self._choose(crew, row, name, configuration)
-                for crew, name in zip(crews, names, strict=True)
-            ]
-            sides = [self._begin(crew, *c) for crew, c in zip(crews, chosen, strict=True)]
+            chosen, sides = [], []
+            for crew, name in zip(crews, names, strict=True):
+                try:
+                    chosen.append(self._choose(crew, row, name, configuration))
+                    sides.append(self._begin(crew, *chosen[-1]))
+                except UserError as error:
+                    self._leave_out(row.name, name, str(error))
+                    return
             every = max((c.run.settings.probes.every for c, _ in chosen if c.probes), default=1)
             for side in sides:
                 count = max(1, round(self.seconds / side["step"]))
@@ -127,12 +133,12 @@ class Session:
                 trial = {**picks, **choice}
                 try:
                     candidate = self.bench.candidate(variant, configuration, trial)
+                    if any(_same(candidate, done["candidate"]) for done in trials):
+                        continue
+                    rate = self._trial(crew, candidate, best)
                 except UserError as error:
                     self._leave_out(row.name, variant, str(error))
                     continue
-                if any(_same(candidate, done["candidate"]) for done in trials):
-                    continue
-                rate = self._trial(crew, candidate, best)
                 trials.append({"candidate": candidate, "picks": trial, "rate": rate})
                 said = ", ".join(f"{key.rpartition('.')[2]} {v}" for key, v in trial.items())
                 self.say(f"  trial of {variant}: {said}: {rate:,.0f} tokens/s")

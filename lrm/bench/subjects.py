@@ -6,31 +6,26 @@ The one place that knows how a training step is taken.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from lrm import hub, train
+from lrm import compiled, hub, train
 from lrm.bench.plan import Candidate
+from lrm.machine import Equipment
 from lrm.rules import resolve
 from lrm.schedule import lr_factor
 
-DEVICE = "cpu"
-
 
 class Suite:
-    """This suite, by the same two calls as the training loop's."""
+    """This suite, by the same calls as the training loop's."""
 
-    def __init__(self, candidate: Candidate, seed: int, autocast: Any):
+    def __init__(self, candidate: Candidate, seed: int, equipment: Equipment):
         self.settings, self.execution = candidate.run.settings, candidate.run.execution
-        self.autocast = autocast
-        self.learner = train.build(self.settings, seed, DEVICE)
+        self.autocast = equipment.autocast
+        self.learner = train.build(self.settings, seed, equipment.device)
         self.model = self.learner.model
-        if self.execution.compile == "always":
-            torch._dynamo.reset()  # variants of one configuration follow each other
-            rows = self.execution.micro_batch or self.settings.train.batch_size
-            train.compile_layers(self.learner, self.settings, rows, autocast, required=True)
+        train.compile_layers(self.learner, candidate.run, equipment)
 
     def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor]:
         """One update on ``batch`` (sequences, length + 1); cross-entropy and gradient norm."""
@@ -43,13 +38,14 @@ class Suite:
 class Peer:
     """transformers' ``FalconH1ForCausalLM`` from the same initial weights, in a plain loop.
 
-    The same parameter groups, clipping and schedule; fused AdamW; its own loss.
+    The same parameter groups, clipping and schedule; fused AdamW; its own loss. Its layers are
+    compiled as this suite's are where the candidate says ``always``.
     """
 
-    def __init__(self, candidate: Candidate, seed: int, autocast: Any):
+    def __init__(self, candidate: Candidate, seed: int, equipment: Equipment):
         self.settings = candidate.run.settings
-        self.autocast = autocast
-        self.model = hub.to_transformers(train.build(self.settings, seed, DEVICE).model).train()
+        self.autocast = equipment.autocast
+        self.model = hub.to_transformers(train.build(self.settings, seed).model).train()
         self.model.set_attn_implementation(candidate.attention)
         parameters = dict(self.model.named_parameters())
         said = {
@@ -70,9 +66,15 @@ class Peer:
             fused=True,
         )
         self.parameters = list(parameters.values())
+        if candidate.run.execution.compile == "always":
+            train_shape = self.settings.train
+            rows = (train_shape.batch_size, train_shape.sequence_length + 1)
+            tokens = torch.zeros(rows, dtype=torch.int64)
+            layers = self.model.model.layers
+            compiled.compile_layers(layers, lambda: self.add_gradients(tokens), required=True)
 
-    def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """One update on ``batch`` (sequences, length + 1); cross-entropy and gradient norm."""
+    def add_gradients(self, batch: Tensor) -> Tensor:
+        """The gradients of ``batch`` (sequences, length + 1); its cross-entropy."""
         targets = batch[:, 1:].contiguous()
         self.optimizer.zero_grad(set_to_none=True)
         with self.autocast or contextlib.nullcontext():
@@ -81,6 +83,11 @@ class Peer:
                 input_ids=batch[:, :-1], labels=targets, shift_labels=targets, use_cache=False
             ).loss
         loss.backward()
+        return loss.detach()
+
+    def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor]:
+        """One update on ``batch`` (sequences, length + 1); cross-entropy and gradient norm."""
+        loss = self.add_gradients(batch)
         norm = torch.nn.utils.clip_grad_norm_(
             self.parameters, self.settings.train.clip_norm or float("inf")
         )
@@ -88,7 +95,7 @@ class Peer:
         for group, lr in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = lr * factor
         self.optimizer.step()
-        return loss.detach(), norm
+        return loss, norm
 
 
 SUBJECTS = {"suite": Suite, "transformers": Peer}

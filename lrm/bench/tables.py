@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lrm.display import columns
+
 # A thread that has a core to itself is busy for nearly all of the time.
 FREE = 0.9
 
@@ -131,14 +133,3 @@ def _whole(found: list[dict]) -> list[str]:
         f"probes {one['probe_fraction']:.1%} of the time"
         for one in found
     ]
-
-
-def columns(table: list[tuple]) -> list[str]:
-    """Aligned text; cells that start with a digit or a sign are set to the right."""
-    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
-
-    def cell(text: str, width: int) -> str:
-        return text.rjust(width) if text[:1].isdigit() or text[:1] == "-" else text.ljust(width)
-
-    lines = ["  ".join(map(cell, row, widths)).rstrip() for row in table]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from lrm import compiled, data, machine, probes, train
+from lrm import data, machine, probes, train
 from lrm.bench.parts import Marks
 from lrm.bench.plan import Candidate
-from lrm.bench.subjects import DEVICE, SUBJECTS
+from lrm.bench.subjects import SUBJECTS
 from lrm.errors import UserError
 from lrm.rundir import RunDirectory, read_outcome
 
@@ -49,20 +49,21 @@ class Work:
         self.candidate = candidate
         run, execution = candidate.run, candidate.run.execution
         torch.set_num_threads(execution.threads)
-        on_cpu = execution.model_copy(update={"device": DEVICE})
-        self.autocast = machine.equip(on_cpu, run.settings.model).autocast
+        equipment = machine.equip(execution, run.settings.model)
+        self.autocast = equipment.autocast
+        torch._dynamo.reset()  # variants of one configuration follow each other
         corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
         shape = run.settings.train
         self.batches = data.Batches(corpus.train, shape.batch_size, shape.sequence_length, seed)
         _quiet_transformers(candidate.implementation)
-        self.subject = SUBJECTS[candidate.implementation](candidate, seed, self.autocast)
+        self.subject = SUBJECTS[candidate.implementation](candidate, seed, equipment)
         if candidate.probes:
             learner = self.subject.learner
             self.views = probes.Views(learner.model, learner.plans, learner.multipliers)
             tokens = data.fixed_sequences(
                 corpus.validation, run.settings.probes.sequences, shape.sequence_length
             )
-            self.probe_tokens = torch.from_numpy(tokens[:, :-1].copy()).to(DEVICE)
+            self.probe_tokens = torch.from_numpy(tokens[:, :-1].copy())
         self.done = 0
         return {"parameters": sum(p.numel() for p in self.subject.model.parameters())}
 
@@ -83,7 +84,7 @@ class Work:
 
     def batch(self) -> torch.Tensor:
         """The next step's tokens."""
-        return torch.from_numpy(self.batches.batch(self.done)).to(DEVICE)
+        return torch.from_numpy(self.batches.batch(self.done))
 
     def log(self, pending: list[tuple]) -> None:
         """Write and forget the pending (loss, gradient norm)."""
@@ -97,11 +98,8 @@ class Work:
 
     def probe(self) -> None:
         """What the training loop measures at every interval."""
-        self.subject.model.eval()
-        found = probes.tensor_norms(self.views)
-        with compiled.uncompiled(), self.autocast or contextlib.nullcontext():
-            found |= probes.activation_norms(self.subject.model, self.probe_tokens)
-        self.subject.model.train()
+        learner = self.subject.learner
+        found = train.measure_norms(learner, self.views, self.probe_tokens, self.autocast)
         self.directory.append("probes.jsonl", {"step": self.done, "values": found})
 
     def parts(self, count: int, blocks: int) -> dict[str, Any]:

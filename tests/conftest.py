@@ -1,6 +1,7 @@
 """Shared settings of the tests: everything small, one thread a process."""
 
 import os
+import shutil
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -10,6 +11,9 @@ import pytest  # noqa: E402
 from lrm.compose import Run, load  # noqa: E402
 from lrm.config import Settings, validate  # noqa: E402
 
+needs_a_compiler = pytest.mark.skipif(
+    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
+)
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 TINY_MODEL = {
     "vocab_size": 300,

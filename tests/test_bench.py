@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from conftest import needs_a_compiler
 
 from lrm import train
 from lrm.bench import tables
@@ -19,6 +20,7 @@ from lrm.bench.statistics import median
 from lrm.bench.subjects import Peer, Suite
 from lrm.compose import read_yaml
 from lrm.errors import UserError
+from lrm.machine import equip
 
 ROOT = Path(__file__).parents[1]
 SMOKE = {"use": ["scale/smoke", "optimizer/adamw"], "execution": {"precision": "float32"}}
@@ -195,14 +197,16 @@ def test_marks_leave_the_model_as_it_was(settings):
     assert torch.equal(losses[0], losses[2]) and torch.equal(losses[1], losses[3])
 
 
-def test_the_peer_follows_schedule_groups_and_clipping(settings):
+@pytest.mark.parametrize("variant", ["uncompiled", pytest.param("plain", marks=needs_a_compiler)])
+def test_the_peer_follows_schedule_groups_and_clipping(settings, variant):
     """Ten steps with warmup, decay and a clipping norm that binds: equal losses and norms."""
     changed = settings(train={"clip_norm": 0.3, "z_loss": 0.0})
     bench = Bench(ROWS, 1)
-    candidate = bench.candidate("plain", "tiny 8x64")
+    candidate = bench.candidate(variant, "tiny 8x64")
     run = candidate.run
     object.__setattr__(run, "settings", changed)
-    sides = [cls(candidate, 3, None) for cls in (Suite, Peer)]
+    equipment = equip(run.execution, run.settings.model)
+    sides = [cls(candidate, 3, equipment) for cls in (Suite, Peer)]
     generator = np.random.default_rng(0)
     for step in range(10):
         batch = torch.from_numpy(generator.integers(0, changed.model.vocab_size, (4, 17)))

@@ -2,13 +2,13 @@
 
 import dataclasses
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import needs_a_compiler
 
 from lrm import compiled, data, train
 from lrm.compose import Cost, Run
@@ -16,9 +16,6 @@ from lrm.config import Execution
 from lrm.rundir import read_json
 from lrm.worker import encode
 
-needs_a_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
-)
 RULES = [
     {"match": "mlp.*", "multiplier": {"kind": "row_column"}},
     {"match": "ssm.x", "multiplier": {"kind": "scalar"}, "lr_scale": 0.5},

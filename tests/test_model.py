@@ -234,9 +234,15 @@ def turned_reference(x: Tensor) -> Tensor:
             attention_reference,
             [(2, 4, 7, 6), (2, 2, 7, 6), (2, 2, 7, 6)],
         ),
+        # In blocks, the last of them shorter.
+        (
+            lambda q, k, v: kernels.attention(q, k, v, 0.3),
+            attention_reference,
+            [(1, 4, 300, 6), (1, 2, 300, 6), (1, 2, 300, 6)],
+        ),
         (lambda x: kernels.rope(x, 1.0e4), turned_reference, [(2, 5, 3, 8)]),
     ],
-    ids=["conv", "conv_shorter_than_kernel", "norm", "attention", "rope"],
+    ids=["conv", "conv_shorter_than_kernel", "norm", "attention", "long_attention", "rope"],
 )
 def test_kernels_equal_plain_torch(ours, reference, shapes):
     torch.manual_seed(0)

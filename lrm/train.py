@@ -41,6 +41,8 @@ from lrm.schedule import constant_end, lr_factor, sequences_before
 
 # Losses are moved off the device and logged in lots, so that a GPU is not waited for.
 LOG_LOT = 20
+# Without gradients so many tokens fit anywhere, and batches may be smaller than is fast.
+VALIDATION_TOKENS = 4096
 
 Report = Callable[[int, float], None]
 Note = Callable[[str], None]
@@ -379,7 +381,9 @@ class _Loop:
 
     def validate(self, done: int) -> None:
         self.log()
-        lot = self.run_.execution.micro_batch or self.settings.train.batch_size
+        train = self.settings.train
+        rows = self.run_.execution.micro_batch or train.batch_size
+        lot = max(rows, VALIDATION_TOKENS // train.sequence_length)
         loss = validation_loss(self.learner, self.validation, lot, self.autocast)
         self.record("metrics.jsonl", {"step": done, "validation_loss": loss})
         self.last_validation = loss

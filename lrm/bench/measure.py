@@ -124,7 +124,8 @@ class Session:
         self, crew: Crew, row: Row, variant: str, configuration: str
     ) -> tuple[Candidate, list[dict]]:
         """The best of short trials, stage by stage, and what they gave."""
-        picks: dict[str, Any] = {}
+        followed = self.bench.follows(variant)
+        picks: dict[str, Any] = self.chosen.get((followed, configuration), {})
         trials: list[dict] = []
         for stage in self.bench.tries(variant):
             best = max((trial["rate"] for trial in trials), default=0.0)

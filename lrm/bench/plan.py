@@ -26,6 +26,7 @@ class Variant(Strict):
     implementation: Literal["suite", "transformers"] = "suite"
     probes: bool = False
     tries: tuple[dict[str, tuple[Any, ...]], ...] = ()
+    follows: str | None = None  # starts from what was chosen for that variant
 
 
 class Row(Strict):
@@ -114,14 +115,15 @@ class Bench:
         }
         self.rows: Rows = validate(Rows, body, str(path))
         self.cores = min(self.rows.cores, cores)
-        every = [(name, at) for row in self.rows.rows for at in row.at
-                 for name in (row.of, row.against)]  # fmt: skip
         singles = (*self.rows.parts, *self.rows.memory, *self.rows.whole)
-        for name, at in [*every, *((single.of, single.at) for single in singles)]:
-            for kind, value, known in (("variant", name, self._variants),
-                                       ("configuration", at, self._configurations)):  # fmt: skip
-                if value not in known:
-                    raise UserError(f"{path}: no {kind} {value!r}; there are {', '.join(known)}")
+        variants_named = {name for row in self.rows.rows for name in (row.of, row.against)}
+        variants_named |= {single.of for single in singles}
+        variants_named |= {v.follows for v in self._variants.values() if v.follows}
+        at_named = {name for row in self.rows.rows for name in row.at} | {s.at for s in singles}
+        for kind, named, known in (("variant", variants_named, self._variants),
+                                   ("configuration", at_named, self._configurations)):  # fmt: skip
+            for name in sorted(named - known.keys()):
+                raise UserError(f"{path}: no {kind} {name!r}; there are {', '.join(known)}")
 
     def narrow(self, only: str) -> None:
         """Keep the rows whose name matches ``only``.
@@ -140,6 +142,10 @@ class Bench:
     def tries(self, variant: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
         """The stages of choices of a variant."""
         return self._variants[variant].tries
+
+    def follows(self, variant: str) -> str | None:
+        """The variant whose choices this one starts from."""
+        return self._variants[variant].follows
 
     def candidate(
         self,

@@ -8,9 +8,11 @@ Inductor keeps it on disk; ``lrm.sweep`` says where. Validation and probes run u
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import platform
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -49,7 +51,8 @@ def compile_layers(layers: nn.ModuleList, trial: Callable[[], None], required: b
     for layer in layers:
         layer.compile(dynamic=False, options=options)
     try:
-        trial()
+        with _behind_the_first():
+            trial()
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
         for layer in layers:
             layer._compiled_call_impl = None
@@ -61,6 +64,19 @@ def compile_layers(layers: nn.ModuleList, trial: Callable[[], None], required: b
             ) from None
         return False
     return True
+
+
+@contextlib.contextmanager
+def _behind_the_first() -> Iterator[None]:
+    """Of several processes that begin at once one compiles, and the others find its code."""
+    folder = Path(torch._inductor.runtime.cache_dir_utils.cache_dir())
+    with open(folder / "lrm.lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            fcntl.flock(lock, fcntl.LOCK_SH)  # when the first is done; then all at once
+            fcntl.flock(lock, fcntl.LOCK_UN)
+        yield
 
 
 def uncompiled() -> contextlib.AbstractContextManager:

@@ -27,8 +27,8 @@ RULES = [
 def job(settings, tmp_path):
     """A function from compile's value to a run whose corpus is built."""
 
-    def make(choice) -> Run:
-        config = settings(rules=RULES)
+    def make(choice, **train) -> Run:
+        config = settings(rules=RULES, train=train)
         corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
         execution = Execution(precision="float32", compile=choice, checkpoint_every=5)
         return Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
@@ -55,7 +55,8 @@ def test_long_runs_are_compiled(monkeypatch):
 @needs_a_compiler
 def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
     """Within rounding over a run; and killed and resumed, the same bits."""
-    on, off = job("always"), job("never")
+    # Longer than one block of attention's queries.
+    on, off = (job(choice, sequence_length=140, batch_size=2) for choice in ("always", "never"))
     losses = {}
     for name, run in (("never", off), ("always", on)):
         train.train(run, tmp_path / name, tmp_path / "data")

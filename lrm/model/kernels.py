@@ -25,7 +25,7 @@ HALF = (torch.bfloat16, torch.float16)
 
 def _table(function):
     """Keep the last results of ``function``; where it is compiled they are constants."""
-    cached = lru_cache(maxsize=64)(function)
+    cached = lru_cache(maxsize=16)(function)
 
     @wraps(function)
     def table(*arguments):
@@ -173,34 +173,36 @@ def attention(
         k = k.reshape(batch * kv_heads, length, width).transpose(1, 2)
         v = v.reshape(batch * kv_heads, length, width)
         parts = []
-        for start in range(0, length, _queries(length)):
-            end = min(start + _queries(length), length)
-            rows = q[:, :, start:end].reshape(len(q), -1, width)
-            mask = _causal_mask(end - start, end, start, q.dtype, q.device, group)
+        for mask in _causal_masks(length, group, q.dtype, q.device):
+            end, count = mask.shape[1], mask.shape[0] // group
+            rows = q[:, :, end - count : end].reshape(len(q), -1, width)
             scores = torch.baddbmm(mask, rows, k[:, :, :end], alpha=scale)
             part = torch.bmm(scores.softmax(-1), v[:, :end])
-            parts.append(part.view(batch, heads, end - start, width))
+            parts.append(part.view(batch, heads, count, width))
         return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
 
 
-def _queries(length: int) -> int:
-    """How many queries are taken at a time on CPU, as measured at lengths of 64 to 2048."""
-    return max(128, -(-length // 16))
-
-
 @_table
-def _causal_mask(
-    rows: int,
-    columns: int,
-    diagonal: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    repeats: int = 1,
-) -> Tensor:
-    """0 where ``column <= row + diagonal`` else -inf, (repeats * rows, columns)."""
+def _causal_masks(
+    length: int, repeats: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, ...]:
+    """For some queries at a time, (repeats * queries, keys up to the last of them)."""
+    # As measured on CPU at lengths of 64 to 2048.
+    count = max(128, -(-length // 16))
+    ends = [min(start + count, length) for start in range(0, length, count)]
     with torch.inference_mode(False):
-        mask = torch.full((rows, columns), float("-inf"), dtype=dtype, device=device)
-        return mask.triu_(diagonal + 1).repeat(repeats, 1)
+        return tuple(
+            _causal_mask(end - start, end, start, dtype, device).repeat(repeats, 1)
+            for start, end in zip([0, *ends], ends, strict=False)
+        )
+
+
+def _causal_mask(
+    rows: int, columns: int, diagonal: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """0 where ``column <= row + diagonal`` else -inf."""
+    mask = torch.full((rows, columns), float("-inf"), dtype=dtype, device=device)
+    return mask.triu_(diagonal + 1)
 
 
 def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor, implementation: str = "torch") -> Tensor:

@@ -123,7 +123,7 @@ class Session:
     def _choose(
         self, crew: Crew, row: Row, variant: str, configuration: str
     ) -> tuple[Candidate, list[dict]]:
-        """The best of short trials, stage by stage, and what they gave; an earlier row's are kept."""
+        """The best of short trials, stage by stage, and what they gave; or an earlier choice."""
         if (known := self.chosen.get((variant, configuration))) is not None:
             return self.bench.candidate(variant, configuration, known), []
         followed = self.bench.follows(variant)

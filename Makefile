@@ -16,7 +16,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls multiplier_lr notebooks claims publish bench test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls multiplier_lr notebooks claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,13 @@ claims: $(VENV)/.core  ## judge the claims of the reference, or with FROM=runs y
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
+
+export: $(VENV)/.dev  ## a finished run as a folder for transformers: RUN=results/runs/projector/<id> TO=folder
+	@$(BIN)/python -m lrm.export $(RUN) $(TO)
+
+probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
+	@folder=$$($(BIN)/python -m lrm.checkpoint_norms $(MODEL) --results $(RESULTS)) \
+		&& $(BIN)/python -m analysis.checkpoint_norms $$folder
 
 bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, PUBLISH=name (20 or more) keeps it in the reference
 	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) \

@@ -5,5 +5,28 @@ Importing this package costs nothing: torch is only imported by the modules that
 
 __version__ = "0.1.0"
 
+# The library's calls, from ``lrm.library``; looked up when they are first used.
+_LIBRARY = (
+    "attach_multipliers",
+    "build_param_groups",
+    "clip_grad_norm_",
+    "effective_weights",
+    "merge_multipliers",
+    "same_weights",
+    "wrap_optimizer",
+)
+
 # Raised by hand whenever a change alters what a run computes; part of every run's identity.
 NUMERICS_VERSION = 1
+
+
+def __getattr__(name: str):
+    if name in _LIBRARY:
+        from lrm import library
+
+        return getattr(library, name)
+    raise AttributeError(f"module 'lrm' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_LIBRARY]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +11,7 @@ from typing import Any
 import torch
 
 from lrm.config import ModelConfig
+from lrm.data.tokenizer import END_OF_TEXT
 from lrm.errors import UserError
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.tensors import addresses, ssm_slices
@@ -105,11 +107,14 @@ def _forward_multipliers(source: Any, config: ModelConfig) -> dict[str, float]:
 
 
 @torch.no_grad()
-def to_transformers(model: FalconH1) -> Any:
-    """A ``FalconH1ForCausalLM`` with the same logits and all of its multipliers 1.
+def to_transformers(model: FalconH1, keep: bool = False) -> Any:
+    """A ``FalconH1ForCausalLM`` with the same logits, all of its multipliers 1.
 
-    Effective weights are exported: learnable and forward multipliers are folded in. Raises
-    UserError for ``mixer`` other than "both", and where transformers is missing.
+    Effective weights are exported: learnable and forward multipliers are folded in. With
+    ``keep`` forward multipliers stay what they are where the configuration has a field for them:
+    then they must be the same on every layer, and those of queries and values the same; the
+    others are folded. Raises UserError for ``mixer`` other than "both", and where transformers
+    is missing.
     """
     config = model.config
     if config.mixer != "both":
@@ -130,22 +135,92 @@ def to_transformers(model: FalconH1) -> Any:
         pad_token_id=None,
         bos_token_id=None,
         eos_token_id=None,
+        **(_configured(model) if keep else {}),
     )
+    kept = _forward_multipliers(target, config)
     state: dict[str, torch.Tensor] = {}
     for address in addresses(config):
         if address.parameter not in state:
             state[address.parameter] = attrgetter(address.parameter)(model).detach().clone()
         rows = slice(*address.rows) if address.rows else slice(None)
-        state[address.parameter][rows] *= model.forward_multipliers.get(address.key, 1.0)
+        factor = model.forward_multipliers.get(address.key, 1.0) / kept.get(address.key, 1.0)
+        if factor != 1.0:
+            state[address.parameter][rows] *= factor
     head = state["lm_head.weight"]
     hf = library.FalconH1ForCausalLM(target).to(device=head.device, dtype=head.dtype)
     hf.load_state_dict(state)
     return hf.train(model.training)
 
 
-def save_transformers(model: FalconH1, folder: str | Path) -> None:
-    """Write ``to_transformers(model)`` for ``from_pretrained``; raises as it does."""
-    to_transformers(model).save_pretrained(folder)
+def _configured(model: FalconH1) -> dict[str, Any]:
+    """Fields of FalconH1Config that hold forward multipliers of ``model``."""
+
+    def everywhere(name: str) -> float:
+        layers = range(model.config.num_hidden_layers)
+        values = {model.forward_multipliers.get(f"{name}@{layer}", 1.0) for layer in layers}
+        return values.pop() if len(values) == 1 else 1.0
+
+    queries, keys, values = (everywhere(f"attention.{name}") for name in "qkv")
+    inputs = queries if queries == values else 1.0
+    return {
+        "embedding_multiplier": model.forward_multipliers.get("embedding", 1.0),
+        "lm_head_multiplier": model.forward_multipliers.get("projector", 1.0),
+        "attention_in_multiplier": inputs,
+        "key_multiplier": _quotient(keys, inputs),
+        "attention_out_multiplier": everywhere("attention.out"),
+        "ssm_in_multiplier": 1.0,
+        "ssm_multipliers": [everywhere(name) for name in ssm_slices(model.config)],
+        "ssm_out_multiplier": everywhere("ssm.out"),
+        "mlp_multipliers": [everywhere("mlp.gate"), everywhere("mlp.down")],
+    }
+
+
+def _quotient(product: float, factor: float) -> float:
+    """What times ``factor`` is ``product`` to the last bit, if there is such a number."""
+    nearest = product / factor
+    for found in (nearest, math.nextafter(nearest, 0.0), math.nextafter(nearest, math.inf)):
+        if found * factor == product:
+            return found
+    return nearest
+
+
+def load_transformers(folder: str | Path) -> FalconH1:
+    """``from_transformers`` of a folder that ``save_pretrained`` wrote, in float32.
+
+    Raises UserError where there is no such model, and as ``from_transformers`` does.
+    """
+    library = _transformers()
+    from safetensors import SafetensorError
+
+    if not Path(folder, "config.json").is_file():
+        raise UserError(f"{folder} has no config.json; give a folder that save_pretrained wrote")
+    try:
+        config = library.AutoConfig.from_pretrained(folder)
+        if config.model_type != "falcon_h1":
+            raise UserError(f"{folder} holds a {config.model_type}, not a falcon_h1")
+        hf = library.FalconH1ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    except (OSError, ValueError, SafetensorError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{folder} cannot be loaded: {reason}") from None
+    return from_transformers(hf)
+
+
+def save_transformers(
+    model: FalconH1, folder: str | Path, tokenizer: Path | None = None, keep: bool = True
+) -> None:
+    """Write ``to_transformers(model, keep)`` for ``AutoModelForCausalLM``; raises as it does.
+
+    ``tokenizer`` is a ``tokenizer.json``, which then is there for ``AutoTokenizer``.
+    """
+    library = _transformers()
+    hf = to_transformers(model, keep)
+    if tokenizer is not None:
+        words = library.PreTrainedTokenizerFast(
+            tokenizer_file=str(tokenizer), eos_token=END_OF_TEXT, clean_up_tokenization_spaces=False
+        )
+        words.save_pretrained(folder)
+        hf.config.eos_token_id = hf.generation_config.eos_token_id = words.eos_token_id
+    hf.save_pretrained(folder)
 
 
 def _transformers() -> ModuleType:

@@ -2,59 +2,105 @@
 
 Two implementations with the same mathematics (section 2):
 
-* ``forward``: the effective weight is computed in the forward pass and autograd does the rest
-  (``torch.nn.utils.parametrize``, so that every reader of ``module.weight`` sees W̄, kernels
-  that take the raw tensor included);
-* ``optimizer``: the model holds W̄ itself; W and the multipliers live beside it, their
-  gradients follow from Ḡ = ∂L/∂W̄ by the relations (4), and W̄ is written back after each step.
+* ``forward``: whoever reads ``module.weight`` gets W̄, computed from the parameter W and the
+  multipliers in the module; autograd does the rest, by the relations (4);
+* ``optimizer``: the model's parameter is W̄ itself; W and the multipliers live beside it, their
+  gradients follow from Ḡ = ∂L/∂W̄ by the same relations, and W̄ is written back after each step.
 
-Both work on any ``nn.Module``::
-
-    multipliers = attach(model, {"*.weight": "row_column"})
-    optimizer = torch.optim.AdamW(multipliers.groups(lr=1e-3, weight_decay=0.1))
-    ...
-    loss.backward(); multipliers.pull_gradients()
-    optimizer.step(); multipliers.push_weights()
-    ...
-    multipliers.merge()          # the plain model, with W̄ in place of W
+In both the model's ``state_dict`` holds W under the parameter's own name and the multipliers
+under ``<module>.multipliers.<attribute>``, so that checkpoints of one load into the other.
+``lrm.library`` has the calls for models outside this suite.
 """
 
 from __future__ import annotations
 
-import fnmatch
+import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
+from lrm import effective
+from lrm.effective import Part
 from lrm.errors import UserError
-from lrm.rules import AXES, Factor
+from lrm.model.kernels import HALF
+from lrm.reading import read_through, restore
+from lrm.rules import Factor
 
 IMPLEMENTATIONS = ("forward", "optimizer")
+# The name under which a module holds the multipliers of its parameters.
+CHILD = "multipliers"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which dimensions of a parameter are rows and columns; any others count matrices.
+
+    A stack of matrices (experts) has multipliers for each of them. ``whole``: there is one
+    multiplier a row and nothing else to count (vectors, convolutions).
+    """
+
+    row: int
+    column: int | None
+    whole: bool = False
+
+    def kept(self, axis: str, shape: Sequence[int]) -> list[int]:
+        """The dimensions of ``shape`` along which the multipliers of ``axis`` differ."""
+        stack = (
+            [] if self.whole else [d for d in range(len(shape)) if d not in (self.row, self.column)]
+        )
+        return stack + {"scalar": [], "row": [self.row], "column": [self.column]}[axis]
+
+    def size(self, axis: str, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the multipliers of ``axis``: (stack…, rows), (stack…, columns) or (1,)."""
+        return tuple(shape[d] for d in self.kept(axis, shape)) or (1,)
+
+    def spread(self, axis: str, value: Tensor, shape: Sequence[int]) -> Tensor:
+        """``value`` in a shape that broadcasts against ``shape``."""
+        kept = self.kept(axis, shape)
+        return value.view([n if d in kept else 1 for d, n in enumerate(shape)])
+
+
+def layout(module: nn.Module, weight: Tensor) -> Layout:
+    """The layout of a parameter ``weight`` of ``module``.
+
+    Rows come first, as in ``nn.Linear``; in transformers' ``Conv1D`` (GPT-2) they come last.
+    An embedding's rows are its tokens.
+    """
+    if weight.dim() < 2 or isinstance(module, nn.modules.conv._ConvNd):
+        return Layout(0, None, whole=True)
+    last = weight.dim() - 1
+    transposed = type(module).__name__ == "Conv1D"
+    return Layout(last, last - 1) if transposed else Layout(last - 1, last)
 
 
 class Factors(nn.Module):
-    """The multipliers of one matrix, or of some rows of one.
+    """The multipliers of one parameter, or of some rows of one.
 
     Parameters are named ``scalar``, ``row`` and ``column``, with shapes (1,), (rows,) and
-    (columns,). With the log parametrization they hold the logarithm (section 4.1).
+    (columns,), in float32 beside weights in half precision. With the log parametrization they
+    hold the logarithm (section 4.1).
     """
 
-    def __init__(self, shape: Sequence[int], factors: Sequence[Factor], like: Tensor):
+    def __init__(
+        self, shape: Sequence[int], factors: Sequence[Factor], like: Tensor, layout: Layout
+    ):
         super().__init__()
-        self.shape = tuple(shape)
+        self.shape, self.layout = tuple(shape), layout
         self.log = {factor.axis: factor.parametrization == "log" for factor in factors}
+        dtype = torch.float32 if like.dtype in HALF else like.dtype
         for factor in factors:
             start = math.log(factor.init) if self.log[factor.axis] else factor.init
-            self.register_parameter(
-                factor.axis,
-                nn.Parameter(
-                    torch.full((factor.size,), start, dtype=like.dtype, device=like.device)
-                ),
-            )
+            size = layout.size(factor.axis, shape)
+            value = torch.full(size, start, dtype=dtype, device=like.device)
+            if isinstance(like, DTensor):
+                mesh = like.device_mesh
+                value = distribute_tensor(value, mesh, [Replicate()] * mesh.ndim)
+            self.register_parameter(factor.axis, nn.Parameter(value))
 
     def values(self) -> dict[str, Tensor]:
         """The multipliers themselves, exponentiated where the parameter is a logarithm."""
@@ -63,41 +109,35 @@ class Factors(nn.Module):
             for axis, parameter in self.named_parameters()
         }
 
-    def _shaped(self, axis: str, value: Tensor) -> Tensor:
-        """``value`` in a shape that broadcasts against the weight."""
-        if axis == "row":
-            return value.view(-1, *[1] * (len(self.shape) - 1))
-        return value
+    def spread(self) -> list[Tensor]:
+        """``values`` in shapes that broadcast against the weight."""
+        return [self.layout.spread(axis, v, self.shape) for axis, v in self.values().items()]
 
     def forward(self, weight: Tensor) -> Tensor:
-        """W̄ from W, same shape."""
-        for axis, value in self.values().items():
-            weight = weight * self._shaped(axis, value)
-        return weight
+        """W̄ of the rows that are meant, same shape."""
+        return effective.scaled(weight, self.spread())
 
     @torch.no_grad()
-    def gradients(self, weight: Tensor, gradient: Tensor) -> dict[str, Tensor]:
-        """Equation (4): from Ḡ = ∂L/∂W̄ to the gradients of W (key ``weight``), s, r and c.
+    def add_gradients(self, found: Sequence[Tensor]) -> None:
+        """Add gradients of ``spread()`` to those of the parameters, by the chain rule."""
+        for (axis, parameter), gradient in zip(self.named_parameters(), found, strict=True):
+            gradient = gradient.view(parameter.shape)
+            if isinstance(parameter, DTensor):
+                gradient = gradient.redistribute(parameter.device_mesh, parameter.placements)
+            if self.log[axis]:
+                gradient = gradient * parameter.exp()
+            _add(parameter, gradient.to(parameter.dtype))
 
-        For a logarithmic multiplier the chain rule adds its value as a factor.
-        """
-        values = self.values()
-        found = {"weight": gradient}
-        for axis, value in values.items():
-            found["weight"] = found["weight"] * self._shaped(axis, value)
-        for axis, value in values.items():
-            product = weight * gradient
-            for other, factor in values.items():
-                if other != axis:
-                    product = product * self._shaped(other, factor)
-            if axis == "row":
-                product = product.flatten(1).sum(1) if product.dim() > 1 else product
-            elif axis == "column":
-                product = product.sum(0)
-            else:
-                product = product.sum().view(1)
-            found[axis] = product * value if self.log[axis] else product
-        return found
+
+def _mesh_dimensions(tensor: Tensor) -> int:
+    return tensor.device_mesh.ndim if isinstance(tensor, DTensor) else 0
+
+
+def _add(parameter: Tensor, gradient: Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad += gradient
 
 
 @dataclass(frozen=True)
@@ -111,40 +151,87 @@ class Target:
 
 
 class EffectiveWeight(nn.Module):
-    """One parameter's multipliers: ``Factors`` for all of it, or one for each of several rows."""
+    """One parameter's multipliers: ``Factors`` for all of it, or for each of some of its rows."""
 
-    def __init__(self, weight: Tensor, targets: Sequence[Target]):
+    def __init__(self, weight: Tensor, targets: Sequence[Target], layout: Layout):
         super().__init__()
         self.targets = sorted(targets, key=lambda target: target.rows or (0, 0))
-        self.parts = nn.ModuleList(
-            Factors(_rows(weight, target).shape, target.factors, weight) for target in self.targets
-        )
+        self.parts: list[Part] = []
+        for target in self.targets:
+            axes = tuple(factor.axis for factor in target.factors)
+            part = Part(axes, target.rows, layout.row)
+            self.parts.append(part)
+            factors = Factors(part.of(weight).shape, target.factors, weight, layout)
+            self.add_module("all" if target.rows is None else "rows_{}_{}".format(*target.rows),
+                            factors)  # fmt: skip
+        self._mesh = _mesh_dimensions(weight)
+        self._keeping = False
+        self._kept: Tensor | None = None
+
+    def factors(self) -> list[Factors]:
+        """One for each target, in the order of their rows."""
+        return list(self.children())
+
+    def values(self) -> list[Tensor]:
+        """Of all factors, in shapes that broadcast."""
+        return [value for factors in self.children() for value in factors.spread()]
 
     def forward(self, weight: Tensor) -> Tensor:
-        """W̄ from W, same shape; rows without multipliers pass through."""
-        if self.targets[0].rows is None:
-            return self.parts[0](weight)
-        pieces, end = [], 0
-        for target, part in zip(self.targets, self.parts, strict=True):
-            start, stop = target.rows
-            if start > end:
-                pieces.append(weight[end:start])
-            pieces.append(part(weight[start:stop]))
-            end = stop
-        if end < weight.shape[0]:
-            pieces.append(weight[end:])
-        return torch.cat(pieces)
+        """W̄ from W, same shape; W itself while FSDP has it sharded, between uses."""
+        if self.is_sharded(weight):
+            return weight
+        if self._kept is not None:
+            return effective.again(self._kept, weight, self.parts, self.values())
+        found = effective.effective(weight, self.parts, self.values())
+        if self._keeping and not torch.compiler.is_compiling():
+            self._kept = found.detach()
+        return found
 
+    def write(self, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """W̄ without a graph, into ``out`` where that is given."""
+        return effective.write(weight, self.parts, self.values(), out)
 
-def _rows(weight: Tensor, target: Target) -> Tensor:
-    return weight if target.rows is None else weight[target.rows[0] : target.rows[1]]
+    def is_sharded(self, weight: Tensor) -> bool:
+        """Whether ``weight`` lies on more dimensions of a mesh than when this was attached."""
+        return _mesh_dimensions(weight) > self._mesh
+
+    def keep(self, keeping: bool) -> None:
+        """Build W̄ once and use it again, until this is called with False."""
+        self._keeping, self._kept = keeping, None
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """``x @ W̄.T + bias`` by scaling x and the output, where that is less than scaling W.
+
+        None where it is not, and where rows have multipliers of their own.
+        """
+        if self._keeping or self.parts[0].rows is not None or isinstance(weight, DTensor):
+            return None
+        rows, columns = weight.shape
+        tokens = x.numel() // columns
+        if tokens * (rows + columns) >= rows * columns:
+            return None
+        [factors] = self.factors()
+        values = factors.values()
+        before = [values.pop("column")] if "column" in values else []
+        if columns <= rows and "scalar" in values:
+            before.append(values.pop("scalar"))
+        for value in before:
+            x = (x * value).to(x.dtype)
+        y = nn.functional.linear(x, weight)
+        for value in values.values():
+            y = (y * value).to(y.dtype)
+        return y if bias is None else y + bias.to(y.dtype)
 
 
 class Multipliers:
     """The multipliers attached to a model, whichever way they are implemented.
 
-    ``weights`` maps a parameter's name to the learnable tensor W behind it, ``factors`` a
-    target's key to its ``Factors``. ``frozen`` names parameters whose W does not learn.
+    ``factors`` maps a target's key to its ``Factors``, ``effective`` a parameter's name to all of
+    them. ``frozen`` names parameters whose W does not learn, besides
+    those that require no gradients.
+
+    A parameter that several modules share (tied embeddings) is multiplied once, for all of them.
+    Raises UserError for an unknown name or implementation.
     """
 
     def __init__(
@@ -159,11 +246,13 @@ class Multipliers:
                 f"unknown implementation {implementation!r}; use one of {IMPLEMENTATIONS}"
             )
         self.model = model
-        self._frozen = frozen
         self.implementation = implementation
-        self.weights: dict[str, nn.Parameter] = {}
+        self._masters: dict[str, nn.Parameter] = {}
         self.factors: dict[str, Factors] = {}
         self.effective: dict[str, EffectiveWeight] = {}
+        self._owners = owners(model)
+        self._learned: dict[str, bool] = {}
+        self._hooks: list[Any] = []
         parameters = dict(model.named_parameters())
         by_parameter: dict[str, list[Target]] = {}
         for target in targets:
@@ -171,23 +260,44 @@ class Multipliers:
                 raise UserError(f"the model has no parameter {target.parameter!r}")
             by_parameter.setdefault(target.parameter, []).append(target)
         for name, group in by_parameter.items():
-            self._attach(name, parameters[name], group)
+            self._attach(name, parameters[name], group, name in frozen)
 
-    def _attach(self, name: str, weight: nn.Parameter, targets: list[Target]) -> None:
-        effective = EffectiveWeight(weight, targets)
-        self.effective[name] = effective
-        for target, part in zip(effective.targets, effective.parts, strict=True):
+    def _attach(
+        self, name: str, parameter: nn.Parameter, targets: list[Target], frozen: bool
+    ) -> None:
+        module, attribute = self._owners[name][0]
+        found = EffectiveWeight(parameter, targets, layout(module, parameter))
+        self.effective[name] = found
+        for target, part in zip(found.targets, found.factors(), strict=True):
             self.factors[target.key] = part
-        module, attribute = _owner(self.model, name)
+        self._learned[name] = parameter.requires_grad
         if self.implementation == "forward":
-            parametrize.register_parametrization(module, attribute, effective)
-            learnable = module.parametrizations[attribute].original
+            weight = parameter
+            _child(module).add_module(attribute, found)
+            for owner, under in self._owners[name]:
+                read_through(owner, under, found)
         else:
-            learnable = nn.Parameter(weight.detach().clone())
-            with torch.no_grad():
-                weight.copy_(effective(learnable))
-        learnable.requires_grad_(name not in self._frozen)
-        self.weights[name] = learnable
+            weight = nn.Parameter(parameter.detach().clone())
+            for owner, under in self._owners[name]:
+                saved = _Saved(found, weight, under, first=owner is module and under == attribute)
+                self._hooks += [
+                    owner.register_state_dict_post_hook(saved),
+                    owner.register_load_state_dict_pre_hook(saved.load),
+                ]
+        weight.requires_grad_(self._learned[name] and not frozen)
+        if self.implementation == "optimizer":
+            self._masters[name] = weight
+            parameter.requires_grad_(True)
+            self._push(name, parameter)
+
+    @property
+    def weights(self) -> dict[str, nn.Parameter]:
+        """The learnable tensor W behind each parameter that has multipliers, by its name."""
+        if self.implementation == "optimizer":
+            return dict(self._masters)
+        # Looked up each time: sharding puts other tensors in their place.
+        parameters = dict(self.model.named_parameters())
+        return {name: parameters[name] for name in self.effective}
 
     def named_factors(self) -> Iterator[tuple[str, str, nn.Parameter]]:
         """(key, axis, parameter) of every multiplier."""
@@ -197,131 +307,141 @@ class Multipliers:
 
     @torch.no_grad()
     def pull_gradients(self) -> None:
-        """After backward: gradients of W and of the multipliers from those of W̄ (equation 4).
+        """After backward: move the gradients of W̄ to W and the multipliers (equation 4).
 
-        Nothing to do where autograd went through the reparametrized forward.
+        They are added to what is there, and W̄ has none afterwards. Nothing to do where autograd
+        went through the forward.
         """
         if self.implementation == "forward":
             return
         parameters = dict(self.model.named_parameters())
-        for name, effective in self.effective.items():
-            outer = parameters[name].grad
-            weight = self.weights[name]
+        for name, found in self.effective.items():
+            outer, weight = parameters[name].grad, self._masters[name]
             if outer is None:
                 continue
-            inner = outer.clone()
-            for target, part in zip(effective.targets, effective.parts, strict=True):
-                found = part.gradients(_rows(weight, target), _rows(outer, target))
-                _rows(inner, target).copy_(found.pop("weight"))
-                for axis, gradient in found.items():
-                    part.get_parameter(axis).grad = gradient
-            weight.grad = inner if weight.requires_grad else None
+            if type(outer) is not type(weight.data):
+                raise UserError(
+                    f"{name} was sharded after its multipliers were attached; with "
+                    "implementation='optimizer' call fully_shard first"
+                )
+            inner = None
+            if weight.requires_grad:
+                # A gradient with memory of its own can become that of W in place.
+                inner = outer if _owns_memory(outer) else torch.empty_like(outer)
+            values = found.values()
+            sums = iter(effective.gradients(weight, outer, found.parts, values, inner))
+            for part, factors in zip(found.parts, found.factors(), strict=True):
+                factors.add_gradients([next(sums) for _ in part.axes])
+            if inner is not None:
+                _add(weight, inner)
+            parameters[name].grad = None
 
     @torch.no_grad()
     def push_weights(self) -> None:
         """After the optimizer's step: write W̄ into the model (optimizer-level implementation)."""
-        if self.implementation == "forward":
-            return
-        parameters = dict(self.model.named_parameters())
-        for name, effective in self.effective.items():
-            parameters[name].copy_(effective(self.weights[name]))
+        if self.implementation == "optimizer":
+            parameters = dict(self.model.named_parameters())
+            for name in self.effective:
+                self._push(name, parameters[name])
 
+    @torch.no_grad()
+    def _push(self, name: str, parameter: nn.Parameter) -> None:
+        self.effective[name].write(self._masters[name], out=parameter)
+
+    @contextlib.contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """Within it no weight or multiplier changes: W̄ is built once, for all micro-batches."""
+        for found in self.effective.values():
+            found.keep(self.implementation == "forward")
+        try:
+            yield
+        finally:
+            for found in self.effective.values():
+                found.keep(False)
+
+    @torch.no_grad()
+    def effective_weights(self) -> dict[str, Tensor]:
+        """W̄ of every parameter that has multipliers, by its name; copies."""
+        return {name: self.effective[name].write(weight) for name, weight in self.weights.items()}
+
+    @torch.no_grad()
     def merge(self) -> nn.Module:
         """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2)."""
-        if self.implementation == "forward":
-            for name in self.effective:
-                module, attribute = _owner(self.model, name)
-                parametrize.remove_parametrizations(module, attribute, leave_parametrized=True)
-                module.get_parameter(attribute).requires_grad_(True)
-        self.weights, self.factors, self.effective = {}, {}, {}
+        parameters = dict(self.model.named_parameters())
+        for name, value in self.effective_weights().items():
+            parameters[name].copy_(value)
+            parameters[name].requires_grad_(self._learned[name])
+            if self.implementation == "forward":
+                for owner, attribute in self._owners[name]:
+                    restore(owner, attribute)
+                    if CHILD in owner._modules:
+                        delattr(owner, CHILD)
+        for hook in self._hooks:
+            hook.remove()
+        self._masters, self.factors, self.effective, self._hooks = {}, {}, {}, []
         return self.model
 
-    def groups(
-        self, lr: float, weight_decay: float, multiplier_lr: float | None = None
-    ) -> list[dict]:
-        """Parameter groups for any torch optimizer, for models outside this suite.
 
-        Tensors with multipliers and other tensors of two or more dimensions decay, vectors do
-        not, multipliers follow their own LR (``multiplier_lr``, or that of their ``Factor``)
-        and light decay.
-        """
-        behind = set(self.effective)
-        factor_ids = {id(parameter) for _, _, parameter in self.named_factors()}
-        learnable_ids = {id(weight) for weight in self.weights.values()}
-        decayed = [weight for weight in self.weights.values() if weight.requires_grad]
-        plain = []
-        for name, parameter in self.model.named_parameters():
-            known = name in behind or id(parameter) in factor_ids or id(parameter) in learnable_ids
-            if not known and parameter.requires_grad:
-                (decayed if parameter.dim() > 1 else plain).append(parameter)
-        groups = [
-            {"params": decayed, "lr": lr, "weight_decay": weight_decay},
-            {"params": plain, "lr": lr, "weight_decay": 0.0},
-        ]
-        by_settings: dict[tuple[float, float], list[nn.Parameter]] = {}
-        for effective in self.effective.values():
-            for target, part in zip(effective.targets, effective.parts, strict=True):
-                for factor in target.factors:
-                    rate = factor.lr if multiplier_lr is None else multiplier_lr
-                    by_settings.setdefault((rate, factor.weight_decay), []).append(
-                        part.get_parameter(factor.axis)
-                    )
-        groups += [
-            {"params": found, "lr": rate, "weight_decay": decay}
-            for (rate, decay), found in by_settings.items()
-        ]
-        return [group for group in groups if group["params"]]
+class _Saved:
+    """State-dict hooks of a module whose parameter is W̄: W and the multipliers take its place."""
 
+    def __init__(self, found: EffectiveWeight, weight: nn.Parameter, attribute: str, first: bool):
+        self.found, self.weight, self.attribute, self.first = found, weight, attribute, first
 
-def attach(
-    model: nn.Module,
-    kinds: Mapping[str, str],
-    *,
-    lr: float = 1.0e-2,
-    weight_decay: float = 2.0e-3,
-    parametrization: str = "direct",
-    implementation: str = "forward",
-) -> Multipliers:
-    """Put learnable multipliers on any model.
+    def _factors(self, prefix: str) -> Iterator[tuple[str, nn.Parameter]]:
+        for name, parameter in self.found.named_parameters():
+            yield f"{prefix}{CHILD}.{self.attribute}.{name}", parameter
 
-    ``kinds`` maps patterns of parameter names to scalar, row, column or row_column; a wildcard
-    for columns means the matrices among its matches. The weight
-    decay default is the paper's light decay against symmetries (section 4.1). Raises UserError
-    for a pattern that matches nothing and for a column multiplier on a vector.
-    """
-    parameters = dict(model.named_parameters())
-    chosen: dict[str, str] = {}
-    for pattern, kind in kinds.items():
-        if kind not in AXES:
-            raise UserError(f"unknown kind {kind!r}; use one of {', '.join(AXES)}")
-        names = fnmatch.filter(parameters, pattern)
-        if pattern not in parameters and "column" in AXES[kind]:
-            # A wildcard means the matrices that it finds, not the norms between them.
-            names = [name for name in names if parameters[name].dim() == 2]
-        if not names:
-            raise UserError(f"pattern {pattern!r} matches no parameter that can be {kind}")
-        chosen |= dict.fromkeys(names, kind)
-    targets = []
-    for name, kind in chosen.items():
-        shape = parameters[name].shape
-        if "column" in AXES[kind] and len(shape) != 2:
-            raise UserError(f"{name}: a column multiplier needs a matrix, its shape is {shape}")
-        factors = tuple(
-            Factor(
-                axis,
-                {"scalar": 1, "row": shape[0], "column": shape[-1]}[axis],
-                lr,
-                weight_decay,
-                1.0,
-                parametrization,
-            )
-            for axis in AXES[kind]
-        )
-        if factors:
-            targets.append(Target(name, name, None, factors))
-    return Multipliers(model, targets, implementation)
+    def __call__(self, module: nn.Module, state: dict, prefix: str, metadata: Any) -> None:
+        state[prefix + self.attribute] = self.weight.detach()
+        if self.first:
+            for key, parameter in self._factors(prefix):
+                state[key] = parameter.detach()
+
+    @torch.no_grad()
+    def load(
+        self, module: nn.Module, state: dict, prefix: str, metadata: Any, strict: bool,
+        missing: list[str], unexpected: list[str], errors: list[str],
+    ) -> None:  # fmt: skip
+        name = prefix + self.attribute
+        factors = dict(self._factors(prefix)) if self.first else {}
+        missing += [key for key in factors if key not in state]
+        for key, parameter in {name: self.weight, **factors}.items():
+            value = state.pop(key, None)
+            if value is None:
+                continue
+            if value.shape != parameter.shape:
+                errors.append(
+                    f"size mismatch for {key}: {tuple(value.shape)} in the checkpoint, "
+                    f"{tuple(parameter.shape)} in the model"
+                )
+                return
+            parameter.copy_(value)
+        state[name] = self.found.write(self.weight)
 
 
-def _owner(model: nn.Module, name: str) -> tuple[nn.Module, str]:
-    path, _, attribute = name.rpartition(".")
-    return model.get_submodule(path), attribute
+def owners(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Every (module, attribute) that holds each parameter, by the parameter's first name."""
+    found: dict[int, list[tuple[nn.Module, str]]] = {}
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                names.setdefault(id(parameter), f"{path}.{attribute}".lstrip("."))
+                found.setdefault(id(parameter), []).append((module, attribute))
+    return {names[key]: places for key, places in found.items()}
+
+
+def _child(module: nn.Module) -> nn.ModuleDict:
+    """The module's multipliers, by attribute."""
+    if CHILD not in module._modules:
+        if hasattr(module, CHILD):
+            raise UserError(f"{type(module).__name__} has an attribute {CHILD!r} of its own")
+        module.add_module(CHILD, nn.ModuleDict())
+    return module._modules[CHILD]
+
+
+def _owns_memory(tensor: Tensor) -> bool:
+    if isinstance(tensor, DTensor):
+        return False
+    return tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()

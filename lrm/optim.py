@@ -61,13 +61,13 @@ def attach(model: nn.Module, plans: Sequence[TensorPlan], implementation: str) -
 
 def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipliers) -> list[Entry]:
     """Every learnable tensor of the model and its multipliers, each entry exactly once."""
-    parameters = dict(model.named_parameters())
+    parameters = {**dict(model.named_parameters()), **multipliers.weights}
     found: list[Entry] = []
     by_parameter: dict[str, list[TensorPlan]] = {}
     for plan in plans:
         by_parameter.setdefault(plan.address.parameter, []).append(plan)
     for name, group in by_parameter.items():
-        base = multipliers.weights[name] if name in multipliers.weights else parameters[name]
+        base = parameters[name]
         for same in _neighbours(group):
             first = same[0]
             if not first.trainable:

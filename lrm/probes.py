@@ -49,21 +49,17 @@ class Views:
     def __init__(self, model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipliers):
         self.plans = list(plans)
         self._multipliers = multipliers
-        self._parameters = dict(model.named_parameters())
+        self._parameters = {**dict(model.named_parameters()), **multipliers.weights}
 
     def weight(self, plan: TensorPlan) -> Tensor:
         """The tensor that the optimizer moves."""
-        name = plan.address.parameter
-        owner = self._multipliers.weights.get(name)
-        return _slice(self._parameters[name] if owner is None else owner, plan)
+        return _slice(self._parameters[plan.address.parameter], plan)
 
     def gradient(self, plan: TensorPlan) -> Tensor | None:
         """∂L/∂W of the tensor that the optimizer moves, after clipping; None if frozen."""
         if not plan.trainable:
             return None
-        name = plan.address.parameter
-        owner = self._multipliers.weights.get(name)
-        gradient = (self._parameters[name] if owner is None else owner).grad
+        gradient = self._parameters[plan.address.parameter].grad
         return None if gradient is None else _slice(gradient, plan)
 
     def multipliers(self, plan: TensorPlan) -> dict[str, Tensor]:

@@ -68,8 +68,6 @@ class Learner:
         """What a checkpoint holds of it."""
         return {
             "model": self.model.state_dict(),
-            "weights": {name: w.detach() for name, w in self.multipliers.weights.items()},
-            "factors": {k: f.state_dict() for k, f in self.multipliers.factors.items()},
             **{name: part.state_dict() for name, part in self.optimizer.parts.items()},
         }
 
@@ -82,10 +80,6 @@ class Learner:
     def load(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint."""
         self.model.load_state_dict(state["model"])
-        for name, weight in self.multipliers.weights.items():
-            weight.copy_(state["weights"][name])
-        for key, factors in self.multipliers.factors.items():
-            factors.load_state_dict(state["factors"][key])
         for name, part in self.optimizer.parts.items():
             part.load_state_dict(state[name])
 
@@ -128,11 +122,12 @@ def backward(
     learner.zero_grad()
     total = batch.new_zeros((), dtype=torch.float32)
     parts = batch.split(micro_batch or len(batch))
-    for part in parts:
-        share = len(part) / len(batch)
-        with learner.group.accumulating(learner.call, part is not parts[-1]):
-            loss = add_gradients(learner.call, part, settings, autocast, share)
-        total = loss if share == 1 else total + loss * share
+    with learner.multipliers.unchanged():
+        for part in parts:
+            share = len(part) / len(batch)
+            with learner.group.accumulating(learner.call, part is not parts[-1]):
+                loss = add_gradients(learner.call, part, settings, autocast, share)
+            total = loss if share == 1 else total + loss * share
     return total
 
 

@@ -30,7 +30,7 @@ SMALL = {
     "configurations": {"smoke": SMOKE},
     "rows": [
         {"name": "against transformers", "of": "suite", "against": "transformers", "at": ["smoke"]},
-        {"name": "probes", "of": "probes", "against": "multipliers, optimizer", "at": ["smoke"]},
+        {"name": "probes", "of": "probes", "against": "optimizer", "at": ["smoke"]},
         {"name": "unknown", "of": "unknown", "against": "plain", "at": ["smoke"]},
     ],
     "parts": [{"of": "plain", "at": "smoke"}],

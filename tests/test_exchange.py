@@ -1,0 +1,190 @@
+"""Exchange with transformers: exported runs, imported folders, norms of checkpoints."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import transformers
+
+import lrm
+from analysis.checkpoint_norms import render, summary
+from lrm import checkpoint_norms, data, hub, probes, train
+from lrm.compose import Cost, Run
+from lrm.config import Execution
+from lrm.errors import UserError
+from lrm.export import export, trained
+from lrm.rundir import read_description
+
+ROOT = Path(__file__).parents[1]
+RULES = [
+    {"match": "mlp.*", "multiplier": {"kind": "row_column"}},
+    {"match": "ssm.x", "multiplier": {"kind": "scalar"}, "forward": 0.7},
+    {"match": "attention.[qv]", "forward": 1.3},
+    {"match": "attention.k", "forward": 0.41},
+    {"match": "mlp.up", "forward": 1.7},  # transformers has no field for it
+    {"match": "projector", "forward": 4.5},
+    {"match": "norm.final", "weight": "scalar"},
+]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return tmp_path_factory.mktemp("results")
+
+
+@pytest.fixture(scope="module", params=["forward", "optimizer"])
+def finished(request, results):
+    """The directory of a run of twenty steps."""
+    from conftest import TINY_MODEL
+
+    from lrm.config import Settings, validate
+
+    settings = validate(Settings, {
+        "model": TINY_MODEL,
+        "data": {"source": "synthetic", "synthetic_documents": 60, "validation_fraction": 0.2},
+        "train": {"steps": 20, "batch_size": 4, "sequence_length": 16, "validation_sequences": 4,
+                  "multiplier_implementation": request.param},
+        "optimizer": {"lr": 1e-2, "weight_decay": 0.1},
+        "schedule": {"warmup_steps": 2, "decay_steps": 4},
+        "probes": {"every": 10, "vectors_every": 20, "sequences": 2},
+        "rules": RULES,
+    }, "test")  # fmt: skip
+    corpus = data.prepare(settings.data, settings.model.vocab_size, results / "data")
+    execution = Execution(precision="float32", compile="never")
+    run = Run("test", "smoke", "A", {}, 0, settings, execution, Cost(), corpus=corpus.hash)
+    path = results / "runs" / "test" / run.id
+    train.train(run, path, results / "data")
+    return path
+
+
+@pytest.mark.parametrize("fold", [False, True])
+def test_an_exported_run_loads_and_generates(finished, tmp_path, fold):
+    folder = tmp_path / "out"
+    export(finished, folder, fold)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    assert list(folder.glob("*.safetensors"))
+    assert not any("multipliers" in name for name in hf.state_dict())
+    assert hf.config.lm_head_multiplier == (1.0 if fold else 4.5)
+    text = "a bore te tonal"  # of letters that the made-up words of the corpus have
+    tokens = words(text, return_tensors="pt").input_ids
+    assert words.decode(tokens[0]) == text
+    model = trained(finished)
+    torch.testing.assert_close(hf(tokens).logits, model(tokens), rtol=1e-4, atol=1e-4)
+    made = hf.generate(tokens, max_new_tokens=5, do_sample=False)
+    assert made.shape[1] <= tokens.shape[1] + 5 and isinstance(words.decode(made[0]), str)
+    # It is the run's last model: its validation loss is the one on record.
+    description = read_description(finished)
+    corpus = data.prepare(
+        train_settings(description).data, model.config.vocab_size, finished.parents[2] / "data"
+    )
+    sequences = torch.from_numpy(data.fixed_sequences(corpus.validation, 4, 16))
+    loss, _ = model(sequences[:, :-1], sequences[:, 1:])
+    recorded = json.loads((finished / "done.json").read_text())["validation_loss"]
+    assert loss.item() == pytest.approx(recorded, rel=1e-5)
+
+
+def train_settings(description):
+    from lrm.config import Settings, validate
+
+    return validate(Settings, description["settings"], "run.json")
+
+
+def test_the_round_trip_is_exact(finished, tmp_path):
+    """The same weights and the same multipliers, to the last bit, there and back twice."""
+    export(finished, tmp_path / "a")
+    first = hub.load_transformers(tmp_path / "a")
+    hub.save_transformers(first, tmp_path / "b")
+    second = hub.load_transformers(tmp_path / "b")
+    assert first.forward_multipliers == second.forward_multipliers
+    assert first.config == second.config
+    for (name, a), b in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    model = trained(finished)
+    kept = {k: v for k, v in model.forward_multipliers.items() if not k.startswith("mlp.up")}
+    assert first.forward_multipliers == kept
+    assert torch.equal(first.lm_head.weight, model.lm_head.weight)
+
+
+def test_an_imported_model_trains_on_with_multipliers(finished, tmp_path):
+    export(finished, tmp_path / "a")
+    model = hub.load_transformers(tmp_path / "a")
+    lrm.attach_multipliers(model, "hidden")
+    optimizer = torch.optim.AdamW(lrm.build_param_groups(model, 1e-3, 0.1))
+    tokens = torch.randint(300, (4, 17), generator=torch.Generator().manual_seed(0))
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss, objective = model(tokens[:, :-1], tokens[:, 1:])
+        objective.backward()
+        lrm.clip_grad_norm_(model, 1.0)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    logits = model(tokens)
+    lrm.merge_multipliers(model)
+    hub.save_transformers(model, tmp_path / "b")
+    again = hub.load_transformers(tmp_path / "b")
+    torch.testing.assert_close(again(tokens), logits, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "file").write_text("")
+    with pytest.raises(UserError, match="full is there already; give the name of a new folder"):
+        export(finished, tmp_path / "full")
+    with pytest.raises(UserError, match="is no finished run"):
+        export(tmp_path, tmp_path / "new")
+    with pytest.raises(UserError, match="has no config.json"):
+        hub.load_transformers(tmp_path)
+    config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    with pytest.raises(UserError, match="holds a gpt2, not a falcon_h1"):
+        hub.load_transformers(tmp_path / "gpt2")
+    with pytest.raises(UserError, match=r"has no .safetensors files"):
+        checkpoint_norms.norms(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="model.safetensors is damaged"):
+        checkpoint_norms.norms(tmp_path)
+    with pytest.raises(UserError, match="nowhere is no folder"):
+        checkpoint_norms.located("nowhere")
+    found = subprocess.run(
+        [sys.executable, "-m", "lrm.export", str(tmp_path), str(tmp_path / "new")],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert found.returncode == 2 and found.stderr.startswith("error: ")
+    assert found.stderr.count("\n") == 1 and not found.stdout
+
+
+def test_norms_of_a_checkpoint(tmp_path):
+    """Every matrix of any architecture, by layer; the figure and its numbers."""
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=3,
+        num_attention_heads=4, tie_word_embeddings=True, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    with torch.no_grad():
+        model.model.layers[1].mlp.up_proj.weight[7] = 0.0
+    model.save_pretrained(tmp_path / "llama")
+    target = checkpoint_norms.measure(str(tmp_path / "llama"), tmp_path / "results")
+    table = pd.read_parquet(target / "norms.parquet")
+    up = table[table["tensor"] == "model.layers.*.mlp.up_proj.weight"]
+    assert len(up) == 6 and set(up["layer"]) == {0, 1, 2}
+    for _, row in up.iterrows():
+        weight = model.model.layers[row["layer"]].mlp.up_proj.weight
+        measure = probes.row_norms if row["stat"] == "row_norms" else probes.column_norms
+        np.testing.assert_allclose(row["value"], measure(weight).detach(), rtol=1e-6)
+    numbers = summary(table).set_index(["tensor", "axis"])
+    found = numbers.loc["model.layers.*.mlp.up_proj.weight", "rows"]
+    assert found["dead"] == 1 and found["count"] == 144
+    # Normal entries: the spread of pure noise.
+    assert found["spread"] == pytest.approx(found["noise"], rel=0.2)
+    assert "norms.png" in render(target)
+    for kind in ("png", "pdf", "csv"):
+        assert (target / f"norms.{kind}").stat().st_size > 500

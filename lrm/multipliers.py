@@ -258,6 +258,12 @@ class Multipliers:
         for target in targets:
             if target.parameter not in parameters:
                 raise UserError(f"the model has no parameter {target.parameter!r}")
+            is_sharded = isinstance(parameters[target.parameter], DTensor)
+            if is_sharded and target.rows and implementation == "optimizer":
+                raise UserError(
+                    f"{target.parameter} is sharded, and its rows lie in several processes; with "
+                    "implementation='optimizer' give it one kind of multiplier"
+                )
             by_parameter.setdefault(target.parameter, []).append(target)
         for name, group in by_parameter.items():
             self._attach(name, parameters[name], group, name in frozen)

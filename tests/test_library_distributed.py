@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch import nn
 
 import lrm
+from lrm.errors import UserError
 
 WORLD = 2
 PLACEMENT = {"0.weight": "row_column", "2.weight": [(0, 2, "row"), (3, 6, "scalar")],
@@ -69,6 +70,9 @@ def fsdp(rank, implementation):
     placement = PLACEMENT if implementation == "forward" else WHOLE
     if implementation == "optimizer":
         shard()
+        with pytest.raises(UserError, match="2.weight is sharded, and its rows lie in several"):
+            lrm.attach_multipliers(built, {"2.weight": PLACEMENT["2.weight"]},
+                                   implementation=implementation)  # fmt: skip
     lrm.attach_multipliers(built, placement, implementation=implementation)
     if implementation == "forward":
         shard()

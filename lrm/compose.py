@@ -25,6 +25,7 @@ from lrm import NUMERICS_VERSION
 from lrm.config import Execution, Settings, Strict, validate
 from lrm.errors import UserError
 from lrm.model.tensors import addresses, check_pattern
+from lrm.start import weights_hash
 
 PRESETS = Path(__file__).parent / "presets"
 SCALES = ("smoke", "tiny", "small", "paper")
@@ -112,8 +113,10 @@ class Run:
         # Defaults are left out, so that a new setting with an inert default changes no id;
         # whoever changes a default raises NUMERICS_VERSION.
         settings = self.settings.model_dump(mode="json", exclude_defaults=True)
-        # What was read is told by the corpus hash, however it was spelled.
+        # What was read is told by its hash, however it was spelled.
         settings.pop("data", None)
+        if self.settings.train.start is not None:
+            settings["train"]["start"] = weights_hash(Path(self.settings.train.start))
         content: dict[str, Any] = {
             "numerics": NUMERICS_VERSION,
             "kind": self.kind,

@@ -122,6 +122,8 @@ class TrainConfig(Strict):
     multiplier_implementation: Literal["forward", "optimizer"] = "forward"
     validation_sequences: int = Field(256, ge=1)
     validation_every: int = Field(0, ge=0)  # 0: only at the end of each stage
+    # A folder with transformers' Falcon-H1, whose weights take the place of random ones.
+    start: str | None = None
 
 
 class OptimizerConfig(Strict):

@@ -205,6 +205,33 @@ def load_transformers(folder: str | Path) -> FalconH1:
     return from_transformers(hf)
 
 
+@torch.no_grad()
+def take_weights(model: FalconH1, folder: str | Path) -> None:
+    """Give ``model``, which has no multipliers yet, the weights of the Falcon-H1 in ``folder``.
+
+    Its forward multipliers stay: weights are scaled so that the model computes what that one
+    does. Raises UserError where the two have other shapes or constants, and as
+    ``load_transformers`` does.
+    """
+    source = load_transformers(folder)
+    fields = model.config.model_dump().items() - source.config.model_dump().items()
+    # Neither changes what the model computes.
+    differing = dict(sorted(fields - {(k, v) for k, v in fields if k in _INERT}))
+    if differing:
+        name = next(iter(differing))
+        raise UserError(
+            f"train.start: {folder} has model.{name} = {getattr(source.config, name)!r}, the "
+            f"settings {differing[name]!r}; python -m lrm.adopt {folder} prints what to write"
+        )
+    for address in addresses(model.config):
+        rows = slice(*address.rows) if address.rows else slice(None)
+        given = attrgetter(address.parameter)(source)[rows]
+        factor = source.forward_multipliers.get(address.key, 1.0)
+        factor /= model.forward_multipliers.get(address.key, 1.0)
+        target = attrgetter(address.parameter)(model)[rows]
+        target.copy_(given if factor == 1.0 else given * factor)
+
+
 def save_transformers(
     model: FalconH1, folder: str | Path, tokenizer: Path | None = None, keep: bool = True
 ) -> None:
@@ -221,6 +248,9 @@ def save_transformers(
         words.save_pretrained(folder)
         hf.config.eos_token_id = hf.generation_config.eos_token_id = words.eos_token_id
     hf.save_pretrained(folder)
+
+
+_INERT = ("mamba_chunk_size", "initializer_range")
 
 
 def _transformers() -> ModuleType:

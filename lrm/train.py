@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lrm import compiled, data, optim, probes, rules
+from lrm import compiled, data, hub, optim, probes, rules
 from lrm.board import Board
 from lrm.compose import Run
 from lrm.config import Settings
@@ -102,6 +102,8 @@ def build(
     if torch.device(device).type != "meta":
         scales = {plan.key: plan.init_scale for plan in plans if plan.init_scale != 1.0}
         initialize(model, settings.model, seed, scales)
+        if settings.train.start is not None:
+            hub.take_weights(model, settings.train.start)
     multipliers = optim.attach(model, plans, settings.train.multiplier_implementation)
     found = optim.entries(model, plans, multipliers)
     optimizer = optim.Optimizer(found, settings.optimizer, settings.train)

@@ -1,5 +1,6 @@
 """Exchange with transformers: exported runs, imported folders, norms of checkpoints."""
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -10,12 +11,14 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+import yaml
+from conftest import TINY_MODEL
 
 import lrm
 from analysis.checkpoint_norms import render, summary
 from lrm import checkpoint_norms, data, hub, probes, train
 from lrm.compose import Cost, Run
-from lrm.config import Execution
+from lrm.config import Execution, Settings, validate
 from lrm.errors import UserError
 from lrm.export import export, trained
 from lrm.rundir import read_description
@@ -40,10 +43,6 @@ def results(tmp_path_factory):
 @pytest.fixture(scope="module", params=["forward", "optimizer"])
 def finished(request, results):
     """The directory of a run of twenty steps."""
-    from conftest import TINY_MODEL
-
-    from lrm.config import Settings, validate
-
     settings = validate(Settings, {
         "model": TINY_MODEL,
         "data": {"source": "synthetic", "synthetic_documents": 60, "validation_fraction": 0.2},
@@ -90,8 +89,6 @@ def test_an_exported_run_loads_and_generates(finished, tmp_path, fold):
 
 
 def train_settings(description):
-    from lrm.config import Settings, validate
-
     return validate(Settings, description["settings"], "run.json")
 
 
@@ -131,6 +128,39 @@ def test_an_imported_model_trains_on_with_multipliers(finished, tmp_path):
     hub.save_transformers(model, tmp_path / "b")
     again = hub.load_transformers(tmp_path / "b")
     torch.testing.assert_close(again(tokens), logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path):
+    """By the settings that lrm.adopt prints; the weights are part of the run's identity."""
+    export(finished, tmp_path / "a")
+    printed = subprocess.run(
+        [sys.executable, "-m", "lrm.adopt", str(tmp_path / "a")],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    adopted = yaml.safe_load(printed)
+    settings = train_settings(read_description(finished)).model_dump(exclude_unset=True)
+    settings["train"] = {**settings["train"], **adopted["train"], "steps": 5}
+    settings |= {"model": adopted["model"], "schedule": {"warmup_steps": 1, "decay_steps": 1}}
+    for rules in (adopted["rules"], []):  # folded into the weights where no rule holds them
+        begun = validate(Settings, {**settings, "rules": rules}, "test")
+        learner = train.build(begun, seed=7)
+        tokens = torch.randint(300, (2, 9))
+        expected = trained(finished)(tokens)
+        torch.testing.assert_close(learner.model(tokens), expected, rtol=1e-4, atol=1e-4)
+    corpus = data.prepare(begun.data, begun.model.vocab_size, results / "data")
+    execution = Execution(precision="float32", compile="never")
+    run = Run("test", "smoke", "B", {}, 0, begun, execution, Cost(), corpus=corpus.hash)
+    before = run.id
+    train.train(run, results / "runs" / "test" / before, results / "data")
+    weights = trained(results / "runs" / "test" / before)
+    hub.save_transformers(weights, tmp_path / "a")
+    assert run.id != before
+    other = begun.model_copy(update={"model": begun.model.model_copy(update={"head_dim": 8})})
+    with pytest.raises(UserError, match=r"has model.head_dim = 4, the settings 8; python -m lrm.a"):
+        train.build(other, 0)
+    nowhere = begun.train.model_copy(update={"start": str(tmp_path)})
+    with pytest.raises(UserError, match="is no model's folder"):
+        _ = dataclasses.replace(run, settings=begun.model_copy(update={"train": nowhere})).id
 
 
 def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):

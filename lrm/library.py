@@ -143,9 +143,8 @@ def _after_step(handle: Multipliers, *_: Any) -> None:
 
 def _zero_grad(handle: Multipliers, plain: Callable[..., None], *arguments: Any, **named: Any):
     plain(*arguments, **named)
-    parameters = dict(handle.model.named_parameters())
     for name in handle.effective:
-        parameters[name].grad = None
+        handle.parameter(name).grad = None
 
 
 @torch.no_grad()
@@ -219,8 +218,7 @@ def _named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     added: set[int] = set()
     for handle in _handles(model):
         added |= {id(parameter) for _, _, parameter in handle.named_factors()}
-        parameters = dict(handle.model.named_parameters())
-        behind |= {id(parameters[name]): weight for name, weight in handle.weights.items()}
+        behind |= {id(handle.parameter(name)): w for name, w in handle.weights.items()}
     for name, parameter in model.named_parameters():
         if id(parameter) not in added:
             yield name, behind.get(id(parameter), parameter)

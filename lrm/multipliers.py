@@ -183,7 +183,8 @@ class EffectiveWeight(nn.Module):
         if self._kept is not None:
             return effective.again(self._kept, weight, self.parts, self.values())
         found = effective.effective(weight, self.parts, self.values())
-        if self._keeping and not torch.compiler.is_compiling():
+        # In this order: compiled code is not to depend on whether weights are kept.
+        if not torch.compiler.is_compiling() and self._keeping:
             self._kept = found.detach()
         return found
 
@@ -204,7 +205,9 @@ class EffectiveWeight(nn.Module):
 
         None where it is not, and where rows have multipliers of their own.
         """
-        if self._keeping or self.parts[0].rows is not None or isinstance(weight, DTensor):
+        if self.parts[0].rows is not None or isinstance(weight, DTensor):
+            return None
+        if not torch.compiler.is_compiling() and self._keeping:
             return None
         rows, columns = weight.shape
         tokens = x.numel() // columns
@@ -227,8 +230,8 @@ class Multipliers:
     """The multipliers attached to a model, whichever way they are implemented.
 
     ``factors`` maps a target's key to its ``Factors``, ``effective`` a parameter's name to all of
-    them. ``frozen`` names parameters whose W does not learn, besides
-    those that require no gradients.
+    them. ``frozen`` names parameters whose W does not learn, besides those that require no
+    gradients.
 
     A parameter that several modules share (tied embeddings) is multiplied once, for all of them.
     Raises UserError for an unknown name or implementation.
@@ -294,16 +297,20 @@ class Multipliers:
         if self.implementation == "optimizer":
             self._masters[name] = weight
             parameter.requires_grad_(True)
-            self._push(name, parameter)
+            found.write(weight, out=parameter.data)
+
+    def parameter(self, name: str) -> nn.Parameter:
+        """The model's parameter of that name now: W, or W̄ in ``optimizer``."""
+        # From its module each time: sharding and loading put other tensors in its place.
+        module, attribute = self._owners[name][0]
+        return module._parameters[attribute]
 
     @property
     def weights(self) -> dict[str, nn.Parameter]:
         """The learnable tensor W behind each parameter that has multipliers, by its name."""
         if self.implementation == "optimizer":
             return dict(self._masters)
-        # Looked up each time: sharding puts other tensors in their place.
-        parameters = dict(self.model.named_parameters())
-        return {name: parameters[name] for name in self.effective}
+        return {name: self.parameter(name) for name in self.effective}
 
     def named_factors(self) -> Iterator[tuple[str, str, nn.Parameter]]:
         """(key, axis, parameter) of every multiplier."""
@@ -320,9 +327,8 @@ class Multipliers:
         """
         if self.implementation == "forward":
             return
-        parameters = dict(self.model.named_parameters())
         for name, found in self.effective.items():
-            outer, weight = parameters[name].grad, self._masters[name]
+            outer, weight = self.parameter(name).grad, self._masters[name]
             if outer is None:
                 continue
             if type(outer) is not type(weight.data):
@@ -340,19 +346,14 @@ class Multipliers:
                 factors.add_gradients([next(sums) for _ in part.axes])
             if inner is not None:
                 _add(weight, inner)
-            parameters[name].grad = None
+            self.parameter(name).grad = None
 
     @torch.no_grad()
     def push_weights(self) -> None:
         """After the optimizer's step: write W̄ into the model (optimizer-level implementation)."""
         if self.implementation == "optimizer":
-            parameters = dict(self.model.named_parameters())
-            for name in self.effective:
-                self._push(name, parameters[name])
-
-    @torch.no_grad()
-    def _push(self, name: str, parameter: nn.Parameter) -> None:
-        self.effective[name].write(self._masters[name], out=parameter)
+            for name, found in self.effective.items():
+                found.write(self._masters[name], out=self.parameter(name))
 
     @contextlib.contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -373,10 +374,9 @@ class Multipliers:
     @torch.no_grad()
     def merge(self) -> nn.Module:
         """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2)."""
-        parameters = dict(self.model.named_parameters())
         for name, value in self.effective_weights().items():
-            parameters[name].copy_(value)
-            parameters[name].requires_grad_(self._learned[name])
+            self.parameter(name).copy_(value)
+            self.parameter(name).requires_grad_(self._learned[name])
             if self.implementation == "forward":
                 for owner, attribute in self._owners[name]:
                     restore(owner, attribute)

@@ -7,6 +7,7 @@ mean over tokens of the per-token root mean square. Results are nested dictionar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -19,14 +20,10 @@ Scalars = dict[str, dict[str, float]]
 Vectors = dict[str, dict[str, list[float]]]
 
 
-def rms(tensor: Tensor) -> Tensor:
-    """Root mean square of all entries, float32 or wider."""
-    return _wide(tensor).square().mean().sqrt()
-
-
 def token_rms(activation: Tensor) -> Tensor:
     """Mean over tokens of the root mean square over the last axis."""
-    return _wide(activation).square().mean(-1).sqrt().mean()
+    norms = torch.linalg.vector_norm(_wide(activation), dim=-1)
+    return norms.mean() / math.sqrt(activation.shape[-1])
 
 
 def row_norms(weight: Tensor) -> Tensor:
@@ -82,23 +79,24 @@ def _slice(tensor: Tensor, plan: TensorPlan) -> Tensor:
 @torch.no_grad()
 def tensor_norms(views: Views) -> Scalars:
     """Norms of weights, effective weights, multipliers and gradients of every address."""
-    found: dict[str, dict[str, Tensor]] = {}
-
-    def put(stat: str, key: str, value: Tensor) -> None:
-        found.setdefault(stat, {})[key] = value
-
+    tensors: dict[tuple[str, str], Tensor] = {}
     for plan in views.plans:
-        put("weight_norm", plan.key, rms(views.weight(plan)))
+        tensors["weight_norm", plan.key] = views.weight(plan)
         multipliers = views.multipliers(plan)
         # Norm weights always, so that scalar and vector ones are read the same way.
         if multipliers or plan.address.kind == "norm":
-            put("effective_norm", plan.key, rms(views.effective(plan)))
+            tensors["effective_norm", plan.key] = views.effective(plan)
         for axis, value in multipliers.items():
-            put(f"{axis}_multiplier_norm", plan.key, rms(value))
+            tensors[f"{axis}_multiplier_norm", plan.key] = value
         gradient = views.gradient(plan)
         if gradient is not None:
-            put("gradient_norm", plan.key, rms(gradient))
-    return _to_floats(found)
+            tensors["gradient_norm", plan.key] = gradient
+    # All in one call: most of them are so small that calling takes longer than computing.
+    norms = torch.stack(torch._foreach_norm([_wide(tensor) for tensor in tensors.values()]))
+    found: Scalars = {}
+    for ((stat, key), tensor), norm in zip(tensors.items(), norms.tolist(), strict=True):
+        found.setdefault(stat, {})[key] = norm / math.sqrt(tensor.numel())
+    return found
 
 
 @torch.no_grad()

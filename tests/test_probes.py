@@ -8,14 +8,24 @@ from lrm import probes, train
 
 def test_norms_by_hand():
     weight = torch.tensor([[3.0, 4.0], [0.0, 0.0]])
-    assert probes.rms(weight).item() == pytest.approx((25 / 4) ** 0.5)
     torch.testing.assert_close(probes.row_norms(weight), torch.tensor([12.5**0.5, 0.0]))
     torch.testing.assert_close(probes.column_norms(weight), torch.tensor([4.5**0.5, 8.0**0.5]))
     assert probes.row_norms(torch.ones(3, 1, 4)).shape == (3,)
     # The mean over tokens of the RMS, not the RMS of all entries.
     tokens = torch.tensor([[[3.0, 3.0], [1.0, 1.0]]])
-    assert probes.token_rms(tokens).item() == 2.0
-    assert probes.rms(torch.full((4,), 300.0, dtype=torch.float16)).item() == pytest.approx(300.0)
+    assert probes.token_rms(tokens).item() == pytest.approx(2.0)
+    half = torch.full((1, 4), 300.0, dtype=torch.float16)
+    assert probes.row_norms(half).item() == pytest.approx(300.0)
+
+
+def test_norms_of_tensors_by_hand(settings):
+    learner = train.build(settings(), 0)
+    views = probes.Views(learner.model, learner.plans, learner.multipliers)
+    found = probes.tensor_norms(views)["weight_norm"]
+    assert len(found) == len(learner.plans)
+    for plan in learner.plans:
+        expected = views.weight(plan).detach().double().square().mean().sqrt().item()
+        assert found[plan.key] == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("implementation", ["forward", "optimizer"])

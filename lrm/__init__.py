@@ -5,8 +5,8 @@ Importing this package costs nothing: torch is only imported by the modules that
 
 __version__ = "0.1.0"
 
-# The library's calls, from ``lrm.library``; looked up when they are first used.
-_LIBRARY = (
+# What users of other models call, from ``lrm.api``; looked up when first used.
+_CALLS = (
     "attach_multipliers",
     "build_param_groups",
     "clip_grad_norm_",
@@ -21,12 +21,12 @@ NUMERICS_VERSION = 1
 
 
 def __getattr__(name: str):
-    if name in _LIBRARY:
-        from lrm import library
+    if name in _CALLS:
+        from lrm import api
 
-        return getattr(library, name)
+        return getattr(api, name)
     raise AttributeError(f"module 'lrm' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_LIBRARY]
+    return [*globals(), *_CALLS]

@@ -9,7 +9,7 @@ Two implementations with the same mathematics (section 2):
 
 In both the model's ``state_dict`` holds W under the parameter's own name and the multipliers
 under ``<module>.multipliers.<attribute>``, so that checkpoints of one load into the other.
-``lrm.library`` has the calls for models outside this suite.
+``lrm.api`` has the calls for models outside this suite.
 """
 
 from __future__ import annotations

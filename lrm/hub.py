@@ -28,6 +28,8 @@ FIXED = {
     "time_step_limit": (0.0, float("inf")),
     "tie_word_embeddings": False,
 }
+# Fields that do not change what a model computes.
+INERT = ("mamba_chunk_size", "initializer_range")
 # Fields that carry the same name and meaning on both sides.
 SHARED = (
     "vocab_size",
@@ -215,8 +217,7 @@ def take_weights(model: FalconH1, folder: str | Path) -> None:
     """
     source = load_transformers(folder)
     fields = model.config.model_dump().items() - source.config.model_dump().items()
-    # Neither changes what the model computes.
-    differing = dict(sorted(fields - {(k, v) for k, v in fields if k in _INERT}))
+    differing = {name: value for name, value in sorted(fields) if name not in INERT}
     if differing:
         name = next(iter(differing))
         raise UserError(
@@ -248,9 +249,6 @@ def save_transformers(
         words.save_pretrained(folder)
         hf.config.eos_token_id = hf.generation_config.eos_token_id = words.eos_token_id
     hf.save_pretrained(folder)
-
-
-_INERT = ("mamba_chunk_size", "initializer_range")
 
 
 def _transformers() -> ModuleType:

@@ -1,7 +1,8 @@
 """``python -m analysis.claims``: judge every claim whose runs are there, by criteria.yaml.
 
 Seeds below 100 explore, seeds from 100 on judge; they are never mixed. With exploration seeds
-the same numbers are shown, and the stage is named beside the verdict.
+the same numbers are shown, and the stage is named beside the verdict. A claim on cost names a
+record of the benchmark instead of an experiment, and an identity the tests that assert it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,15 @@ from typing import Any
 
 import pandas as pd
 
-from analysis import equilibrium_claims, multiplier_lr_claims, projector_claims, results
+from analysis import (
+    bench_claims,
+    equilibrium_claims,
+    multiplier_lr_claims,
+    projector_claims,
+    results,
+)
 from analysis.criteria import CRITERIA, FIRST_JUDGING_SEED
-from analysis.judging import OPEN, UNJUDGED, Component, Judgement
+from analysis.judging import OPEN, TESTED, UNJUDGED, Component, Judgement
 from lrm.compose import read_yaml
 from lrm.experiment import criterion_hash, guarded
 from lrm.rundir import make_folder, write_json
@@ -69,14 +76,15 @@ def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:
     verdicts: dict[str, str] = {}
     records = []
     for claim, criterion in criteria.items():
+        record = {"id": claim, "statement": criterion["statement"], "scale": scale}
+        if "experiment" not in criterion:
+            records.append(record | _apart(claim, criterion, source, folder))
+            continue
         experiment = criterion["experiment"]
         if experiment not in loaded:
             loaded[experiment] = _load(experiment, scale, source, folder)
-        record = {"id": claim, "statement": criterion["statement"], "scale": scale}
         if loaded[experiment] is None:
-            empty = {"value": None, "interval": None, "n": 0, "criterion": criterion["criterion"]}
-            note = f"no runs of {experiment}"
-            records.append(record | empty | {"verdict": UNJUDGED, "stage": None, "note": note})
+            records.append(record | _without(criterion, UNJUDGED, f"no runs of {experiment}"))
             continue
         frame, runs, stage = loaded[experiment]
         judgement = JUDGES[claim](frame, runs, criterion)
@@ -90,6 +98,23 @@ def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:
         verdicts[claim] = record["verdict"]
         records.append(record)
     return records
+
+
+def _apart(claim: str, criterion: dict, source: str, folder: Path) -> dict[str, Any]:
+    """A claim that no experiment decides, but the benchmark or the tests; of no scale."""
+    if "tests" in criterion:
+        note = "asserted by " + ", ".join(criterion["tests"])
+        return _without(criterion, TESTED, note) | {"scale": None}
+    found = bench_claims.record(source, folder, criterion["bench"])
+    if found is None:
+        return _without(criterion, UNJUDGED, "no record of make bench") | {"scale": None}
+    judgement = bench_claims.JUDGES[claim](found, criterion)
+    return _record(judgement, criterion, None) | {"scale": None}
+
+
+def _without(criterion: dict, verdict: str, note: str) -> dict[str, Any]:
+    empty = {"value": None, "interval": None, "n": 0, "criterion": criterion["criterion"]}
+    return empty | {"verdict": verdict, "stage": None, "note": note}
 
 
 def _load(experiment: str, scale: str, source: str, folder: Path) -> tuple | None:
@@ -118,7 +143,7 @@ def _criterion_changed(runs: pd.DataFrame, claim: str, criterion: dict) -> bool:
     )
 
 
-def _record(judgement: Judgement, criterion: dict, stage: str) -> dict[str, Any]:
+def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[str, Any]:
     components = [_component(c, judgement.minimum) for c in judgement.components]
     contrast = [_component(c, judgement.minimum) for c in judgement.contrast]
     first = components[0] if components else {"value": None, "interval": None, "n": 0}

@@ -19,6 +19,8 @@ PARTLY = "partly reproduced"
 NOT = "not reproduced"
 OPEN = "inconclusive"
 UNJUDGED = "not judged"
+# An identity, which no number of seeds would make truer.
+TESTED = "decided by tests"
 
 
 @dataclass(frozen=True)

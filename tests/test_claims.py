@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis import bench_claims
 from analysis.claims import JUDGES, judge_all, text
 from analysis.criteria import CRITERIA
 from analysis.judging import (
@@ -15,6 +16,7 @@ from analysis.judging import (
     OPEN,
     PARTLY,
     REPRODUCED,
+    TESTED,
     UNJUDGED,
     Judgement,
     at_least,
@@ -264,8 +266,14 @@ def test_gates():
 
 def test_criteria_are_complete():
     """Every claim of every experiment has a criterion and a judge, and the reverse."""
-    criteria = read_yaml(CRITERIA)
+    every = read_yaml(CRITERIA)
+    criteria = {claim: body for claim, body in every.items() if "experiment" in body}
     assert set(criteria) == set(JUDGES)
+    for claim, criterion in every.items():
+        for test in criterion.get("tests", []):
+            file, _, name = test.partition("::")
+            assert f"def {name}(" in (CRITERIA.parents[1] / file).read_text()
+        assert claim in criteria or "tests" in criterion or claim in bench_claims.JUDGES
     for claim, criterion in criteria.items():
         assert {"experiment", "statement", "criterion", "thresholds", "smallest_effect", "reason",
                 "gates", "seeds"} <= set(criterion)  # fmt: skip
@@ -277,10 +285,36 @@ def test_criteria_are_complete():
 
 def test_claims_without_runs(tmp_path):
     records = judge_all("tiny", "runs", tmp_path)
-    assert {record["verdict"] for record in records} == {UNJUDGED}
+    assert {record["verdict"] for record in records} == {UNJUDGED, TESTED}
+    assert {r["id"] for r in records if r["verdict"] == TESTED} == {"I2", "I3"}
     assert json.loads(json.dumps(records)) == records
     assert "P1" in text(records)
     with pytest.raises(UserError, match="unknown source"):
         from analysis.results import load as load_results
 
         load_results("projector", source="nowhere", results=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "cost, verdict", [(0.01, REPRODUCED), (0.025, PARTLY), (0.05, NOT), (0.02, OPEN)]
+)
+def test_i1(tmp_path, cost, verdict):
+    """Read from the newest record of the user's own; a damaged one is told."""
+    criterion = read_yaml(CRITERIA)["I1"]
+    assert bench_claims.record("runs", tmp_path, "cpu") is None
+    rows = [
+        {
+            "row": "multipliers",
+            "configuration": criterion["configuration"],
+            "of": {"variant": variant},
+            "ratios": [1 - cost + noise(number, variant, size=1e-3) for number in range(20)],
+        }
+        for variant in criterion["variants"]
+    ]
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "mine.json").write_text(json.dumps({"rows": rows}))
+    found = bench_claims.record("runs", tmp_path, "cpu")
+    assert bench_claims.i1(found, criterion).verdict == verdict
+    (tmp_path / "bench" / "mine.json").write_text("[]")
+    with pytest.raises(UserError, match="mine.json is no record of make bench"):
+        bench_claims.record("runs", tmp_path, "cpu")

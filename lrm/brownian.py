@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from lrm import data, token_noise
 from lrm.compose import Run
 from lrm.config import Settings
 from lrm.errors import UserError
@@ -27,7 +28,7 @@ from lrm.muon_theory import covariances as muon_covariances
 from lrm.optim import Entry, Optimizer
 from lrm.products import initial_norm, products
 from lrm.rules import Matrix, TensorPlan, resolve, table
-from lrm.rundir import open_run
+from lrm.rundir import RunDirectory, open_run
 from lrm.schedule import constant_end, lr_factor, lr_factors
 
 # Adam's entries are independent, so that a larger tensor is represented by this many in all.
@@ -88,14 +89,15 @@ def simulate(
     draws: int,
     seed: int,
     every: int = 1,
-    report: Callable[[int], None] = lambda step: None,
+    report: Callable[[int, Tensor], None] = lambda step, values: None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Walk ``draws`` copies of one tensor with the run's optimizer and schedule.
 
     Returns (steps (n,), norms (n, draws)) at step 0, every ``every`` steps, and the end of each
-    stage. A draw simulates at most 2**14 / draws entries of a large tensor. What Muon moves is
-    simulated in its true shape, and a slice within its matrix; of large matrices there are fewer
-    draws than asked for (``noise_draws``).
+    stage; ``report`` gets those steps and the values (draws, entries). A draw simulates at most
+    2**14 / draws entries of a large tensor. What Muon moves is simulated in its true shape, and a
+    slice within its matrix; of large matrices there are fewer draws than asked for
+    (``noise_draws``).
     """
     generator = torch.Generator().manual_seed(_seed(seed, walker.key))
     if walker.matrix:
@@ -119,7 +121,7 @@ def simulate(
         noise.normal_(generator=generator)
         optimizer.step(lr_factor(settings.schedule, total, step))
         if (step + 1) % every == 0 or step + 1 in ends:
-            report(step + 1)
+            report(step + 1, walked)
             steps.append(step + 1)
             norms.append(_norms(walked, walker.log))
     return np.array(steps), torch.stack(norms).numpy()
@@ -221,12 +223,20 @@ def _covariances(beta1: float, beta2: float, steps: int) -> np.ndarray:
     return np.where(exists, plain + linear + quadratic, 0.0)
 
 
-def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step, loss: None):
+def run(
+    run: Run,
+    path: Path,
+    corpora: Path,
+    report: Callable[[int, float], None] = lambda step, loss: None,
+) -> None:
     """A Brownian motion as a run of its own kind: the same directory, the same table.
 
     Probes ``weight_norm`` (mean over draws), ``weight_norm_sd`` (over draws) and
     ``expected_norm`` (square root of the closed form, where there is one); the vectors hold every
-    draw's norm.
+    draw's norm, at the stages' ends one draw of each vector's ``values``, and with
+    ``brownian.occurrences`` the embedding's ``row_norms`` and its tokens' ``frequency``.
+
+    Raises UserError for a corpus that is not the one of the run's identity.
     """
     settings = run.settings
     plans = resolve(settings)
@@ -239,6 +249,13 @@ def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step
         if directory.complete:
             return
         directory.load_checkpoint()
+        corpus = None
+        if run.reads_corpus:
+            corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
+            if corpus.hash != run.corpus:
+                raise UserError(
+                    f"the corpus {corpus.name} has changed since this run was planned; run again"
+                )
         directory.start(
             {
                 **run.describe(),
@@ -249,28 +266,80 @@ def run(run: Run, path: Path, report: Callable[[int, float], None] = lambda step
             }
         )
         torch.set_num_threads(run.execution.threads)
-        records: dict[int, dict[str, dict[str, float]]] = {}
-        draws_at: dict[int, dict[str, list[float]]] = {}
+        log = _Log()
         found = walkers(plans, run.brownian.match, settings)
         for position, walker in enumerate(found):
-            every = settings.probes.every
             done = settings.train.steps * position
 
             def tell(step: int, done: int = done) -> None:
                 report((done + step) // len(found), float("nan"))
 
-            steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every, tell)
-            closed = np.sqrt(expected_square(walker, settings)) if has_closed_form(walker) else None
-            for step, row in zip(steps.tolist(), norms, strict=True):
-                record = records.setdefault(step, {})
-                values = {"weight_norm": row.mean(), "weight_norm_sd": row.std(ddof=1)}
-                if closed is not None:
-                    values["expected_norm"] = closed[step]
-                for stat, value in values.items():
-                    record.setdefault(stat, {})[walker.key] = float(value)
-                draws_at.setdefault(step, {})[walker.key] = row.tolist()
-        for step in sorted(records):
-            directory.append("probes.jsonl", {"step": step, "values": records[step]})
-            values = {"weight_norm_draws": draws_at[step]}
-            directory.append("vectors.jsonl", {"step": step, "values": values})
+            if walker.key == "embedding" and corpus is not None:
+                _walk_tokens(log, walker, run, corpus, tell)
+            else:
+                _walk(log, walker, run, tell)
+        log.write(directory)
         directory.finish({"validation_loss": None}, None)
+
+
+class _Log:
+    """What the walks gave, by step, until it is written in the order of steps."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[int, dict[str, dict[str, float]]] = {}
+        self.vectors: dict[int, dict[str, dict[str, list[float]]]] = {}
+
+    def vector(self, step: int, stat: str, key: str, value: np.ndarray | Tensor) -> None:
+        self.vectors.setdefault(step, {}).setdefault(stat, {})[key] = value.tolist()
+
+    def norms(self, key: str, steps: np.ndarray, norms: np.ndarray, closed=None) -> None:
+        """``norms`` (steps, draws), and the closed form of every step."""
+        for step, row in zip(steps.tolist(), norms, strict=True):
+            values = {"weight_norm": row.mean(), "weight_norm_sd": row.std(ddof=1)}
+            if closed is not None:
+                values["expected_norm"] = closed[step]
+            for stat, value in values.items():
+                self.scalars.setdefault(step, {}).setdefault(stat, {})[key] = float(value)
+            self.vector(step, "weight_norm_draws", key, row)
+
+    def write(self, directory: RunDirectory) -> None:
+        for step in sorted(self.scalars):
+            directory.append("probes.jsonl", {"step": step, "values": self.scalars[step]})
+            directory.append("vectors.jsonl", {"step": step, "values": self.vectors[step]})
+
+
+def _walk(log: _Log, walker: Walker, run: Run, tell: Callable[[int], None]) -> None:
+    settings = run.settings
+    total = settings.train.steps
+    ends = (constant_end(settings.schedule, total), total)
+
+    def report(step: int, values: Tensor) -> None:
+        tell(step)
+        if step in ends and walker.constant and walker.size > 1:
+            log.vector(step, "values", walker.key, values[0].exp() if walker.log else values[0])
+
+    every = settings.probes.every
+    steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every, report)
+    closed = np.sqrt(expected_square(walker, settings)) if has_closed_form(walker) else None
+    log.norms(walker.key, steps, norms, closed)
+
+
+def _walk_tokens(
+    log: _Log, walker: Walker, run: Run, corpus: data.Corpus, tell: Callable[[int], None]
+) -> None:
+    settings, train = run.settings, run.settings.train
+    batches = data.Batches(
+        corpus.train,
+        train.batch_size,
+        train.sequence_length,
+        run.seed,
+        settings.schedule,
+        train.data_order,
+    )
+    generator = torch.Generator().manual_seed(_seed(run.seed, walker.key))
+    draws, rates = run.brownian.draws, (walker.lr, walker.weight_decay)
+    found = token_noise.simulate(settings, batches, draws, generator, walker.start, *rates, tell)
+    log.norms(walker.key, found.steps, found.norms)
+    for step, norms in found.row_norms.items():
+        log.vector(step, "row_norms", walker.key, norms)
+        log.vector(step, "frequency", walker.key, found.frequency)

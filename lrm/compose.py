@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lrm import NUMERICS_VERSION
 from lrm.config import Execution, Settings, Strict, validate
@@ -43,6 +43,14 @@ class Brownian(Strict):
     match: tuple[str, ...] = Field(min_length=1)
     arms: tuple[str, ...] = Field(min_length=1)
     draws: int = Field(64, ge=2)
+    # The embedding's rows have a gradient only in steps whose batch holds their token.
+    occurrences: bool = False
+
+    @model_validator(mode="after")
+    def _tokens_have_rows(self) -> Brownian:
+        if self.occurrences and "embedding" not in self.match:
+            raise ValueError("occurrences are those of the embedding's tokens; match it too")
+        return self
 
 
 class Cost(Strict):
@@ -90,6 +98,11 @@ class Run:
         arm = self.arm if self.kind == "train" else f"ABM {self.arm}"
         return " ".join([arm, *points, f"seed={self.seed}"])
 
+    @property
+    def reads_corpus(self) -> bool:
+        """Whether it needs data, as all but pure noise does."""
+        return self.kind == "train" or self.brownian.occurrences
+
     def describe(self) -> dict[str, Any]:
         """What the run is, for ``run.json``: the columns of the tidy frame and the settings."""
         return {
@@ -108,7 +121,7 @@ class Run:
     @property
     def id(self) -> str:
         """Hash of everything that changes the mathematics."""
-        if self.kind == "train" and self.corpus is None:
+        if self.reads_corpus and self.corpus is None:
             raise ValueError("a run's id needs the hash of its corpus")
         # Defaults are left out, so that a new setting with an inert default changes no id;
         # whoever changes a default raises NUMERICS_VERSION.
@@ -126,9 +139,17 @@ class Run:
             "settings": settings,
         }
         if self.kind == "brownian":
-            content["brownian"] = self.brownian.model_dump(mode="json", exclude={"arms"})
+            content["brownian"] = self.brownian.model_dump(
+                mode="json", exclude={"arms", "occurrences"}
+            )
             # Of the training only its length enters, of the probes only when they are taken.
-            settings["train"] = {"steps": self.settings.train.steps}
+            train = self.settings.train
+            settings["train"] = {"steps": train.steps}
+            if self.brownian.occurrences:
+                # And the batches.
+                batches = ("batch_size", "sequence_length", "data_order")
+                settings["train"] |= {name: getattr(train, name) for name in batches}
+                content |= {"occurrences": True, "corpus": self.corpus}
             settings["probes"] = {"every": self.settings.probes.every}
         else:
             content["corpus"] = self.corpus

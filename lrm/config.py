@@ -120,6 +120,8 @@ class TrainConfig(Strict):
     # "forward": the reparametrized forward with autograd. "optimizer": the model runs on the
     # effective weights and the optimizer applies the gradient relations (4).
     multiplier_implementation: Literal["forward", "optimizer"] = "forward"
+    # Another number, another order of the data under the same initial values.
+    data_order: int = Field(0, ge=0)
     validation_sequences: int = Field(256, ge=1)
     validation_every: int = Field(0, ge=0)  # 0: only at the end of each stage
     # A folder with transformers' Falcon-H1, whose weights take the place of random ones.
@@ -193,6 +195,14 @@ class ProbeConfig(Strict):
     every: int = Field(50, ge=1)
     vectors_every: int = Field(500, ge=1)  # a multiple of ``every``
     sequences: int = Field(4, ge=1)
+    # Gradients of so many batches whenever vectors are taken, for their signal and noise; 0: none.
+    gradient_batches: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _gradients_have_a_variance(self) -> ProbeConfig:
+        if self.gradient_batches == 1:
+            raise ValueError("gradient_batches = 1 has no variance; use 2 or more, or 0 for none")
+        return self
 
     @model_validator(mode="after")
     def _vectors_are_probed_with_the_rest(self) -> ProbeConfig:

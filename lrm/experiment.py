@@ -168,7 +168,7 @@ def _identified(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
     hashes: dict[tuple, str | None] = {}
     found = []
     for run in runs:
-        if run.kind == "brownian":
+        if not run.reads_corpus:
             found.append(run)
             continue
         key = (run.settings.data, run.settings.model.vocab_size)
@@ -241,7 +241,7 @@ def _plan(experiment: Experiment, runs: list[Run], results: Path) -> str:
 
 
 def _state(run: Run, results: Path) -> str:
-    if run.kind == "train" and run.corpus is None:
+    if run.reads_corpus and run.corpus is None:
         return "id once the corpus is built"
     path = run_path(results, run)
     state = "finished" if is_complete(path) else "unfinished" if path.exists() else "missing"

@@ -114,6 +114,58 @@ def activation_norms(model: nn.Module, tokens: Tensor) -> Scalars:
     return _to_floats({"activation_norm": norms, "centred_norm": {"projector": centred}})
 
 
+class GradientStatistics:
+    """Signal and noise of the gradients of several batches (claim N1, section 2).
+
+    Of every learnable tensor, and of the multipliers that a matrix has or could have: where s = 1,
+    ∂L/∂s = Σ W_ij G_ij, ∂L/∂r_i = Σ_j W_ij G_ij and ∂L/∂c_j = Σ_i W_ij G_ij. Those of multipliers
+    that it has are these over s, r_i and c_j, which changes neither ratio of a scalar.
+    """
+
+    def __init__(self, views: Views):
+        self.views = views
+        self.count = 0
+        self._sums: dict[tuple[str, str], Tensor] = {}
+        self._squares: dict[tuple[str, str], Tensor] = {}
+
+    @torch.no_grad()
+    def add(self) -> None:
+        """Take the gradients that are there, those of one batch."""
+        self.count += 1
+        for plan in self.views.plans:
+            gradient = self.views.gradient(plan)
+            if gradient is None:
+                continue
+            parts = {"gradient": _wide(gradient)}
+            if gradient.dim() == 2:
+                product = _wide(self.views.weight(plan)) * parts["gradient"]
+                parts["scalar_gradient"] = product.sum()
+                parts["row_gradient"] = product.sum(1)
+                parts["column_gradient"] = product.sum(0)
+            for stat, value in parts.items():
+                place, square = (stat, plan.key), value.double().square().sum()
+                if place in self._sums:
+                    self._sums[place] += value
+                    self._squares[place] += square
+                else:
+                    self._sums[place], self._squares[place] = value.clone(), square
+
+    def result(self) -> Scalars:
+        """``…_signal`` and ``…_noise`` by address: mean squares over the entries.
+
+        Noise is the variance of one batch's gradient, signal the square of its expectation,
+        without bias: below zero where there is less of it than can be told. At least two batches.
+        """
+        found: dict[str, dict[str, Tensor]] = {}
+        for (stat, key), total in self._sums.items():
+            size, n = total.numel(), self.count
+            mean = (total.double() / n).square().sum()
+            noise = (self._squares[stat, key] / n - mean) * n / (n - 1)
+            found.setdefault(f"{stat}_noise", {})[key] = noise / size
+            found.setdefault(f"{stat}_signal", {})[key] = (mean - noise / n) / size
+        return _to_floats(found)
+
+
 @torch.no_grad()
 def vectors(views: Views) -> Vectors:
     """Row and column norms of W and W̄, values of vector multipliers and of norm weights.

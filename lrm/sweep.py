@@ -255,7 +255,7 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
             except Diverged as error:
                 errors.append(str(error))
         elif done % group.world == group.rank:
-            brownian.run(run, path, report)
+            brownian.run(run, path, corpora, report)
     group.first(None)
     if jobs:
         show(len(jobs))

@@ -12,9 +12,10 @@ optimizer does the same in all of them. The first alone measures norms and write
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,22 @@ def validation_loss(learner: Learner, sequences: np.ndarray, lot: int, autocast:
     return mean * group.world / len(sequences)
 
 
+def gradient_statistics(
+    learner: Learner, views: probes.Views, batches: Iterable[Tensor], settings: Settings,
+    autocast: Any = None, micro_batch: int = 0,
+) -> probes.Scalars:  # fmt: skip
+    """``lrm.probes.GradientStatistics`` over ``batches``, at least two; leaves no gradients."""
+    found = probes.GradientStatistics(views)
+    # The one process that measures does not wait for others.
+    alone = dataclasses.replace(learner, call=learner.model, group=ALONE)
+    for batch in batches:
+        backward(alone, batch, settings, autocast, micro_batch)
+        learner.multipliers.pull_gradients()
+        found.add()
+    learner.zero_grad()
+    return found.result()
+
+
 def measure_norms(
     learner: Learner, views: probes.Views, tokens: Tensor, autocast: Any
 ) -> probes.Scalars:
@@ -272,6 +289,7 @@ class _Loop:
             train.sequence_length,
             run.seed,
             self.settings.schedule,
+            train.data_order,
         )
         self.validation = data.fixed_sequences(
             corpus.validation, train.validation_sequences, train.sequence_length
@@ -372,12 +390,27 @@ class _Loop:
         factor = lr_factor(self.settings.schedule, self.settings.train.steps, max(done - 1, 0))
         found["lr_factor"] = {"model": factor}
         self.clipped_steps = self.since_probe = 0
-        self.record("probes.jsonl", {"step": done, "values": found})
         ends = (constant_end(self.settings.schedule, self.settings.train.steps),
                 self.settings.train.steps)  # fmt: skip
-        if done % self.settings.probes.vectors_every == 0 or done in ends:
+        with_vectors = done % self.settings.probes.vectors_every == 0 or done in ends
+        if with_vectors and self.settings.probes.gradient_batches:
+            found |= self.gradients(done)
+        self.record("probes.jsonl", {"step": done, "values": found})
+        if with_vectors:
             self.record("vectors.jsonl", {"step": done, "values": probes.vectors(self.views)})
         self.probe_seconds += time.perf_counter() - began
+
+    def gradients(self, done: int) -> probes.Scalars:
+        """Signal and noise over the next batches, as one process sees them."""
+        number = self.settings.probes.gradient_batches
+        batches = (
+            torch.from_numpy(self.batches.batch(step)).to(self.device)
+            for step in range(done, done + number)
+        )
+        micro_batch = self.run_.execution.micro_batch
+        return gradient_statistics(
+            self.learner, self.views, batches, self.settings, self.autocast, micro_batch
+        )
 
     def validate(self, done: int) -> None:
         self.log()

@@ -52,7 +52,7 @@ def main() -> None:
 
         try:
             if run.kind == "brownian":
-                brownian.run(run, Path(path), report)
+                brownian.run(run, Path(path), Path(corpora), report)
             else:
                 train.train(run, Path(path), Path(corpora), report, note=note)
             tell(done=True)

@@ -2,8 +2,12 @@
 
 import numpy as np
 import pytest
+import torch
 
+from lrm import token_noise
 from lrm.brownian import Walker, expected_square, simulate, walkers
+from lrm.compose import Brownian
+from lrm.config import validate
 from lrm.errors import UserError
 from lrm.products import equilibrium_norm
 from lrm.rules import resolve
@@ -104,3 +108,35 @@ def test_a_logarithm_walks_as_one(settings):
     assert norms[-1].std() / direct[-1].std() == pytest.approx(2.0, rel=0.5)
     with pytest.raises(UserError, match="ssm.A_log cannot be walked"):
         walkers(resolve(config), ("ssm.A_log",), config)
+
+
+def test_rare_tokens_stay_below_the_dense_equilibrium(settings):
+    """Tokens in 100%, 5%, 2% and 0.5% of the steps, at the norms that a simulation gave."""
+
+    class Seen:
+        def batch(self, step):
+            share = np.repeat([1.0, 0.05, 0.02, 0.005], 75)
+            seen = np.random.default_rng(step).random(300) < share
+            return np.append(np.flatnonzero(seen), 0)[None]
+
+    config = settings(
+        model={"vocab_size": 301},
+        train={"steps": 3000},
+        schedule={"warmup_steps": 0, "decay_steps": 0},
+    )
+    generator = torch.Generator().manual_seed(0)
+    found = token_noise.simulate(config, Seen(), 64, generator, 0.09, 8e-3, 0.5)
+    rows = found.row_norms[3000]
+    norms = np.sqrt(np.square(rows[:300]).reshape(4, 75).mean(1))
+    assert found.frequency[:300].reshape(4, 75).mean(1) == pytest.approx(
+        [1.0, 0.05, 0.02, 0.005], rel=0.05
+    )
+    assert norms[1:] / norms[0] == pytest.approx([0.77, 0.63, 0.37], abs=0.05)
+    # A token that is never seen only decays.
+    assert rows[300] < 1e-5
+    assert found.norms.shape == (len(found.steps), 64)
+
+
+def test_occurrences_need_the_embedding():
+    with pytest.raises(UserError, match="match it too"):
+        validate(Brownian, {"match": ["mlp.up"], "arms": ["a"], "occurrences": True}, "brownian")

@@ -461,6 +461,9 @@ def test_a_batch_depends_on_its_step_alone():
     assert type(forward[0]) is np.ndarray
     assert (np.diff(forward[0]) == 1).all() and (forward[0][:, 0] % 10 == 0).all()
     assert (Batches(TOKENS, 8, 10, seed=4).batch(0) != forward[0]).any()
+    other = Batches(TOKENS, 8, 10, seed=3, order=1)
+    assert (other.batch(0) != forward[0]).any()
+    assert (other.batch(0) != Batches(TOKENS, 8, 10, seed=1, order=3).batch(0)).any()
 
 
 def test_an_epoch_visits_every_window_once():

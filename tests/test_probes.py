@@ -70,3 +70,49 @@ def test_logits_are_also_centred(settings):
     assert {"embedding", "attention.out@1", "ssm.dt@0", "mlp.gate@1"} <= set(
         found["activation_norm"]
     )
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_signal_and_noise_of_gradients_by_hand(settings, implementation):
+    """Against the same sums from each batch's gradients, held whole."""
+    rules = [{"match": "mlp.up", "multiplier": {"kind": "scalar", "init": 2.0}}]
+    config = settings(rules=rules, train={"multiplier_implementation": implementation})
+    learner = train.build(config, 0, dtype=torch.float64)
+    views = probes.Views(learner.model, learner.plans, learner.multipliers)
+    generator = torch.Generator().manual_seed(0)
+    batches = [torch.randint(0, 300, (2, 17), generator=generator) for _ in range(5)]
+    found = train.gradient_statistics(learner, views, batches, config)
+    assert all(parameter.grad is None for parameter in learner.model.parameters())
+    [plan] = [plan for plan in learner.plans if plan.key == "mlp.up@1"]
+    weight = views.weight(plan).detach()
+    gradients = []
+    for batch in batches:
+        train.backward(learner, batch, config)
+        learner.multipliers.pull_gradients()
+        gradients.append(views.gradient(plan).clone())
+    whole = torch.stack(gradients)
+    for stat, values in {
+        "gradient": whole,
+        "scalar_gradient": (whole * weight).sum((1, 2))[:, None],
+        "row_gradient": (whole * weight).sum(2),
+        "column_gradient": (whole * weight).sum(1),
+    }.items():
+        noise = values.var(0).mean()
+        signal = values.mean(0).square().mean() - noise / 5
+        assert found[f"{stat}_noise"]["mlp.up@1"] == pytest.approx(noise.item(), rel=1e-6)
+        assert found[f"{stat}_signal"]["mlp.up@1"] == pytest.approx(signal.item(), rel=1e-6)
+    assert "row_gradient_noise" in found and "norm.final" not in found["row_gradient_noise"]
+
+
+def test_the_sum_over_weight_and_gradient_is_the_scalars_own(settings):
+    """The multiplier's own gradient is the sum over W and G, over its value."""
+    rules = [{"match": "mlp.up", "multiplier": {"kind": "scalar", "init": 2.0}}]
+    config = settings(rules=rules)
+    learner = train.build(config, 0, dtype=torch.float64)
+    views = probes.Views(learner.model, learner.plans, learner.multipliers)
+    batch = torch.randint(0, 300, (2, 17), generator=torch.Generator().manual_seed(0))
+    train.backward(learner, batch, config)
+    [plan] = [plan for plan in learner.plans if plan.key == "mlp.up@1"]
+    own = learner.multipliers.factors["mlp.up@1"].scalar.grad
+    product = (views.weight(plan) * views.gradient(plan)).sum()
+    torch.testing.assert_close(product / 2.0, own.squeeze())

@@ -31,8 +31,11 @@ class Batches:
         sequence_length: int,
         seed: int,
         schedule: ScheduleConfig = _CONSTANT,
+        order: int = 0,
     ) -> None:
         """``tokens`` is one-dimensional, of any integer type; ``schedule`` holds the ramp.
+
+        Each ``order`` of a seed is another permutation.
 
         Raises UserError if it holds no full window of ``sequence_length + 1`` tokens.
         """
@@ -46,7 +49,7 @@ class Batches:
         self._batch_size = batch_size
         self._schedule = schedule
         self._sequence_length = sequence_length
-        self._seed = seed
+        self._seed = f"{seed}/{order}" if order else str(seed)
         self._epoch = -1
         self._order = np.empty(0, np.int64)
 

@@ -12,14 +12,14 @@ PUBLISH ?=
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
-train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
+train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS) $(2)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 projector_placement equilibrium projector_controls multiplier_lr notebooks claims publish export probe bench test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig6 fig8 fig9 projector_placement equilibrium projector_controls multiplier_lr notebooks claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z0-9_-]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "  SCALE=smoke|tiny|small|paper (now $(SCALE))  SEEDS=3 or SEEDS=100-107 (now $(SEEDS))"
 	@echo "  WORKERS=2 (default one a core or GPU)  RESULTS=folder (now $(RESULTS))"
@@ -45,9 +45,22 @@ $(VENV)/.notebooks: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[notebooks]'
 	@touch $@
 
-fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep, draw
+fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep and of the MLP's with Adam, draw
 	@$(call train,projector)
+	@$(call train,mlp_scale,--only '*ADAM*')
 	@$(call draw,fig1)
+
+fig2 fig3: $(VENV)/.core  ## figures 2 and 3: scales that multipliers learn over depth and width
+	@$(call train,scale_diversity)
+	@$(call draw,$@)
+
+fig6: $(VENV)/.core  ## figure 6: multipliers in and out of the clipping norm
+	@$(call train,grad_clipping)
+	@$(call draw,fig6)
+
+fig8 fig9: $(VENV)/.core  ## figures 8 and 9: the MLP's norm sweep, Adam and Muon, all blocks and each layer
+	@$(call train,mlp_scale)
+	@$(call draw,$@)
 
 projector_placement: $(VENV)/.core  ## train rows and fixed scalars on the projector (PR1, PR2)
 	@$(call train,projector_placement)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import math
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pandas as pd
 from analysis import (
     bench_claims,
     equilibrium_claims,
+    mlp_scale_claims,
     multiplier_lr_claims,
     projector_claims,
     results,
@@ -32,7 +34,10 @@ JUDGES = {
     **projector_claims.JUDGES,
     **equilibrium_claims.JUDGES,
     **multiplier_lr_claims.JUDGES,
+    **mlp_scale_claims.JUDGES,
 }
+# Of whole rows, columns and multipliers too.
+VECTOR_JUDGES = {**mlp_scale_claims.VECTOR_JUDGES}
 
 
 def main() -> None:
@@ -86,8 +91,11 @@ def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:
         if loaded[experiment] is None:
             records.append(record | _without(criterion, UNJUDGED, f"no runs of {experiment}"))
             continue
-        frame, runs, stage = loaded[experiment]
-        judgement = JUDGES[claim](frame, runs, criterion)
+        frame, vectors, runs, stage = loaded[experiment]
+        if claim in VECTOR_JUDGES:
+            judgement = VECTOR_JUDGES[claim](frame, vectors(), runs, criterion)
+        else:
+            judgement = JUDGES[claim](frame, runs, criterion)
         gates = {gate: verdicts.get(gate, UNJUDGED) for gate in criterion.get("gates", [])}
         judgement = dataclasses.replace(judgement, gates=gates)
         changed = stage == "judging" and _criterion_changed(runs, claim, criterion)
@@ -131,7 +139,11 @@ def _load(experiment: str, scale: str, source: str, folder: Path) -> tuple | Non
         late = table["seed"] >= FIRST_JUDGING_SEED
         return table[(late == judging) | (table["kind"] == "brownian")]
 
-    return chosen(frame), chosen(runs), "judging" if judging else "exploration"
+    @functools.cache
+    def vectors() -> pd.DataFrame:
+        return chosen(results.load_vectors(experiment, scale, source, folder))
+
+    return chosen(frame), vectors, chosen(runs), "judging" if judging else "exploration"
 
 
 def _criterion_changed(runs: pd.DataFrame, claim: str, criterion: dict) -> bool:

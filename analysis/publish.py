@@ -92,6 +92,7 @@ def _thinned(frame: pd.DataFrame, description: dict, twins: tuple[str, ...]) -> 
     steps = description["settings"]["train"]["steps"]
     ends = [0, steps - description["settings"]["schedule"]["decay_steps"], steps]
     names = frame["tensor"].str.partition("@")[0]
+    twins = tuple(pattern.partition("@")[0] for pattern in twins)
     patterns = ("model", *twins, *(f"{pattern}.*" for pattern in twins))  # their multipliers
     kept = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
     return frame[kept | frame["step"].isin(ends)]

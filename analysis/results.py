@@ -11,6 +11,7 @@ import dataclasses
 import gzip
 import json
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 
 import pandas as pd
@@ -35,6 +36,7 @@ def load(
     source: str = "runs",
     results: Path = RESULTS,
     configuration: str = "current",
+    arms: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """The tidy frame of an experiment's finished runs.
 
@@ -42,10 +44,11 @@ def load(
     step, tensor, layer (missing for tensors outside layers), stat, value. Norms are root mean
     squares, losses in nats per token. ``configuration="current"`` keeps the runs that the
     experiment's YAML asks for today, of the seeds that are complete; ``"all"`` keeps every run.
+    ``arms`` keeps those arms' alone, and asks for no others.
 
     Raises NothingFound, a UserError, where nothing is there, naming the command that makes it.
     """
-    return _load("scalars", experiment, scale, source, results, configuration)
+    return _load("scalars", experiment, scale, source, results, configuration, arms)
 
 
 def load_vectors(
@@ -54,9 +57,10 @@ def load_vectors(
     source: str = "runs",
     results: Path = RESULTS,
     configuration: str = "current",
+    arms: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """The same columns as ``load``, with ``value`` an array (row norms, multipliers, …)."""
-    return _load("vectors", experiment, scale, source, results, configuration)
+    return _load("vectors", experiment, scale, source, results, configuration, arms)
 
 
 def load_runs(
@@ -65,11 +69,12 @@ def load_runs(
     source: str = "runs",
     results: Path = RESULTS,
     configuration: str = "current",
+    arms: Collection[str] | None = None,
 ) -> pd.DataFrame:
     """One row per finished run: identity, grid axes, and ``description``, its ``run.json``."""
     rows = [
         {**_identity(description), "description": description}
-        for description, _ in find(experiment, scale, source, results, configuration)
+        for description, _ in find(experiment, scale, source, results, configuration, arms)
     ]
     return pd.DataFrame(rows)
 
@@ -85,9 +90,9 @@ def corpus_name(runs: pd.DataFrame) -> str:
     return next(iter(names.values()))
 
 
-def _load(table, experiment, scale, source, results, configuration) -> pd.DataFrame:
+def _load(table, experiment, scale, source, results, configuration, arms) -> pd.DataFrame:
     frames = []
-    for description, path in find(experiment, scale, source, results, configuration):
+    for description, path in find(experiment, scale, source, results, configuration, arms):
         frame = read_table(path / f"{table}.parquet")
         if source == "reference":
             frame = frame[frame["run"] == description["id"]].drop(columns="run")
@@ -121,7 +126,10 @@ def _identity(description: dict) -> dict:
     return {name: identity[name] for name in _COLUMNS} | description["grid"]
 
 
-def find(experiment, scale, source, results, configuration) -> list[tuple[dict, Path]]:
+def find(
+    experiment: str, scale: str, source: str, results: Path, configuration: str,
+    arms: Collection[str] | None = None,
+) -> list[tuple[dict, Path]]:  # fmt: skip
     """(``run.json``, folder of its tables) of every run that was asked for; see ``load``."""
     if source not in SOURCES:
         raise UserError(f"unknown source {source!r}; use one of {', '.join(SOURCES)}")
@@ -136,7 +144,7 @@ def find(experiment, scale, source, results, configuration) -> list[tuple[dict, 
         found = [(read_description(path), path) for path in paths if is_complete(path)]
         found = [(d, path) for d, path in found if d["scale"] == scale]
     if configuration == "current":
-        every, found = len(found), _current(experiment, scale, found)
+        every, found = len(found), _current(experiment, scale, found, arms)
         outdated = f" ({every} incomplete or of another configuration)" if every else ""
     else:
         outdated = ""
@@ -148,7 +156,9 @@ def find(experiment, scale, source, results, configuration) -> list[tuple[dict, 
     return found
 
 
-def _current(experiment: str, scale: str, found: list[tuple[dict, Path]]):
+def _current(
+    experiment: str, scale: str, found: list[tuple[dict, Path]], arms: Collection[str] | None
+) -> list[tuple[dict, Path]]:
     """Those that the experiment's YAML asks for today, of the seeds that are complete.
 
     A seed of which some arm or grid point is missing would bias every comparison.
@@ -159,7 +169,7 @@ def _current(experiment: str, scale: str, found: list[tuple[dict, Path]]):
     wanted: set[str] = set()
     for corpus in {d["corpus"]["hash"] for d, _ in found if d["corpus"]}:
         for seed in seeds:
-            runs = plan.runs(scale, [seed])
+            runs = [run for run in plan.runs(scale, [seed]) if arms is None or run.arm in arms]
             ids = {dataclasses.replace(run, corpus=corpus).id for run in runs}
             if ids <= have:
                 wanted |= ids

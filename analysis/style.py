@@ -27,14 +27,18 @@ def style():
 
 def caption(figure, context, note: str = "") -> None:
     """What every figure must say: scale, n and which seeds, corpus, whose runs."""
-    seeds = list(context.seeds)
-    stage = "judging" if min(seeds) >= FIRST_JUDGING_SEED else "exploration"
-    plural = "" if len(seeds) == 1 else "s"
+    n = ", ".join(
+        [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
+    )
     whose = {"runs": "own runs", "reference": "published reference"}[context.source]
-    parts = [f"scale: {context.scale}", f"n = {len(seeds)} {stage} seed{plural}",
-             f"corpus: {context.corpus}", whose, note]  # fmt: skip
+    parts = [f"scale: {context.scale}", n, f"corpus: {context.corpus}", whose, note]
     figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
                 fontsize=6.5, color="#444444")  # fmt: skip
+
+
+def _seeds(seeds) -> str:
+    stage = "judging" if min(seeds) >= FIRST_JUDGING_SEED else "exploration"
+    return f"n = {len(seeds)} {stage} seed{'' if len(seeds) == 1 else 's'}"
 
 
 def power_of_two(value: float) -> str:

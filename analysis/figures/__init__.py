@@ -1,6 +1,7 @@
 """One module per figure, each with
 
-* ``EXPERIMENTS``: the experiments that it reads;
+* ``EXPERIMENTS``: the experiments that it reads, or a mapping from them to the arms of each
+  (None: all);
 * ``numbers(tables)``: the plotted numbers as one frame, which becomes the figure's csv;
 * ``draw(numbers, context) -> Figure``.
 
@@ -9,7 +10,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -26,13 +28,22 @@ class Context:
     seeds: list[int]
     corpus: str
     source: str  # runs or reference
+    # Seeds of the other experiments, where they are not these.
+    others: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Tables:
     """An experiment's tables, read when first asked for."""
 
-    def __init__(self, experiment: str, scale: str, source: str, folder: Path):
-        self._where = (experiment, scale, source, folder)
+    def __init__(
+        self,
+        experiment: str,
+        scale: str,
+        source: str,
+        folder: Path,
+        arms: Collection[str] | None = None,
+    ):
+        self._where = (experiment, scale, source, folder, "current", arms)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -48,6 +59,11 @@ class Tables:
     def vectors(self) -> pd.DataFrame:
         """Row norms and the like."""
         return results.load_vectors(*self._where)
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the trained runs."""
+        return sorted(self.runs.loc[self.runs["kind"] == "train", "seed"].unique())
 
     @cached_property
     def settings(self) -> dict:

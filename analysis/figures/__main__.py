@@ -41,7 +41,9 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     come from several corpora.
     """
     module = importlib.import_module(f"analysis.figures.{figure}")
-    tables = {name: Tables(name, scale, source, folder) for name in module.EXPERIMENTS}
+    wanted = module.EXPERIMENTS
+    wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted)
+    tables = {name: Tables(name, scale, source, folder, arms) for name, arms in wanted.items()}
     target = folder / ("figures" if source == "runs" else "reference") / scale
     target = target if source == "runs" else target / "figures"
     make_folder(target)
@@ -52,12 +54,12 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     if all(f.exists() for f in (*files, stamp)) and stamp.read_text() == inputs:
         print(f"{png} is up to date")
         return png
-    first = next(iter(tables.values()))
-    trained = first.runs[first.runs["kind"] == "train"]
+    seeds, *others = (table.seeds for table in tables.values())
     corpora = {results.corpus_name(table.runs) for table in tables.values()}
     if len(corpora) > 1:
         raise UserError(f"{figure} would mix the corpora {', '.join(sorted(corpora))}")
-    context = Context(scale, sorted(trained["seed"].unique()), corpora.pop(), source)
+    differing = {n: o for n, o in zip(list(tables)[1:], others, strict=True) if o != seeds}
+    context = Context(scale, seeds, corpora.pop(), source, differing)
     numbers = module.numbers(tables)
 
     import matplotlib

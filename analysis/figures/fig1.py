@@ -1,7 +1,8 @@
-"""Figure 1 (section 3): the projector norm sweep; its MLP panel belongs to another experiment.
+"""Figure 1 (section 3): the norm sweeps of the projector, and the MLP's in the last panel.
 
 (a) loss after the decay; (b) logits norm; (c) ‖W‖ and ‖c‖ with Brownian motion; (d, e) their
-trajectories at strong and weak weight decay. Norms are read at the end of the constant stage.
+trajectories at strong and weak weight decay; (f) loss after the decay of the MLP sweep, without
+multipliers and with three scalar ones. Norms are read at the end of the constant stage.
 Shaded: S at which the multiplier cannot follow (the travel rule of criteria.yaml); nothing is
 judged there, and the trajectories are those of the outermost S inside.
 """
@@ -16,6 +17,7 @@ from matplotlib.patches import Patch
 
 from analysis.criteria import CRITERIA
 from analysis.figures import Context, Tables
+from analysis.mlp_scale import MlpSweep
 from analysis.norms import at_step
 from analysis.projector_claims import Sweep
 from analysis.style import (
@@ -27,15 +29,20 @@ from analysis.style import (
     plain_log_axis,
     power_of_two,
 )
+from analysis.sweep_axes import s_axis, series
 from lrm.compose import read_yaml
 
-EXPERIMENTS = ("projector",)
+EXPERIMENTS = {"projector": None, "mlp_scale": ("ADAM", "ADAM_LRM")}
 ARMS = ("FPN", "SPN", "VPN")
 NAMES = {
     "FPN": "FPN: no multiplier",
     "SPN": "SPN: learned scalar",
     "VPN": "VPN: learned vector",
 }
+MLP_NAMES = {"ADAM": "MLP: no multipliers", "ADAM_LRM": "MLP: three learned scalars"}
+MLP_COLOURS = {"ADAM": ARM_COLOURS["FPN"], "ADAM_LRM": ARM_COLOURS["SPN"]}
+S_LABEL = r"$S$   ($\eta_P \to \eta_P S,\ \lambda_P \to \lambda_P / S$)"
+MLP_LABEL = r"$S_{MLP}$   (all three matrices)"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -65,13 +72,22 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     columns = ["panel", "kind", "arm", "S", "judged", "seed", "step", "quantity", "value"]
     found = pd.concat([part.assign(panel=panel) for panel, part in parts.items()])
     found["judged"] = found["S"].isin(judged)
+    found = pd.concat([found, _mlp(tables["mlp_scale"]).assign(panel="f")])
     return found[columns].sort_values(columns[:-1], ignore_index=True)
 
 
+def _mlp(table: Tables) -> pd.DataFrame:
+    sweep = MlpSweep(table.scalars, table.runs)
+    judged = sweep.judged(read_yaml(CRITERIA)["M4"])
+    losses = table.scalars[table.scalars["stat"] == "validation_loss"]
+    losses = at_step(losses, losses["step"].max())
+    return losses.assign(quantity="loss", judged=losses["S"].isin(judged))
+
+
 def draw(numbers: pd.DataFrame, context: Context):
-    """Five panels and the legend in the place of the sixth."""
-    figure, axes = plt.subplots(2, 3, figsize=(TEXT_WIDTH, 4.5))
-    figure.get_layout_engine().set(rect=(0, 0.035, 1, 0.965), w_pad=0.06, h_pad=0.06)
+    """Six panels, and the legend below."""
+    figure, axes = plt.subplots(2, 3, figsize=(TEXT_WIDTH, 5.0))
+    figure.get_layout_engine().set(rect=(0, 0.125, 1, 0.875), w_pad=0.06, h_pad=0.06)
     panels = dict(zip("abcdef", axes.flat, strict=True))
     by_panel = dict(tuple(numbers.groupby("panel")))
     stage_end = by_panel["b"]["step"].max()
@@ -86,70 +102,37 @@ def draw(numbers: pd.DataFrame, context: Context):
     panels["d"].set_title(r"d   Trajectories of $\|W\|$", loc="left")
     _paths(panels["e"], by_panel["e"], r"$\|c\|$", stage_end)
     panels["e"].set_title(r"e   Trajectories of $\|c\|$", loc="left")
-    _legend(panels["f"], numbers)
+    for arm, colour in MLP_COLOURS.items():
+        rows = by_panel["f"][by_panel["f"]["arm"] == arm]
+        series(panels["f"], rows, "S", colour, line="--", marker="D", ms=3)
+    s_axis(panels["f"], by_panel["f"], MLP_LABEL, every=2)
+    panels["f"].set_ylabel("loss after decay (nats per token)")
+    panels["f"].set_title("f   MLP sweep: final loss", loc="left")
+    _legend(figure, numbers)
     caption(figure, context)
     return figure
 
 
 def _sweep(axis, frame: pd.DataFrame, label: str) -> None:
     for arm in ARMS:
-        _series(axis, frame[frame["arm"] == arm], "S", ARM_COLOURS[arm], marker=ARM_MARKERS[arm])
-    _s_axis(axis, frame)
+        series(axis, frame[frame["arm"] == arm], "S", ARM_COLOURS[arm], marker=ARM_MARKERS[arm])
+    s_axis(axis, frame, S_LABEL)
     axis.set_ylabel(label)
-
-
-def _series(axis, frame: pd.DataFrame, x: str, colour: str, line="-", **marker) -> None:
-    """The median over seeds; with several seeds also every seed, and the band that they span."""
-    if frame.empty:
-        return
-    grouped = frame.groupby(x)["value"]
-    middle = grouped.median()
-    axis.plot(middle.index, middle, color=colour, linestyle=line, zorder=3, **marker)
-    if frame["seed"].nunique() > 1:
-        axis.fill_between(middle.index, grouped.min(), grouped.max(), color=colour, alpha=0.2, lw=0)
-        for _, seed in frame.groupby("seed"):
-            seed = seed.sort_values(x)
-            axis.plot(seed[x], seed["value"], color=colour, linestyle=line, lw=0.5, alpha=0.6)
-
-
-def _s_axis(axis, frame: pd.DataFrame) -> None:
-    values = sorted(frame["S"].unique())
-    axis.set_xscale("log", base=4)
-    axis.set_xticks(values, [power_of_two(value) for value in values])
-    axis.minorticks_off()
-    _shade(axis, frame)
-    axis.set_xlabel(r"$S$   ($\eta_P \to \eta_P S,\ \lambda_P \to \lambda_P / S$)")
-
-
-def _shade(axis, frame: pd.DataFrame) -> None:
-    """Grey over the S that are not judged."""
-    judged = frame.loc[frame["judged"], "S"]
-    if judged.empty:
-        return
-    left, right = axis.get_xlim()
-    axis.set_xlim(left, right)
-    values = np.array(sorted(frame["S"].unique()))
-    below, above = values[values < judged.min()], values[values > judged.max()]
-    style = {"color": "#efefef", "lw": 0, "zorder": 0}
-    if below.size:
-        axis.axvspan(left, np.sqrt(below[-1] * judged.min()), **style)
-    if above.size:
-        axis.axvspan(np.sqrt(above[0] * judged.max()), right, **style)
 
 
 def _norms(axis, frame: pd.DataFrame) -> None:
     for arm in ARMS:
         rows = frame[(frame["arm"] == arm) & (frame["kind"] == "train")]
         colour, marker = ARM_COLOURS[arm], ARM_MARKERS[arm]
-        _series(axis, rows[rows["quantity"] == "W"], "S", colour, marker=marker)
+        series(axis, rows[rows["quantity"] == "W"], "S", colour, marker=marker)
         if arm != "FPN":
             rows = rows[rows["quantity"] == "c"]
-            _series(axis, rows, "S", colour, line=":", marker=marker, markerfacecolor="white")
+            series(axis, rows, "S", colour, line=":", marker=marker, markerfacecolor="white")
     noise = frame[(frame["kind"] == "brownian") & (frame["arm"] == "VPN")]
     for quantity, line in (("W", "-"), ("c", ":")):
         rows = noise[noise["quantity"] == quantity]
-        _series(axis, rows, "S", NOISE_COLOUR, marker="x", line=line)
-    _s_axis(axis, frame)
+        series(axis, rows, "S", NOISE_COLOUR, marker="x", line=line)
+    s_axis(axis, frame, S_LABEL)
     _guides(axis, noise)
     axis.set_yscale("log")
     axis.set_ylabel(r"$\|W\|$ (filled), $\|c\|$ (open)")
@@ -177,15 +160,14 @@ def _paths(axis, frame: pd.DataFrame, label: str, decay_from: int) -> None:
         rows = learned[learned["S"] == scale]
         for arm in ARMS:
             arm_rows = rows[(rows["arm"] == arm) & (rows["kind"] == "train")]
-            _series(axis, arm_rows, "step", ARM_COLOURS[arm], line=line)
+            series(axis, arm_rows, "step", ARM_COLOURS[arm], line=line)
         noise = rows[(rows["kind"] == "brownian") & (rows["arm"] == "VPN")]
-        _series(axis, noise, "step", NOISE_COLOUR, line=line)
+        series(axis, noise, "step", NOISE_COLOUR, line=line)
     axis.axvline(decay_from, color="#999999", lw=0.7, ls=":", zorder=1)
     axis.set(yscale="log", xlabel="step", ylabel=label)
 
 
-def _legend(axis, numbers: pd.DataFrame) -> None:
-    axis.axis("off")
+def _legend(figure, numbers: pd.DataFrame) -> None:
     paths = numbers.loc[numbers["panel"] == "d", "S"]
     strong, weak = power_of_two(paths.min()), power_of_two(paths.max())
     handles = [
@@ -198,10 +180,14 @@ def _legend(axis, numbers: pd.DataFrame) -> None:
         Line2D([], [], color="black", linestyle="--", label=f"d, e: weak WD, S = {weak}"),
         Line2D([], [], color="#999999", lw=0.7, linestyle=":", label="d, e: the decay begins"),
     ]
+    handles += [
+        Line2D([], [], color=MLP_COLOURS[arm], marker="D", ms=3, linestyle="--", label=name)
+        for arm, name in MLP_NAMES.items()
+    ]
     if not numbers["judged"].all():
-        handles.append(Patch(color="#efefef", label="a–c: not judged, c cannot follow freely"))
+        handles.append(Patch(color="#efefef", label="not judged"))
     if numbers["seed"].nunique() > 1:
         handles.append(
             Line2D([], [], color="black", lw=0.5, alpha=0.6, label="thick: median; thin: each seed")
         )
-    axis.legend(handles=handles, loc="center", title="Projector experiment", title_fontsize=8)
+    figure.legend(handles=handles, loc="lower center", ncols=4, bbox_to_anchor=(0.5, 0.025))

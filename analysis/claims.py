@@ -19,6 +19,7 @@ import pandas as pd
 from analysis import (
     bench_claims,
     equilibrium_claims,
+    grad_clipping_claims,
     mlp_scale_claims,
     multiplier_lr_claims,
     projector_claims,
@@ -35,6 +36,7 @@ JUDGES = {
     **equilibrium_claims.JUDGES,
     **multiplier_lr_claims.JUDGES,
     **mlp_scale_claims.JUDGES,
+    **grad_clipping_claims.JUDGES,
 }
 # Of whole rows, columns and multipliers too.
 VECTOR_JUDGES = {**mlp_scale_claims.VECTOR_JUDGES}

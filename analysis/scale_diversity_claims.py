@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
+from itertools import starmap
 
 import numpy as np
 import pandas as pd
@@ -304,7 +305,7 @@ def distributions(vectors: pd.DataFrame, runs: pd.DataFrame, axis: str) -> pd.Da
 
     ``relative``: norms over the mean of their layer and matrix (slices of merged ones apart),
     pooled over both, without dead ones, which ``dead`` counts. ``spread`` is its standard
-    deviation, ``noise`` that of pure noise in matrices of these shapes.
+    deviation, ``noise`` what pure noise in matrices of these shapes gives (``noise_mixture``).
     """
     found = []
     for variant in VARIANTS:
@@ -319,19 +320,31 @@ def distributions(vectors: pd.DataFrame, runs: pd.DataFrame, axis: str) -> pd.Da
                     "relative": relative,
                     "spread": float(relative.std()),
                     "dead": dead,
-                    "noise": _pooled_noise(rows, runs, axis),
+                    "noise": noise_mixture(rows, runs, axis),
                 }
             )
     return pd.DataFrame(found)
 
 
-def _pooled_noise(rows: pd.DataFrame, runs: pd.DataFrame, axis: str) -> float:
-    """Root mean square over the pooled entries of 1 / sqrt(2 d), d entries in each norm."""
+def noise_mixture(rows: pd.DataFrame, runs: pd.DataFrame, axis: str) -> dict[float, float]:
+    """Spreads of the norms of pure noise, 1 / sqrt(2 d) with d entries in each, and their shares.
+
+    Slices of a merged matrix have columns of different lengths.
+    """
     rules = _trained(runs)["rules"]
     over = {rule["tensor"].partition("@")[0]: rule["shape"][AXES[axis].over] for rule in rules
             if rule["multiplier"] is None and len(rule["shape"]) == 2}  # fmt: skip
-    squares = [noise_spread(over[tensor]) ** 2 for tensor in rows["tensor"]]
-    return float(np.sqrt(np.average(squares, weights=rows["value"].map(len))))
+    counts: dict[float, float] = {}
+    for tensor, value in zip(rows["tensor"], rows["value"], strict=True):
+        width = noise_spread(over[tensor])
+        counts[width] = counts.get(width, 0.0) + len(value)
+    total = sum(counts.values())
+    return {width: count / total for width, count in sorted(counts.items())}
+
+
+def mixture_spread(mixture: dict[float, float]) -> float:
+    """Standard deviation of Gaussians about the same mean with these spreads and shares."""
+    return float(np.sqrt(sum(share * width**2 for width, share in mixture.items())))
 
 
 def repeats(vectors: pd.DataFrame, runs: pd.DataFrame, axis: str) -> pd.DataFrame:
@@ -345,10 +358,8 @@ def repeats(vectors: pd.DataFrame, runs: pd.DataFrame, axis: str) -> pd.DataFram
         _table(vectors, runs, arm, AXES[axis].multiplier) for arm in (LEARNED, f"{LEARNED}_ORDER")
     )
     both = one.merge(other, on=keys, suffixes=("", "_again"))
-    found = [
-        _log_correlation(a, b) for a, b in zip(both["value"], both["value_again"], strict=True)
-    ]
-    both["correlation"], both["weight"] = zip(*found, strict=True)
+    pairs = zip(both["value"], both["value_again"], strict=True)
+    both["correlation"], both["weight"] = zip(*starmap(_log_correlation, pairs), strict=True)
     both = both[both["correlation"].notna()]
     weighted = (both["correlation"] * both["weight"]).groupby([both["seed"], both["group"]]).sum()
     return (weighted / both.groupby(["seed", "group"])["weight"].sum()).unstack("group")
@@ -383,12 +394,13 @@ def w1(frame, vectors, runs, criterion) -> Judgement:
     found = distributions(vectors, runs, "rows")
     for group in GROUPS:
         rows = found[(found["group"] == group) & (found["variant"] == "NONE")]
-        beyond = np.sqrt((rows["spread"] ** 2 - rows["noise"] ** 2).clip(lower=0.0))
+        noise = mixture_spread(rows["noise"].iloc[0])
+        beyond = np.sqrt((rows["spread"] ** 2 - noise**2).clip(lower=0.0))
         name = f"{group}: relative spread of rows beyond pure noise"
         components.append(at_most(name, beyond, limits["narrow"], group))
         name = f"{group}: |Δ ln ‖W‖| in the last quarter of the constant stage"
         contrast.append(at_most(name, settling(frame, runs, group), limits["change"]))
-        notes.append(f"{group} {rows['spread'].mean():.3f} (noise {rows['noise'].iloc[0]:.3f})")
+        notes.append(f"{group} {rows['spread'].mean():.3f} (noise {noise:.3f})")
     note = _note("sd: " + ", ".join(notes), found[found["variant"] == "NONE"], vectors, runs)
     return Judgement(components, criterion["seeds"]["minimum"], note, contrast=contrast)
 

@@ -64,6 +64,12 @@ class Views:
         factors = self._multipliers.factors.get(plan.key)
         return {} if factors is None else {k: v.detach() for k, v in factors.values().items()}
 
+    def multiplier_gradients(self, plan: TensorPlan) -> dict[str, Tensor]:
+        """∂L/∂ of the parameters of s, r and c, after clipping; those that are there."""
+        factors = self._multipliers.factors.get(plan.key)
+        found = {} if factors is None else dict(factors.named_parameters())
+        return {axis: value.grad for axis, value in found.items() if value.grad is not None}
+
     def effective(self, plan: TensorPlan) -> Tensor:
         """W̄, without the fixed forward multiplier."""
         factors = self._multipliers.factors.get(plan.key)
@@ -88,6 +94,8 @@ def tensor_norms(views: Views) -> Scalars:
             tensors["effective_norm", plan.key] = views.effective(plan)
         for axis, value in multipliers.items():
             tensors[f"{axis}_multiplier_norm", plan.key] = value
+        for axis, gradient in views.multiplier_gradients(plan).items():
+            tensors[f"{axis}_multiplier_gradient_norm", plan.key] = gradient
         gradient = views.gradient(plan)
         if gradient is not None:
             tensors["gradient_norm", plan.key] = gradient

@@ -46,7 +46,13 @@ def test_every_address_is_probed_alike_by_both_implementations(settings, impleme
     )
     assert before["row_multiplier_norm"]["ssm.z@1"] == 2.0
     train.train_step(learner, batch, config, 0)
-    gradients = probes.tensor_norms(views)["gradient_norm"]
+    found = probes.tensor_norms(views)
+    gradients = found["gradient_norm"]
+    own = learner.multipliers.factors["ssm.z@0"].row.grad
+    assert found["row_multiplier_gradient_norm"]["ssm.z@0"] == pytest.approx(
+        own.square().mean().sqrt().item(), rel=1e-5
+    )
+    assert set(found["column_multiplier_gradient_norm"]) == {"ssm.z@0", "ssm.z@1"}
     keys = {plan.key for plan in learner.plans}
     assert set(gradients) == keys - {"norm.mixer@0", "norm.mixer@1"}
     vectors = probes.vectors(views)

@@ -20,6 +20,7 @@ from analysis import (
     bench_claims,
     equilibrium_claims,
     grad_clipping_claims,
+    gradient_noise_claims,
     mlp_scale_claims,
     multiplier_lr_claims,
     projector_claims,
@@ -37,6 +38,7 @@ JUDGES = {
     **multiplier_lr_claims.JUDGES,
     **mlp_scale_claims.JUDGES,
     **grad_clipping_claims.JUDGES,
+    **gradient_noise_claims.JUDGES,
 }
 # Of whole rows, columns and multipliers too.
 VECTOR_JUDGES = {**mlp_scale_claims.VECTOR_JUDGES}

@@ -182,9 +182,14 @@ def no_width():
 def reversed_width():
     """Rows and columns that differ, and multipliers that hardly do; the other order opposes."""
     frame, vectors, runs = width_world(plain=0.4, learned=0.05, walk=0.0, repeat=-1.0)
-    narrower = vectors["stat"].str.startswith("effective")
-    vectors.loc[narrower, "value"] = [v**0.5 for v in vectors.loc[narrower, "value"]]
-    return frame, vectors, runs
+    return frame, narrowed(vectors, ROWS, 0.5), runs
+
+
+def narrowed(vectors, tensors, power):
+    """The effective norms of ``tensors`` to ``power``, which shrinks their spread by it."""
+    chosen = vectors["stat"].str.startswith("effective") & vectors["tensor"].isin(tensors)
+    values = [v**power if c else v for v, c in zip(vectors["value"], chosen, strict=True)]
+    return vectors.assign(value=values)
 
 
 def judge(claim, world):
@@ -228,9 +233,7 @@ def test_a_spread_that_does_not_repeat_is_not_heard():
 
 def test_an_effect_in_one_group_is_reported_as_that():
     frame, vectors, runs = faithful_width()
-    quiet = vectors["tensor"].isin(GROUPS["MLP gate"]) & vectors["arm"].str.startswith("VECTOR")
-    quiet &= vectors["stat"].str.startswith("effective")
-    vectors.loc[quiet, "value"] = [v**0.1 for v in vectors.loc[quiet, "value"]]
+    vectors = narrowed(vectors, GROUPS["MLP gate"], 0.1)
     assert judge("W2", (frame, vectors, runs)).verdict == PARTLY
 
 

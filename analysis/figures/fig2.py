@@ -144,7 +144,7 @@ def _log_axis(axis) -> None:
     if high > 2 * low > 0:
         plain_log_axis(axis)
         return
-    ticks = MaxNLocator(6).tick_values(low, high)
+    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
     axis.set_yscale("log")
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.set_ylim(low, high)

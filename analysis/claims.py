@@ -25,6 +25,7 @@ from analysis import (
     multiplier_lr_claims,
     projector_claims,
     results,
+    scale_diversity_claims,
 )
 from analysis.criteria import CRITERIA, FIRST_JUDGING_SEED
 from analysis.judging import OPEN, TESTED, UNJUDGED, Component, Judgement
@@ -39,9 +40,13 @@ JUDGES = {
     **mlp_scale_claims.JUDGES,
     **grad_clipping_claims.JUDGES,
     **gradient_noise_claims.JUDGES,
+    **scale_diversity_claims.JUDGES,
 }
 # Of whole rows, columns and multipliers too.
-VECTOR_JUDGES = {**mlp_scale_claims.VECTOR_JUDGES}
+VECTOR_JUDGES = {
+    **mlp_scale_claims.VECTOR_JUDGES,
+    **scale_diversity_claims.VECTOR_JUDGES,
+}
 
 
 def main() -> None:

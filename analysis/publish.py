@@ -4,7 +4,7 @@ Copies their tables into ``results/reference/<scale>``, compactly, and renders t
 claims of the reference anew. Losses are averaged between probes, and values rounded. Of the first
 seed all measurements are kept; of the others those of the whole model and of tensors with a
 Brownian twin, and of the rest those at the start and where stages end. Vectors are those of the
-last step, of three seeds.
+ends of the constant stage and of the run, of three seeds.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
             frame = _thinned(frame, description, twins)
         tables["scalars"].append(frame.assign(run=description["id"]))
         if rank < VECTOR_SEEDS:
-            frame = _last(read_table(path / "vectors.parquet"))
+            frame = _ends(read_table(path / "vectors.parquet"), description)
             tables["vectors"].append(frame.assign(run=description["id"]))
     for table, frames in tables.items():
         frame = pd.concat(frames)
@@ -111,10 +111,12 @@ def _averaged(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:
     return frame.assign(value=_rounded(frame["value"], 13))
 
 
-def _last(vectors: pd.DataFrame) -> pd.DataFrame:
-    """Vectors at the end of the run."""
-    last = vectors[vectors["step"] == vectors["step"].max()]
-    return last.assign(value=[_rounded(value, 9) for value in last["value"]])
+def _ends(vectors: pd.DataFrame, description: dict) -> pd.DataFrame:
+    """Vectors where the constant stage and the run end."""
+    settings = description["settings"]
+    steps = settings["train"]["steps"]
+    chosen = vectors[vectors["step"].isin([steps - settings["schedule"]["decay_steps"], steps])]
+    return chosen.assign(value=[_rounded(value, 9) for value in chosen["value"]])
 
 
 def _rounded(values, bits: int) -> np.ndarray:

@@ -269,7 +269,7 @@ def norms(vectors: pd.DataFrame, runs: pd.DataFrame, axis: str, variant: str) ->
 
 
 def brownian_multipliers(vectors: pd.DataFrame, runs: pd.DataFrame, axis: str) -> np.ndarray:
-    """|r| or |c| of one draw of the Brownian motion of the gate's multiplier, entry by entry."""
+    """|r| or |c| of the Brownian motion of the gate's multiplier, entry by entry, of all draws."""
     found = vectors[
         (vectors["kind"] == "brownian")
         & (vectors["arm"] == LEARNED)

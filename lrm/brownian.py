@@ -33,6 +33,8 @@ from lrm.schedule import constant_end, lr_factor, lr_factors
 
 # Adam's entries are independent, so that a larger tensor is represented by this many in all.
 _MAX_ENTRIES = 1 << 14
+# Values of a walked vector that are kept, of all its draws together.
+_KEPT = 1 << 12
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +235,7 @@ def run(
 
     Probes ``weight_norm`` (mean over draws), ``weight_norm_sd`` (over draws) and
     ``expected_norm`` (square root of the closed form, where there is one); the vectors hold every
-    draw's norm, at the stages' ends one draw of each vector's ``values``, and with
+    draw's norm, at the stages' ends ``values`` of each vector, draw by draw, and with
     ``brownian.occurrences`` the embedding's ``row_norms`` and its tokens' ``frequency``.
 
     Raises UserError for a corpus that is not the one of the run's identity.
@@ -315,8 +317,9 @@ def _walk(log: _Log, walker: Walker, run: Run, tell: Callable[[int], None]) -> N
 
     def report(step: int, values: Tensor) -> None:
         tell(step)
-        if step in ends and walker.constant and walker.size > 1:
-            log.vector(step, "values", walker.key, values[0].exp() if walker.log else values[0])
+        if step in ends and walker.constant:
+            kept = values.flatten()[:_KEPT]
+            log.vector(step, "values", walker.key, kept.exp() if walker.log else kept)
 
     every = settings.probes.every
     steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every, report)

@@ -174,7 +174,7 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     mine = mine[kept].reset_index(drop=True)
     pd.testing.assert_frame_equal(mine, theirs[mine.columns], check_dtype=False, rtol=2e-4)
     last = load_vectors("projector", "smoke", source="reference", results=results)
-    assert set(last["step"]) == {60} and set(last["seed"]) == {0, 1}
+    assert set(last["step"]) == {50, 60} and set(last["seed"]) == {0, 1}
     assert len(load_runs("projector", "smoke", "reference", results)) == 24
     monkeypatch.setattr(publishing, "VECTOR_SEEDS", 1)
     publishing.publish("projector", "smoke", [0, 1], results)

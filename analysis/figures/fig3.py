@@ -86,7 +86,8 @@ def _grid(rows: pd.DataFrame) -> np.ndarray:
     ends = np.array([np.quantile(values, [TAIL, 1 - TAIL]) for values in rows["relative"]])
     width = 3 * mixture_spread(rows["noise"].iloc[0])
     low, high = min(1 - width, ends.min()), max(1 + width, ends.max())
-    return np.linspace(max(0.0, low), high, POINTS)
+    margin = 0.06 * (high - low)
+    return np.linspace(max(0.0, low - margin), high + margin, POINTS)
 
 
 def draw(numbers: pd.DataFrame, context: Context):

@@ -8,6 +8,7 @@ redefine them).
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import fnmatch
 import hashlib
@@ -53,6 +54,16 @@ class Brownian(Strict):
         return self
 
 
+class After(Strict):
+    """An arm's multipliers begin where those of another arm ended, of the same point and seed.
+
+    ``noise``: where one draw of that arm's Brownian motion ended, which must walk them.
+    """
+
+    arm: str
+    noise: bool = False
+
+
 class Cost(Strict):
     """What the scale's machine does, for estimates."""
 
@@ -87,6 +98,8 @@ class Run:
     brownian: Brownian | None = None
     # Hash of the corpus; filled in once it is built.
     corpus: str | None = None
+    # The run whose multipliers this one begins with.
+    source: Run | None = None
     # Hash of each claim's criterion as it stood when the run was planned.
     criteria: dict[str, str] = field(default_factory=dict, compare=False)
 
@@ -103,6 +116,11 @@ class Run:
         """Whether it needs data, as all but pure noise does."""
         return self.kind == "train" or self.brownian.occurrences
 
+    @property
+    def source_id(self) -> str | None:
+        """The id of ``source``, which reads the same corpus."""
+        return self.source and dataclasses.replace(self.source, corpus=self.corpus).id
+
     def describe(self) -> dict[str, Any]:
         """What the run is, for ``run.json``: the columns of the tidy frame and the settings."""
         return {
@@ -115,6 +133,7 @@ class Run:
             "seed": self.seed,
             "label": self.label,
             "criteria": self.criteria,
+            "after": self.source_id,
             "settings": self.settings.model_dump(mode="json"),
         }
 
@@ -153,6 +172,8 @@ class Run:
             settings["probes"] = {"every": self.settings.probes.every}
         else:
             content["corpus"] = self.corpus
+        if self.source is not None:
+            content["after"] = self.source_id
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -189,6 +210,7 @@ class Experiment:
                         check_pattern(pattern, present, optional=False)
                     # Brownian motion draws its own seeds: one run serves all of the arm's.
                     runs.append(Run(self.name, scale, arm, point, 0, *common, "brownian", brownian))
+        runs = [self._with_source(run, runs) for run in runs]
         if only is not None:
             chosen = [run for run in runs if fnmatch.fnmatch(run.label, only)]
             if not chosen:
@@ -197,6 +219,20 @@ class Experiment:
                 )
             runs = chosen
         return runs
+
+    def _with_source(self, run: Run, runs: list[Run]) -> Run:
+        said = (self.arms[run.arm] or {}).get("after")
+        if said is None or run.kind == "brownian":
+            return run
+        where = f"{self.path}: arms.{run.arm}: after"
+        after = validate(After, said, where)
+        wanted = (after.arm, "brownian" if after.noise else "train")
+        for other in runs:
+            seed = other.seed if after.noise else run.seed
+            if (other.arm, other.kind, other.grid, other.seed) == (*wanted, run.grid, seed):
+                return dataclasses.replace(run, source=other)
+        kind = "no Brownian motion of arm" if after.noise else "no arm"
+        raise UserError(f"{where}: {kind} {after.arm!r} with the same point of the grid")
 
     @property
     def arms(self) -> dict[str, Any]:
@@ -234,7 +270,7 @@ class Experiment:
             if not isinstance(layer_rules, list):
                 raise UserError(f"{where}: rules must be a list")
             rules += layer_rules
-            for name in ("use", "grid", "values"):
+            for name in ("use", "grid", "values", "after"):
                 layer.pop(name, None)
             merged = _merge(merged, layer)
         source = str(self.path)
@@ -257,7 +293,7 @@ def load(path: Path) -> Experiment:
         path.resolve().parent.name, path, validate(Header, header, str(path)), body
     )
     _check_keys(body, (*_LAYER, "scales", *Header.model_fields), str(path))
-    for group, allowed in (("arms", _LAYER[:-1]), ("scales", _LAYER[:-1])):
+    for group, allowed in (("arms", (*_LAYER[:-1], "after")), ("scales", _LAYER[:-1])):
         for name, layer in _mapping(body, group, str(path)).items():
             _check_keys(layer or {}, allowed, f"{path}: {group}.{name}")
             if group == "scales" and name not in SCALES:

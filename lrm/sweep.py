@@ -192,15 +192,33 @@ class _Sweep:
         worker.ready = worker.ready or "ready" in message
         if "gone" in message:
             if not (self.waiting and worker.ready):
+                worker.ready = False
+                self._hand_out()
                 return 1
             # It died in its run; another takes its place for the rest.
             self.workers[worker.number] = self._start(worker.number)
             return 0
-        if self.waiting:
-            worker.give(*self.waiting.pop(0), self.corpora)
-            return 0
-        worker.process.stdin.close()
+        self._hand_out()
         return 0
+
+    def _hand_out(self) -> None:
+        """Give every idle worker a run whose source, if it has one, is not still to come."""
+        for worker in self.workers:
+            if worker.run is not None or not worker.ready:
+                continue
+            place = self._first_ready()
+            if place is not None:
+                worker.give(*self.waiting.pop(place), self.corpora)
+            elif not self.waiting:
+                worker.process.stdin.close()
+
+    def _first_ready(self) -> int | None:
+        if all(run.source is None for run, _ in self.waiting):
+            return 0 if self.waiting else None
+        coming = {run.id for run, _ in self.waiting}
+        coming |= {worker.run.id for worker in self.workers if worker.run is not None}
+        ready = (n for n, (run, _) in enumerate(self.waiting) if run.source_id not in coming)
+        return next(ready, None)
 
     def _show(self, elapsed: float, last: bool = False) -> None:
         lines, under_way = [], 0.0
@@ -225,7 +243,8 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
     from lrm import brownian, train
 
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled_code(corpora)))
-    jobs = sorted(jobs, key=lambda job: job[0].kind == "brownian")
+    # Those that begin with others' multipliers last of all.
+    jobs = sorted(jobs, key=lambda job: (job[0].source is not None, job[0].kind == "brownian"))
     display = Display(["worker 0", "all     "]) if group.rank == 0 else None
     began = time.monotonic()
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor, nn
 
@@ -37,7 +38,7 @@ from lrm.model.gpu import PLAIN, Kernels
 from lrm.model.init import initialize
 from lrm.multipliers import Multipliers
 from lrm.products import products
-from lrm.rundir import open_run
+from lrm.rundir import is_complete, open_run
 from lrm.schedule import constant_end, lr_factor, sequences_before
 
 # Losses are moved off the device and logged in lots, so that a GPU is not waited for.
@@ -109,6 +110,40 @@ def build(
     found = optim.entries(model, plans, multipliers)
     optimizer = optim.Optimizer(found, settings.optimizer, settings.train)
     return Learner(model, multipliers, optimizer, plans, model)
+
+
+def read_multipliers(path: Path, run: Run) -> dict[str, Tensor]:
+    """By key and axis the multipliers with which the source of ``run``, in ``path``, ended.
+
+    Of a Brownian motion its first draw. Raises UserError where that run is not finished.
+    """
+    if not is_complete(path):
+        raise UserError(
+            f"{run.label} begins with the multipliers of {run.source.label}, which is not "
+            "finished; run that too (without --only)"
+        )
+    if run.source.kind == "brownian":
+        rows = pd.read_parquet(path / "vectors.parquet")
+        rows = rows[(rows["stat"] == "values") & (rows["step"] == rows["step"].max())]
+        return {key: torch.tensor(v) for key, v in zip(rows["tensor"], rows["value"], strict=True)}
+    return torch.load(path / "weights.pt", weights_only=True, map_location="cpu")
+
+
+@torch.no_grad()
+def begin_with(multipliers: Multipliers, values: dict[str, Tensor], noise: bool) -> None:
+    """Set multipliers' parameters to ``values``, of each as many as it has entries.
+
+    Those of noise are the multipliers themselves, whose parameter may be the logarithm. Raises
+    UserError where one is missing.
+    """
+    for key, axis, parameter in multipliers.named_factors():
+        value = values.get(f"{key}.{axis}")
+        if noise and value is not None and multipliers.factors[key].log[axis]:
+            value = value.log()
+        if value is None or value.numel() < parameter.numel():
+            raise UserError(f"the run to begin with has no {axis} multiplier of {key}")
+        parameter.copy_(value.flatten()[: parameter.numel()].view_as(parameter))
+    multipliers.push_weights()
 
 
 def backward(
@@ -263,6 +298,10 @@ def train(
         # as good.
         torch.set_flush_denormal(True)
         learner = build(settings, run.seed, equipment.device, kernels=equipment.kernels)
+        if run.source is not None:
+            noise = run.source.kind == "brownian"
+            values = read_multipliers(path.parent / run.source_id, run)
+            begin_with(learner.multipliers, values, noise)
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             # First, since it tells of data that do not suffice.
             loop = _Loop(run, directory, learner, corpus, equipment, report, board, group)

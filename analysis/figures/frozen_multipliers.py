@@ -1,0 +1,50 @@
+"""Multipliers frozen from the start: the loss of each arm less that without multipliers, paired."""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from analysis.figures import Context, Tables
+from analysis.norms import at_step
+from analysis.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption
+
+EXPERIMENTS = ("frozen_multipliers",)
+NAMES = {
+    "VECTOR": "learned while training",
+    "LEARNED": "frozen at the learned values",
+    "NOISE": "frozen at Brownian motion's",
+}
+COLOURS = {"VECTOR": ARM_COLOURS["VPN"], "LEARNED": ARM_COLOURS["SPN"], "NOISE": NOISE_COLOUR}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: stage (constant or decay), arm, seed, loss, gap to NONE, in nats per token."""
+    table = tables["frozen_multipliers"]
+    losses = table.scalars[table.scalars["stat"] == "validation_loss"]
+    parts = []
+    for stage, step in (("constant", table.stage_end), ("decay", losses["step"].max())):
+        wide = at_step(losses, step).pivot(index="seed", columns="arm", values="value")
+        for arm in NAMES:
+            part = pd.DataFrame({"loss": wide[arm], "gap": wide[arm] - wide["NONE"]})
+            parts.append(part.reset_index().assign(stage=stage, arm=arm))
+    return pd.concat(parts, ignore_index=True)[["stage", "arm", "seed", "loss", "gap"]]
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Two panels: as the constant stage ends, and after the decay."""
+    figure, axes = plt.subplots(1, 2, figsize=(TEXT_WIDTH, 2.1), sharex=True, sharey=True)
+    figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92), w_pad=0.06)
+    titles = {"constant": "a   As the constant stage ends", "decay": "b   After the decay"}
+    for axis, (stage, title) in zip(axes, titles.items(), strict=True):
+        for height, arm in enumerate(reversed(NAMES)):
+            gaps = numbers[(numbers["stage"] == stage) & (numbers["arm"] == arm)]["gap"]
+            axis.plot(gaps, [height] * len(gaps), "o", color=COLOURS[arm], alpha=0.5, ms=4)
+            axis.plot(gaps.mean(), height, "|", color=COLOURS[arm], ms=16, mew=2)
+        axis.axvline(0, color="#999999", lw=0.8, ls=":")
+        axis.set_title(title, loc="left")
+        axis.set_xlabel("loss − loss without multipliers (nats per token)")
+    axes[0].set_yticks(range(len(NAMES)), list(reversed(NAMES.values())))
+    axes[0].set_ylim(-0.6, len(NAMES) - 0.4)
+    caption(figure, context, "points: seeds; bars: means")
+    return figure

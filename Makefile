@@ -16,7 +16,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig6 fig8 fig9 projector_placement equilibrium projector_controls gradient_noise frozen_multipliers multiplier_lr notebooks claims publish export probe bench test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig6 fig8 fig9 projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,10 @@ equilibrium: $(VENV)/.core  ## train the sweeps of LR and weight decay apart (EQ
 projector_controls: $(VENV)/.core  ## train and draw the controls of the projector sweep
 	@$(call train,projector_controls)
 	@$(call draw,projector_controls)
+
+mlp_scale_design: $(VENV)/.core  ## train and draw the MLP's norm sweep on variants of the model
+	@$(call train,mlp_scale_design)
+	@$(call draw,mlp_scale_design)
 
 gradient_noise: $(VENV)/.core  ## train and draw signal and noise of gradients (N1)
 	@$(call train,gradient_noise)

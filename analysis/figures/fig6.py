@@ -61,8 +61,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[1].set(yscale="log", xlabel="step", ylabel="gradient norm before clipping")
     axes[1].set_title("b   First steps: gradient norm", loc="left")
     axes[2].axhline(0, color=COLOURS[NONE], lw=1.2, zorder=1)
-    axes[2].set(xlabel="step", ylabel="loss − loss without (nats)")
-    axes[2].set_title("c   Loss against no multipliers", loc="left")
+    axes[2].set(xlabel="step", ylabel="loss − loss without multipliers")
+    axes[2].set_title("c   Loss, difference", loc="left")
     gaps = by_panel["gap"]
     late = gaps.loc[gaps["step"] > EARLY * gaps["step"].max(), "value"]
     pad = 0.15 * (late.max() - late.min())

@@ -20,13 +20,13 @@ per_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.
 
 @pytest.fixture(scope="session")
 def results(tmp_path_factory):
-    """Two seeds of the projector experiment at the smoke scale."""
+    """Two seeds of the projector experiment at the smoke scale, one of the MLP's with Adam."""
     folder = tmp_path_factory.mktemp("notebook_results")
-    command = ("experiments/projector/run.py", "--scale", "smoke", "--seeds", "2", "--results")
-    found = subprocess.run(
-        [sys.executable, *command, str(folder)], cwd=ROOT, capture_output=True, text=True
-    )
-    assert found.returncode == 0, found.stdout + found.stderr
+    for name, *options in (("projector", "--seeds", "2"), ("mlp_scale", "--only", "*ADAM*")):
+        command = [sys.executable, f"experiments/{name}/run.py", "--scale", "smoke", *options]
+        command += ["--results", str(folder)]
+        found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
     return folder
 
 

@@ -18,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import results
+from lrm.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -75,3 +76,20 @@ class Tables:
     def stage_end(self) -> int:
         """The step at which the constant stage ends."""
         return self.settings["train"]["steps"] - self.settings["schedule"]["decay_steps"]
+
+
+def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:
+    """The tables that the module ``figure`` asks for."""
+    wanted = figure.EXPERIMENTS
+    wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted)
+    return {name: Tables(name, scale, source, folder, arms) for name, arms in wanted.items()}
+
+
+def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
+    """What a figure of these tables states; UserError where they would mix corpora."""
+    corpora = {results.corpus_name(table.runs) for table in tables.values()}
+    if len(corpora) > 1:
+        raise UserError(f"{', '.join(tables)} come from the corpora {', '.join(sorted(corpora))}")
+    (_, first), *rest = tables.items()
+    others = {name: table.seeds for name, table in rest if table.seeds != first.seeds}
+    return Context(scale, first.seeds, corpora.pop(), source, others)

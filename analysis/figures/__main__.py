@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from analysis import results
-from analysis.figures import Context, Tables
-from lrm.errors import UserError
+from analysis.figures import Tables, context_of, tables_of
 from lrm.experiment import guarded
 from lrm.rundir import make_folder, write_atomic
 
@@ -41,9 +40,7 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     come from several corpora.
     """
     module = importlib.import_module(f"analysis.figures.{figure}")
-    wanted = module.EXPERIMENTS
-    wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted)
-    tables = {name: Tables(name, scale, source, folder, arms) for name, arms in wanted.items()}
+    tables = tables_of(module, scale, source, folder)
     target = folder / ("figures" if source == "runs" else "reference") / scale
     target = target if source == "runs" else target / "figures"
     make_folder(target)
@@ -54,12 +51,7 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     if all(f.exists() for f in (*files, stamp)) and stamp.read_text() == inputs:
         print(f"{png} is up to date")
         return png
-    seeds, *others = (table.seeds for table in tables.values())
-    corpora = {results.corpus_name(table.runs) for table in tables.values()}
-    if len(corpora) > 1:
-        raise UserError(f"{figure} would mix the corpora {', '.join(sorted(corpora))}")
-    differing = {n: o for n, o in zip(list(tables)[1:], others, strict=True) if o != seeds}
-    context = Context(scale, seeds, corpora.pop(), source, differing)
+    context = context_of(tables, scale, source)
     numbers = module.numbers(tables)
 
     import matplotlib

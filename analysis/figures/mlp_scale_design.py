@@ -1,7 +1,7 @@
 """The MLP sweep on variants of the model (appendix B): do they separate the arms?
 
-From S = 1 to 8, without multipliers and with three scalar ones: left the loss that is lost, then how
-the outputs of MLP, SSM and attention grow (logs, mean over layers).
+From S = 1 to 8, without multipliers and with three scalar ones: left the loss that is lost, then
+how the outputs of MLP, SSM and attention grow (logs, mean over layers).
 """
 
 from __future__ import annotations

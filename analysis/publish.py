@@ -4,7 +4,7 @@ Copies their tables into ``results/reference/<scale>``, compactly, and renders t
 claims of the reference anew. Losses are averaged between probes, and values rounded. Of the first
 seed all measurements are kept; of the others those of the whole model and of tensors with a
 Brownian twin, and of the rest those at the start and where stages end. Vectors are those of the
-ends of the constant stage and of the run, of three seeds.
+ends of the constant stage and of the run: of three seeds where a claim reads them, else of one.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from lrm.errors import UserError
 from lrm.experiment import guarded, parse_seeds
 from lrm.rundir import make_folder, write_atomic
 
+# Seeds whose vectors are kept where a claim of the experiment reads vectors.
 VECTOR_SEEDS = 3
 
 
@@ -66,8 +67,9 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = results / "reference" / scale / experiment
     make_folder(folder)
-    brownian = load(ROOT / "experiments" / experiment / "config.yaml").header.brownian
-    twins = brownian.match if brownian else ()
+    header = load(ROOT / "experiments" / experiment / "config.yaml").header
+    twins = header.brownian.match if header.brownian else ()
+    vector_seeds = VECTOR_SEEDS if set(header.claims) & claims.VECTOR_JUDGES.keys() else 1
     order = sorted(seeds)
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
     for description, path in chosen:
@@ -76,7 +78,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
         if rank:
             frame = _thinned(frame, description, twins)
         tables["scalars"].append(frame.assign(run=description["id"]))
-        if rank < VECTOR_SEEDS:
+        if rank < vector_seeds:
             frame = _ends(read_table(path / "vectors.parquet"), description)
             tables["vectors"].append(frame.assign(run=description["id"]))
     for table, frames in tables.items():

@@ -16,7 +16,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig6 fig8 fig9 projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks claims publish export probe bench test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig6 fig8 fig9 projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -88,7 +88,10 @@ multiplier_lr: $(VENV)/.core  ## train and draw the sweep of the multipliers' ow
 	@$(call train,multiplier_lr)
 	@$(call draw,multiplier_lr)
 
-notebooks: $(VENV)/.notebooks  ## open the notebooks
+notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
+	@$(BIN)/python -m analysis.notebooks
+
+lab: $(VENV)/.notebooks  ## open the notebooks in Jupyter
 	@$(BIN)/jupyter lab notebooks
 
 claims: $(VENV)/.core  ## judge the claims of the reference, or with FROM=runs your own; write claims.json

@@ -79,6 +79,15 @@ def load_runs(
     return pd.DataFrame(rows)
 
 
+def relative(path: Path) -> str:
+    """``path`` as seen from the repository, where it lies inside; else as it is.
+
+    For notebooks and errors shown in them: what is published names no folder of a machine.
+    """
+    inside = path.resolve().is_relative_to(ROOT)
+    return path.resolve().relative_to(ROOT).as_posix() if inside else str(path)
+
+
 def corpus_name(runs: pd.DataFrame) -> str:
     """The one corpus of these runs; UserError where there are several: figures never mix them."""
     names = {d["corpus"]["hash"]: d["corpus"]["name"] for d in runs["description"] if d["corpus"]}
@@ -91,15 +100,15 @@ def corpus_name(runs: pd.DataFrame) -> str:
 
 
 def _load(table, experiment, scale, source, results, configuration, arms) -> pd.DataFrame:
-    frames = []
-    for description, path in find(experiment, scale, source, results, configuration, arms):
-        frame = read_table(path / f"{table}.parquet")
-        if source == "reference":
-            frame = frame[frame["run"] == description["id"]].drop(columns="run")
-            if frame.empty:  # vectors are published of some seeds only
-                continue
-        frames.append(_with_identity(frame, description))
-    return pd.concat(frames, ignore_index=True)
+    found = find(experiment, scale, source, results, configuration, arms)
+    if source == "reference":  # one file holds all runs
+        whole = read_table(found[0][1] / f"{table}.parquet")
+        of_run = dict(list(whole.drop(columns="run").groupby(whole["run"], observed=True)))
+        # Vectors are published of some seeds only.
+        frames = [(of_run[d["id"]], d) for d, _ in found if d["id"] in of_run]
+    else:
+        frames = [(read_table(path / f"{table}.parquet"), d) for d, path in found]
+    return pd.concat([_with_identity(frame, d) for frame, d in frames], ignore_index=True)
 
 
 def _with_identity(frame: pd.DataFrame, description: dict) -> pd.DataFrame:
@@ -136,7 +145,9 @@ def find(
     if source == "reference":
         folder = results / "reference" / scale / experiment
         if not (folder / "runs.json.gz").exists():
-            raise NothingFound(f"there is no reference of {experiment} at {scale} in {folder}")
+            raise NothingFound(
+                f"there is no reference of {experiment} at {scale} in {relative(folder)}"
+            )
         found = [(description, folder) for description in _published(folder / "runs.json.gz")]
     else:
         folder = results / "runs" / experiment
@@ -150,7 +161,7 @@ def find(
         outdated = ""
     if not found:
         raise NothingFound(
-            f"no finished {source} of {experiment} at {scale} in {folder}{outdated}; run "
+            f"no finished {source} of {experiment} at {scale} in {relative(folder)}{outdated}; run "
             f"python experiments/{experiment}/run.py --scale {scale}"
         )
     return found

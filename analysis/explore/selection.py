@@ -1,0 +1,215 @@
+"""What there is to explore, and which runs of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.figures import Context
+from analysis.results import RESULTS, NothingFound, corpus_name, load_runs, relative
+from lrm.errors import UserError
+
+# What tells a run from another, in every table of this package.
+IDENTITY = ["run", "kind", "arm", "point", "seed", "label"]
+
+
+def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFrame:
+    """One row per experiment that has a folder there, by name: runs, arms, points, seeds.
+
+    ``note`` says why an experiment has no runs to show. Raises NothingFound where none has.
+    """
+    root = results / "runs" if source == "runs" else results / source / scale
+    pattern = "*/*/run.json" if source == "runs" else "*/runs.json.gz"
+    found = []
+    for name in sorted({path.relative_to(root).parts[0] for path in root.glob(pattern)}):
+        try:
+            runs, note = named(load_runs(name, scale, source, results)), ""
+        except UserError as error:
+            runs, note = _NO_RUNS, str(error)
+        trained = runs[runs["kind"] == "train"]
+        found.append(
+            {
+                "experiment": name,
+                "runs": len(trained),
+                "arms": ", ".join(trained["arm"].unique()),
+                "grid points": ", ".join(filter(None, trained["point"].unique())),
+                "seeds": ", ".join(map(str, sorted(trained["seed"].unique()))),
+                "Brownian": len(runs) - len(trained),
+                "note": note,
+            }
+        )
+    if not any(row["runs"] + row["Brownian"] for row in found):
+        raise NothingFound(
+            f"no finished {source} at {scale} in {relative(root)}; run "
+            f"python experiments/projector/run.py --scale {scale}"
+        )
+    return pd.DataFrame(found).set_index("experiment")
+
+
+def default_experiment(there: pd.DataFrame) -> str:
+    """``projector`` if it has runs, else the first of ``experiments`` that has."""
+    names = list(there.index[there["runs"] + there["Brownian"] > 0])
+    return "projector" if "projector" in names else names[0]
+
+
+def named(runs: pd.DataFrame) -> pd.DataFrame:
+    """``load_runs`` in order of kind, arm, grid point and seed, with their names.
+
+    Adds ``point``, such as ``S=0.25`` (empty without a grid), and ``label``, arm and point. Where
+    several runs are alike in all these, their labels end in the run's id.
+    """
+    if "label" in runs:
+        return runs
+    grids = [description["grid"] for description in runs["description"]]
+    order = sorted(
+        range(len(runs)),
+        key=lambda i: (
+            runs["kind"].iloc[i] != "train",
+            runs["arm"].iloc[i],
+            [(name, *_sortable(value)) for name, value in grids[i].items()],
+            runs["seed"].iloc[i],
+            runs["run"].iloc[i],
+        ),
+    )
+    points = pd.Series([_point(grid) for grid in grids], index=runs.index, dtype=str)
+    found = runs.assign(point=points, label=(runs["arm"] + " " + points).str.strip())
+    alike = found.duplicated(["kind", "arm", "point", "seed"], keep=False)
+    found.loc[alike, "label"] += " " + found.loc[alike, "run"].str[:6]
+    return found.iloc[order].reset_index(drop=True)
+
+
+_NO_RUNS = pd.DataFrame({name: [] for name in IDENTITY})
+
+
+def _point(grid: dict) -> str:
+    return ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in grid.items()
+    )
+
+
+def _sortable(value) -> tuple:
+    """Numbers before words; a grid axis may hold both."""
+    return (0, value, "") if isinstance(value, int | float) else (1, 0, str(value))
+
+
+def choices(table: pd.DataFrame) -> pd.DataFrame:
+    """One row per tensor and statistic of ``load`` or ``load_vectors``, in the order logged.
+
+    ``layers`` lists the layers (empty for tensors outside them), ``runs`` counts the runs that
+    log it, ``steps`` is the largest number of steps in any of them.
+    """
+    grouped = table.groupby(["tensor", "stat"], sort=False, observed=True)
+    layers = grouped["layer"].agg(lambda values: sorted(map(int, values.dropna().unique())))
+    steps = table.groupby(["tensor", "stat", "run"], sort=False, observed=True)["step"].nunique()
+    found = pd.DataFrame(
+        {
+            "layers": layers,
+            "runs": grouped["run"].nunique(),
+            "steps": steps.groupby(level=["tensor", "stat"], sort=False, observed=True).max(),
+        }
+    )
+    return found.reset_index()
+
+
+def kept(scalars: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """What the tables hold of each seed of the trained runs.
+
+    Of how many tensors the whole course (as many steps as any seed has of that arm and grid
+    point), of how many only some steps and which, of how many vectors and at which steps.
+    """
+    runs = named(runs)
+    trained = runs.loc[runs["kind"] == "train", ["run", "point"]]
+    frame = scalars.merge(trained, on="run")
+    series = ["arm", "point", "tensor"]
+    steps = frame.groupby([*series, "seed"], observed=True)["step"].nunique().rename("steps")
+    whole = steps == steps.groupby(level=series, observed=True).transform("max")
+    frame = frame.join(whole.rename("whole"), on=[*series, "seed"])
+    found = {}
+    for seed, rows in frame.groupby("seed"):
+        partly = rows[~rows["whole"]]
+        of_vectors = vectors[vectors["run"].isin(rows["run"].unique())]
+        found[seed] = {
+            "runs": rows["run"].nunique(),
+            "tensors over training": rows["tensor"].nunique() - partly["tensor"].nunique(),
+            "tensors at some steps": partly["tensor"].nunique(),
+            "those steps": _listed(partly["step"]),
+            "tensors with vectors": of_vectors["tensor"].nunique(),
+            "steps of vectors": _listed(of_vectors["step"]),
+        }
+    return pd.DataFrame.from_dict(found, orient="index").rename_axis("seed")
+
+
+def _listed(steps: pd.Series, most: int = 6) -> str:
+    values = sorted(map(int, steps.unique()))
+    if len(values) > most:
+        return f"{len(values)} from {values[0]} to {values[-1]}"
+    return ", ".join(map(str, values))
+
+
+def select(
+    runs: pd.DataFrame,
+    arms: Collection[str] | None = None,
+    points: Collection[str] | None = None,
+    seeds: Collection[int] | None = None,
+    brownian: bool = True,
+) -> pd.DataFrame:
+    """The runs of these arms, grid points (as in ``point``) and seeds, in order; None: all.
+
+    ``brownian`` keeps the Brownian motions of those arms and points. Raises UserError where no
+    run is left, naming what there is.
+    """
+    runs = named(runs)
+    wanted = pd.Series(True, index=runs.index)
+    for column, values in (("arm", arms), ("point", points)):
+        if values is not None:
+            wanted &= runs[column].isin(list(values))
+    noise = runs["kind"] == "brownian"
+    of_seeds = True if seeds is None else runs["seed"].isin(list(seeds))
+    found = runs[wanted & np.where(noise, brownian, of_seeds)]
+    if found.empty:
+        there = {
+            "arms": runs["arm"].unique(),
+            "points": [point for point in runs["point"].unique() if point],
+            "seeds": sorted(runs.loc[~noise, "seed"].unique()),
+        }
+        listed = "; ".join(f"{name}: {', '.join(map(str, v))}" for name, v in there.items())
+        raise UserError(f"no run is of these arms, points and seeds; there are {listed}")
+    return found
+
+
+def default_runs(runs: pd.DataFrame, most: int = 9) -> pd.DataFrame:
+    """A choice for a page: the first three arms, some grid points, the first seed.
+
+    Points are spread evenly over each arm's grid, so that there are at most ``most`` trained
+    runs; Brownian motions of those come along.
+    """
+    runs = named(runs)
+    trained = runs[runs["kind"] == "train"]
+    if trained.empty:
+        return runs.head(most)
+    trained = trained[trained["seed"] == trained["seed"].min()]
+    arms = list(trained["arm"].unique()[:3])
+    pairs = set()
+    for arm in arms:
+        points = trained.loc[trained["arm"] == arm, "point"].unique()
+        spread = np.linspace(0, len(points) - 1, min(len(points), max(1, most // len(arms))))
+        pairs |= {(arm, points[int(round(i))]) for i in spread}
+    chosen = pd.Series(
+        [pair in pairs for pair in zip(runs["arm"], runs["point"], strict=True)], index=runs.index
+    )
+    return runs[chosen & ((runs["kind"] == "brownian") | runs["run"].isin(trained["run"]))]
+
+
+def about(runs: pd.DataFrame, scale: str, source: str) -> Context:
+    """What a drawing of these runs states: scale, seeds, corpus, whose.
+
+    Without a trained run there are no seeds and no corpus. Raises UserError where there are
+    several corpora.
+    """
+    trained = runs[runs["kind"] == "train"]
+    corpus = "none" if trained.empty else corpus_name(trained)
+    return Context(scale, sorted(map(int, trained["seed"].unique())), corpus, source)

@@ -1,0 +1,123 @@
+"""``python -m analysis.notebooks``: run notebooks from top to bottom and store what they show.
+
+Neither times nor names of the machine are stored, so that the same tables, drawn by the same
+versions, give the same file. Needs the extra ``notebooks`` of pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import io
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+from PIL import Image
+
+from analysis.results import ROOT
+from lrm.errors import UserError
+from lrm.experiment import guarded
+from lrm.rundir import write_atomic
+
+FOLDER = ROOT / "notebooks"
+# Bytes of a stored notebook: every change of a figure stays in the repository's history.
+LARGEST = 600_000
+_CELL_SECONDS = 300
+_PNG = "image/png"
+_WIDGET = "application/vnd.jupyter.widget-view+json"
+_NO_WIDGET = "Widgets appear here where a kernel runs: make lab"
+
+
+class Seconds(NamedTuple):
+    """What running a notebook took, with its kernel's start: by the clock, and of processors."""
+
+    wall: float
+    cpu: float
+
+
+def main() -> None:
+    """Parse the command line; run those notebooks, or all, and print a line for each."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.notebooks")
+    parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of notebooks/")
+    options = parser.parse_args()
+    guarded(lambda: _main(options.notebooks or sorted(FOLDER.glob("*.ipynb"))))
+
+
+def _main(paths: list[Path]) -> None:
+    for path in paths:
+        took, size = run(path), path.stat().st_size / 1000
+        print(f"{path.name}: {took.wall:.1f} s, {took.cpu:.1f} s of CPU, {size:.0f} kB", flush=True)
+
+
+def run(path: Path) -> Seconds:
+    """Run the notebook at ``path`` in its folder and store its outputs in it.
+
+    Raises UserError, and leaves the file as it is, where a cell fails or the outputs are large.
+    """
+    if not path.is_file():
+        raise UserError(f"there is no notebook {path}")
+    notebook = nbformat.read(path, as_version=4)
+    client = NotebookClient(
+        notebook,
+        kernel_name="python3",
+        timeout=_CELL_SECONDS,
+        resources={"metadata": {"path": str(path.resolve().parent)}},
+        coalesce_streams=True,
+        record_timing=False,
+        # Else it warns of any local kernel, and of its end. Errors of cells come by another way.
+        extra_arguments=["--Application.log_level=CRITICAL"],
+    )
+    wall, cpu = time.monotonic(), _children()
+    try:
+        client.execute()
+    except CellExecutionError as error:
+        raise UserError(f"{path}: a cell fails with {error.ename}: {error.evalue}") from error
+    seconds = Seconds(time.monotonic() - wall, _children() - cpu)
+    _tidy(notebook)
+    nbformat.validate(notebook)
+    data = (nbformat.writes(notebook) + "\n").encode()
+    if len(data) > LARGEST:
+        raise UserError(
+            f"{path} would have {len(data) / 1000:.0f} kB with its outputs, over "
+            f"{LARGEST / 1000:.0f}: show fewer or smaller figures"
+        )
+    write_atomic(path, data)
+    return seconds
+
+
+def _children() -> float:
+    """Seconds of CPU of all processes that this one started and that have ended."""
+    times = os.times()
+    return times.children_user + times.children_system
+
+
+def _tidy(notebook: NotebookNode) -> None:
+    """Leave what the tables decide, and nothing that needs a kernel."""
+    notebook.metadata.pop("widgets", None)
+    notebook.metadata["language_info"] = {"name": "python"}  # else with the version
+    for cell in notebook.cells:
+        cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):
+            data = output.get("data", {})
+            if _WIDGET in data:
+                output["data"] = {"text/plain": _NO_WIDGET}
+            elif _PNG in data:
+                data[_PNG] = _with_palette(data[_PNG])
+
+
+def _with_palette(encoded: str) -> str:
+    """A base64 PNG in 256 colours: a third of the size, and a drawing has hardly more."""
+    image = Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")
+    buffer = io.BytesIO()
+    image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
+    return base64.b64encode(buffer.getvalue()).decode()
+
+
+if __name__ == "__main__":
+    main()

@@ -47,7 +47,7 @@ $(VENV)/.notebooks: $(VENV)/.core
 
 fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep and of the MLP's with Adam, draw
 	@$(call train,projector)
-	@$(call train,mlp_scale,--only '*ADAM*')
+	@$(call train,mlp_scale,--only 'ADAM* S=0.[25]*' --only 'ADAM* S=[1-8] *')
 	@$(call draw,fig1)
 
 fig2 fig3: $(VENV)/.core  ## figures 2 and 3: scales that multipliers learn over depth and width

@@ -36,7 +36,7 @@ def load(
     source: str = "runs",
     results: Path = RESULTS,
     configuration: str = "current",
-    arms: Collection[str] | None = None,
+    only: Collection[str] = (),
 ) -> pd.DataFrame:
     """The tidy frame of an experiment's finished runs.
 
@@ -44,11 +44,11 @@ def load(
     step, tensor, layer (missing for tensors outside layers), stat, value. Norms are root mean
     squares, losses in nats per token. ``configuration="current"`` keeps the runs that the
     experiment's YAML asks for today, of the seeds that are complete; ``"all"`` keeps every run.
-    ``arms`` keeps those arms' alone, and asks for no others.
+    ``only``, patterns of labels as in ``run.py --only``, keeps those alone and asks for no others.
 
     Raises NothingFound, a UserError, where nothing is there, naming the command that makes it.
     """
-    return _load("scalars", experiment, scale, source, results, configuration, arms)
+    return _load("scalars", experiment, scale, source, results, configuration, only)
 
 
 def load_vectors(
@@ -57,10 +57,10 @@ def load_vectors(
     source: str = "runs",
     results: Path = RESULTS,
     configuration: str = "current",
-    arms: Collection[str] | None = None,
+    only: Collection[str] = (),
 ) -> pd.DataFrame:
     """The same columns as ``load``, with ``value`` an array (row norms, multipliers, …)."""
-    return _load("vectors", experiment, scale, source, results, configuration, arms)
+    return _load("vectors", experiment, scale, source, results, configuration, only)
 
 
 def load_runs(
@@ -69,12 +69,12 @@ def load_runs(
     source: str = "runs",
     results: Path = RESULTS,
     configuration: str = "current",
-    arms: Collection[str] | None = None,
+    only: Collection[str] = (),
 ) -> pd.DataFrame:
     """One row per finished run: identity, grid axes, and ``description``, its ``run.json``."""
     rows = [
         {**_identity(description), "description": description}
-        for description, _ in find(experiment, scale, source, results, configuration, arms)
+        for description, _ in find(experiment, scale, source, results, configuration, only)
     ]
     return pd.DataFrame(rows)
 
@@ -99,8 +99,8 @@ def corpus_name(runs: pd.DataFrame) -> str:
     return next(iter(names.values()))
 
 
-def _load(table, experiment, scale, source, results, configuration, arms) -> pd.DataFrame:
-    found = find(experiment, scale, source, results, configuration, arms)
+def _load(table, experiment, scale, source, results, configuration, only) -> pd.DataFrame:
+    found = find(experiment, scale, source, results, configuration, only)
     if source == "reference":  # one file holds all runs
         whole = read_table(found[0][1] / f"{table}.parquet")
         of_run = dict(list(whole.drop(columns="run").groupby(whole["run"], observed=True)))
@@ -137,7 +137,7 @@ def _identity(description: dict) -> dict:
 
 def find(
     experiment: str, scale: str, source: str, results: Path, configuration: str,
-    arms: Collection[str] | None = None,
+    only: Collection[str] = (),
 ) -> list[tuple[dict, Path]]:  # fmt: skip
     """(``run.json``, folder of its tables) of every run that was asked for; see ``load``."""
     if source not in SOURCES:
@@ -155,7 +155,7 @@ def find(
         found = [(read_description(path), path) for path in paths if is_complete(path)]
         found = [(d, path) for d, path in found if d["scale"] == scale]
     if configuration == "current":
-        every, found = len(found), _current(experiment, scale, found, arms)
+        every, found = len(found), _current(experiment, scale, found, only)
         outdated = f" ({every} incomplete or of another configuration)" if every else ""
     else:
         outdated = ""
@@ -168,7 +168,7 @@ def find(
 
 
 def _current(
-    experiment: str, scale: str, found: list[tuple[dict, Path]], arms: Collection[str] | None
+    experiment: str, scale: str, found: list[tuple[dict, Path]], only: Collection[str]
 ) -> list[tuple[dict, Path]]:
     """Those that the experiment's YAML asks for today, of the seeds that are complete.
 
@@ -180,7 +180,7 @@ def _current(
     wanted: set[str] = set()
     for corpus in {d["corpus"]["hash"] for d, _ in found if d["corpus"]}:
         for seed in seeds:
-            runs = [run for run in plan.runs(scale, [seed]) if arms is None or run.arm in arms]
+            runs = plan.runs(scale, [seed], only=only)
             ids = {dataclasses.replace(run, corpus=corpus).id for run in runs}
             if ids <= have:
                 wanted |= ids

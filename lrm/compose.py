@@ -15,6 +15,7 @@ import hashlib
 import itertools
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,12 +189,16 @@ class Experiment:
     body: dict[str, Any]
 
     def runs(
-        self, scale: str, seeds: list[int], overrides: list[str] = (), only: str | None = None
+        self,
+        scale: str,
+        seeds: list[int],
+        overrides: Collection[str] = (),
+        only: Collection[str] = (),
     ) -> list[Run]:
         """Every run at ``scale``: arms × grid × seeds, then the Brownian motions.
 
         Raises UserError for an unknown scale or key, an override that does not parse, a rule
-        that matches nothing, or a pattern ``only`` that selects no run.
+        that matches nothing, or patterns of labels, ``only``, that select no run.
         """
         if scale not in SCALES:
             raise UserError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
@@ -211,14 +216,13 @@ class Experiment:
                     # Brownian motion draws its own seeds: one run serves all of the arm's.
                     runs.append(Run(self.name, scale, arm, point, 0, *common, "brownian", brownian))
         runs = [self._with_source(run, runs) for run in runs]
-        if only is not None:
-            chosen = [run for run in runs if fnmatch.fnmatch(run.label, only)]
-            if not chosen:
-                raise UserError(
-                    f"--only {only!r} selects no run; labels look like {runs[0].label!r}"
-                )
-            runs = chosen
-        return runs
+        if not only:
+            return runs
+        chosen = [run for run in runs if any(fnmatch.fnmatch(run.label, o) for o in only)]
+        if not chosen:
+            said = " ".join(f"--only {pattern!r}" for pattern in only)
+            raise UserError(f"{said} selects no run; labels look like {runs[0].label!r}")
+        return chosen
 
     def _with_source(self, run: Run, runs: list[Run]) -> Run:
         said = (self.arms[run.arm] or {}).get("after")

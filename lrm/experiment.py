@@ -51,8 +51,9 @@ def _parse(folder: Path, arguments: list[str] | None) -> argparse.Namespace:
         "override a setting, e.g. train.steps=200, which shortens all stages (repeatable)"
     ))  # fmt: skip
     parser.add_argument(
-        "--only", metavar="PATTERN", help="only runs whose label matches, e.g. 'FPN*'"
-    )
+        "--only", metavar="PATTERN", action="append", default=[],
+        help="only runs whose label matches, e.g. 'FPN*' (repeatable)",
+    )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
     parser.add_argument("--results", type=Path, default=folder.parents[1] / "results",
                         help="folder of runs and corpora")  # fmt: skip

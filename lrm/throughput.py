@@ -89,7 +89,8 @@ def main() -> None:
     )
     parser.add_argument("--experiment", type=Path, default=Path("experiments/projector"))
     parser.add_argument("--scale", default="paper")
-    parser.add_argument("--only", metavar="PATTERN", help="the first run whose label matches")
+    parser.add_argument("--only", metavar="PATTERN", default="*",
+                        help="the first run whose label matches")  # fmt: skip
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=5)
@@ -103,7 +104,7 @@ def _main(options: argparse.Namespace) -> None:
     if options.steps < 1 or options.warmup < 0:
         raise UserError("--steps must be at least 1, --warmup at least 0")
     experiment = load(options.experiment / "config.yaml")
-    run = experiment.runs(options.scale, [0], options.set, options.only)[0]
+    run = experiment.runs(options.scale, [0], options.set, [options.only])[0]
     record = {
         "run": run.label,
         "scale": run.scale,

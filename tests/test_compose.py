@@ -222,9 +222,12 @@ def test_fewer_steps_keep_the_shape_of_the_schedule(experiment):
 
 
 def test_only_and_scale(experiment):
-    assert len(experiment().runs("smoke", [0], only="A*")) == 2
-    with pytest.raises(UserError, match="selects no run; labels look like"):
-        experiment().runs("smoke", [0], only="C*")
+    every = experiment().runs("smoke", [0])
+    some = experiment().runs("smoke", [0], only=["A*"])
+    assert len(some) == 2
+    assert experiment().runs("smoke", [0], only=["A*", "B*", "C*"]) == every
+    with pytest.raises(UserError, match="'C.' --only 'D.' selects no run; labels look like"):
+        experiment().runs("smoke", [0], only=["C*", "D*"])
     with pytest.raises(UserError, match="unknown scale"):
         experiment().runs("huge", [0])
 
@@ -245,6 +248,7 @@ def test_every_experiment_plans_at_every_scale(name, scale):
         plans = rules.resolve(run.settings)
         assert products(plans, run.settings)
         if scale == "paper" and run.kind == "train":
-            assert estimate(run).parameters == 521_411_104
+            if name != "mlp_scale_design":  # which varies the architecture
+                assert estimate(run).parameters == 521_411_104
             if name != "projector_controls":  # which varies batch and length
                 assert estimate(run).tokens == pytest.approx(30e9, rel=0.01)

@@ -35,7 +35,7 @@ per_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.
 def results(tmp_path_factory):
     """Two seeds of the projector experiment at the smoke scale, one of the MLP's with Adam."""
     folder = tmp_path_factory.mktemp("notebook_results")
-    for name, *options in (("projector", "--seeds", "2"), ("mlp_scale", "--only", "*ADAM*")):
+    for name, *options in (("projector", "--seeds", "2"), ("mlp_scale", "--only", "ADAM*")):
         command = [sys.executable, f"experiments/{name}/run.py", "--scale", "smoke", *options]
         command += ["--results", str(folder)]
         found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

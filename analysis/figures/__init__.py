@@ -1,7 +1,7 @@
 """One module per figure, each with
 
-* ``EXPERIMENTS``: the experiments that it reads, or a mapping from them to the arms of each
-  (None: all);
+* ``EXPERIMENTS``: the experiments that it reads, or a mapping from them to patterns of
+  labels, as in ``run.py --only``, of the runs that it needs of each (none: all);
 * ``numbers(tables)``: the plotted numbers as one frame, which becomes the figure's csv;
 * ``draw(numbers, context) -> Figure``.
 
@@ -42,9 +42,9 @@ class Tables:
         scale: str,
         source: str,
         folder: Path,
-        arms: Collection[str] | None = None,
+        only: Collection[str] = (),
     ):
-        self._where = (experiment, scale, source, folder, "current", arms)
+        self._where = (experiment, scale, source, folder, "current", only)
 
     @cached_property
     def runs(self) -> pd.DataFrame:
@@ -81,8 +81,8 @@ class Tables:
 def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:
     """The tables that the module ``figure`` asks for."""
     wanted = figure.EXPERIMENTS
-    wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted)
-    return {name: Tables(name, scale, source, folder, arms) for name, arms in wanted.items()}
+    wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted, ())
+    return {name: Tables(name, scale, source, folder, only) for name, only in wanted.items()}
 
 
 def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:

@@ -1,8 +1,9 @@
 """Figure 6 (section 4.3): multipliers' gradients in or out of the norm that clips.
 
 Left: loss over the first steps. Middle: gradient norms of the first steps, of all tensors but
-multipliers and of all; the threshold of clipping. Right: loss less that without multipliers over
-the whole training, batch by batch the same data, averaged over neighbouring steps.
+multipliers and of all; the threshold of clipping. Right: loss less that of the arm whose
+multipliers are left out of the norm, over the whole training, batch by batch the same data,
+averaged over neighbouring steps; linear within the dotted lines, logarithmic outside.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.lines import Line2D
+from matplotlib.ticker import SymmetricalLogLocator
 
 from analysis.figures import Context, Tables
-from analysis.grad_clipping_claims import EARLY, EXCLUDED, INCLUDED, NONE, early, gradient_norms
+from analysis.grad_clipping_claims import EXCLUDED, INCLUDED, NONE, early, gradient_norms
 from analysis.style import ARM_COLOURS, TEXT_WIDTH, caption
 from analysis.sweep_axes import series
 
@@ -25,6 +27,8 @@ NAMES = {
 }
 # Losses are averaged over so many parts of the training.
 PARTS = 40
+# Smaller differences of the loss stand on a linear axis.
+LINEAR = 0.02
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -36,7 +40,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     width = max(1, int(losses["step"].max()) // PARTS)
     binned = losses.assign(step=((losses["step"] - 1) // width + 1) * width)
     means = binned.pivot_table("value", ["seed", "step"], "arm", aggfunc="mean")
-    gaps = means[[EXCLUDED, INCLUDED]].sub(means[NONE], axis=0).stack().rename("value")
+    gaps = means[[INCLUDED, NONE]].sub(means[EXCLUDED], axis=0).stack().rename("value")
     gaps = gaps.reset_index().assign(panel="gap", quantity="loss")
     columns = ["panel", "arm", "quantity", "seed", "step", "value"]
     found = pd.concat([part[columns] for part in (first, norms, gaps)])
@@ -60,13 +64,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[1].axhline(threshold, color="black", lw=0.8, ls="--", zorder=1)
     axes[1].set(yscale="log", xlabel="step", ylabel="gradient norm before clipping")
     axes[1].set_title("b   First steps: gradient norm", loc="left")
-    axes[2].axhline(0, color=COLOURS[NONE], lw=1.2, zorder=1)
-    axes[2].set(xlabel="step", ylabel="loss − loss without multipliers")
+    axes[2].axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
+    axes[2].set_yscale("symlog", linthresh=LINEAR)
+    for edge in (-LINEAR, LINEAR):
+        axes[2].axhline(edge, color="#999999", lw=0.7, ls=":", zorder=1)
+    axes[2].yaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=LINEAR))
+    axes[2].yaxis.set_major_formatter("{x:g}")
+    axes[2].set(xlabel="step", ylabel="loss − loss of the blue arm")
     axes[2].set_title("c   Loss, difference", loc="left")
-    gaps = by_panel["gap"]
-    late = gaps.loc[gaps["step"] > EARLY * gaps["step"].max(), "value"]
-    pad = 0.15 * (late.max() - late.min())
-    axes[2].set_ylim(min(late.min(), 0) - pad, max(late.max(), 0) + pad)
     handles = [Line2D([], [], color=colour, label=NAMES[arm]) for arm, colour in COLOURS.items()]
     handles += [
         Line2D([], [], color="black", label="b: of all gradients"),

@@ -10,6 +10,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis.figures import Context, Tables
 from analysis.gradient_noise_claims import OF, together
@@ -51,15 +52,14 @@ def draw(numbers: pd.DataFrame, context: Context):
         rows = means[means.index.str.startswith(block)]
         right.scatter(rows["W"].clip(lower=1e-5), (1 - rows["slope"]), marker=marker, s=22,
                       color="#222222", zorder=3)  # fmt: skip
-    for tensor, row in means.iterrows():
-        right.annotate(tensor, (max(row["W"], 1e-5), 1 - row["slope"]), fontsize=6,
-                       xytext=(3, 3), textcoords="offset points", color="#555555")  # fmt: skip
     right.axhline(0, color="#999999", lw=0.8, ls=":")
     right.set_xscale("log")
     right.set(xlabel="the matrix's signal over noise", ylabel=r"1 − slope of $\ln\|W\|$ in $\ln S$")
     right.set_title("b   Departure from the equilibrium", loc="left")
-    low, high = np.log10(means["W"].clip(lower=1e-5)).agg(["min", "max"])
-    right.set_xlim(10 ** (low - 0.15), 10 ** (high + 0.45))
+    right.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    right.xaxis.set_major_formatter("{x:g}")
+    right.xaxis.set_minor_formatter(NullFormatter())
+    _name(right, means["W"].clip(lower=1e-5), 1 - means["slope"])
     handles = [Line2D([], [], ls="", marker="o", ms=3.5, color=COLOURS[name], label=NAMES[name])
                for name in OF.values()]  # fmt: skip
     handles += [Line2D([], [], ls="", marker=marker, ms=4, color="#222222", label=f"b: {block}")
@@ -68,3 +68,22 @@ def draw(numbers: pd.DataFrame, context: Context):
                   handletextpad=0.2, columnspacing=1.2)  # fmt: skip
     caption(figure, context, "a: each layer and seed; b: means")
     return figure
+
+
+def _name(axis, x: pd.Series, y: pd.Series) -> None:
+    """The points' names in a column at the right, a thin line to each."""
+    low, high = np.log10(x).agg(["min", "max"])
+    width = max(high - low, 0.3)
+    axis.set_xlim(10 ** (low - 0.12 * width), 10 ** (high + 0.95 * width))
+    at = 10 ** (high + 0.3 * width)
+    gap = 0.075 * max(y.max() - y.min(), 1e-3)
+    heights = y.sort_values()
+    spread = heights.to_numpy().copy()
+    for _ in range(200):  # neighbours that are too close push each other away
+        short = np.clip(gap - np.diff(spread), 0, None) / 2
+        spread[:-1] -= short
+        spread[1:] += short
+    for name, height in zip(heights.index, spread, strict=True):
+        axis.annotate(name, (x[name], y[name]), (at, height), fontsize=6, va="center",
+                      color="#444444", arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.5,
+                                                   "shrinkA": 1, "shrinkB": 3})  # fmt: skip

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from analysis.figures import Context, Tables
 from analysis.scale_diversity_claims import (
@@ -105,7 +105,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis = panels[name]
         _brownian(axis, by_panel[name])
         axis.axhline(1.0, color="#999999", lw=0.7, zorder=1)
-        _log_axis(axis)
+        _log_axis(axis, by_panel[name]["value"])
         layers = sorted(by_panel[name]["layer"].dropna().unique())
         axis.set_xticks(layers[:: -(-len(layers) // 9)])
         axis.set(xlabel="layer", ylabel=label)
@@ -138,17 +138,20 @@ def _brownian(axis, rows: pd.DataFrame) -> None:
         axis.axhspan(limits.min(), limits.max(), color=NOISE_COLOUR, alpha=0.13, lw=0, zorder=0)
 
 
-def _log_axis(axis) -> None:
-    """Logarithmic, with plain numbers at the ticks of any range."""
-    low, high = axis.get_ylim()
-    if high > 2 * low > 0:
-        plain_log_axis(axis)
-        return
-    ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
+def _log_axis(axis, values: pd.Series) -> None:
+    """Logarithmic, with plain numbers at the ticks unless they span decades."""
+    low, high = values.min(), values.max()
     axis.set_yscale("log")
-    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.set_ylim(low, high)
-    axis.minorticks_off()
+    if high > 100 * low:
+        axis.yaxis.set_minor_formatter(NullFormatter())
+    elif high > 2 * low:
+        plain_log_axis(axis)
+    else:
+        low, high = axis.get_ylim()
+        ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
+        axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+        axis.set_ylim(low, high)
+        axis.minorticks_off()
 
 
 def _legends(panels: dict, seeds: int) -> None:

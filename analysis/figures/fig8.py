@@ -17,7 +17,7 @@ from matplotlib.patches import Patch
 from analysis.criteria import CRITERIA
 from analysis.figures import Context, Tables
 from analysis.mlp_scale import ARMS, MlpSweep
-from analysis.style import ARM_COLOURS, TEXT_WIDTH, caption
+from analysis.style import ARM_COLOURS, TEXT_WIDTH, caption, plain_log_axis
 from analysis.sweep_axes import s_axis, series
 from lrm.compose import read_yaml
 
@@ -71,7 +71,9 @@ def draw(numbers: pd.DataFrame, context: Context):
             panel = numbers[(numbers["row"] == row) & (numbers["column"] == column)]
             _panel(axis, panel)
             axis.set_title(name, loc="left")
-            if name != titles["rest"][-1]:
+            if row == "rest" and name != names[-1]:
+                plain_log_axis(axis)
+            elif row != "rest":
                 axis.set_yscale("log")
         shared = line[:3] if row == "rest" else line
         _share(shared)

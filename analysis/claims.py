@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import functools
 import math
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from analysis.criteria import CRITERIA, FIRST_JUDGING_SEED
 from analysis.judging import OPEN, TESTED, UNJUDGED, Component, Judgement
 from lrm.compose import read_yaml
 from lrm.experiment import criterion_hash, guarded
-from lrm.rundir import make_folder, write_json
+from lrm.rundir import make_folder, read_json, write_json
 
 JUDGES = {
     **projector_claims.JUDGES,
@@ -79,13 +80,36 @@ def judge_and_write(scale: str, source: str, folder: Path) -> tuple[list[dict[st
     return records, target / "claims.json"
 
 
-def judge_all(scale: str, source: str, folder: Path) -> list[dict[str, Any]]:
+def of_experiments(
+    experiments: Collection[str], scale: str, source: str, folder: Path
+) -> pd.DataFrame:
+    """The claims that ``experiments`` decide, by id: the records of ``judge_all`` as a table.
+
+    Of the reference, what is published in claims.json; of own runs, what they say now.
+    """
+    if source == "reference":
+        criteria = read_yaml(CRITERIA)
+        records = [
+            record
+            for record in read_json(folder / "reference" / scale / "claims.json")
+            if criteria.get(record["id"], {}).get("experiment") in experiments
+        ]
+    else:
+        records = judge_all(scale, source, folder, experiments)
+    return pd.DataFrame(records).set_index("id")
+
+
+def judge_all(
+    scale: str, source: str, folder: Path, experiments: Collection[str] = ()
+) -> list[dict[str, Any]]:
     """One record per claim of criteria.yaml; claims without runs are ``not judged``.
 
     Fields: id, statement, scale, value, interval, n, criterion, verdict; then stage
-    (exploration or judging), components and a note.
+    (exploration or judging), components and a note. ``experiments``: their claims alone.
     """
     criteria = read_yaml(CRITERIA)
+    if experiments:
+        criteria = {k: c for k, c in criteria.items() if c.get("experiment") in experiments}
     loaded: dict[str, tuple | None] = {}
     verdicts: dict[str, str] = {}
     records = []

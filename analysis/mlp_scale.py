@@ -132,6 +132,25 @@ def growth(table: pd.DataFrame, points: list[float]) -> pd.Series:
     return np.log(table[points[-1]] / table[points[0]])
 
 
+def growths(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFrame:
+    """``growth`` from S = 1 to the last of ``points``: seeds in rows, what grows in columns.
+
+    Outputs and matrices of every block, Q, K and V apart from attention's last matrix, and what
+    else can change its scale in the SSM: conv1d and D.
+    """
+    matrices = {name: sweep.matrices(arm, name) for name in ("MLP", "SSM", "embedding")}
+    qkv = sweep.merged(arm, ("attention.q", "attention.k", "attention.v"))
+    tables = {
+        **{f"{name} output": sweep.output(arm, name) for name in (*BLOCKS, "embedding")},
+        **{f"{name} ‖W‖": table for name, table in matrices.items()},
+        "attention QKV ‖W‖": qkv,
+        "attention out ‖W‖": sweep.merged(arm, ("attention.out",)),
+        "conv1d": sweep.table(arm, "ssm.conv", "weight_norm"),
+        "D": sweep.table(arm, "ssm.D", "weight_norm"),
+    }
+    return pd.DataFrame({name: growth(table, [1.0, points[-1]]) for name, table in tables.items()})
+
+
 def excess(losses: pd.DataFrame, s: float, points: list[float]) -> pd.Series:
     """Loss at ``s`` over the arm's own best mean among ``points``, paired by seed."""
     return losses[s] - losses[losses[points].mean().idxmin()]

@@ -1,10 +1,12 @@
 """``python -m analysis.publish projector --seeds 3``: finished runs become the reference.
 
 Copies their tables into ``results/reference/<scale>``, compactly, and renders the figures and
-claims of the reference anew. Losses are averaged between probes, and values rounded. Of the first
-seed all measurements are kept; of the others those of the whole model and of tensors with a
-Brownian twin, and of the rest those at the start and where stages end. Vectors are those of the
-ends of the constant stage and of the run: of three seeds where a claim reads them, else of one.
+claims of the reference anew. Losses and global gradient norms are averaged between probes, but in
+the first tenth of the steps, and values rounded. Of the first seed all measurements are kept; of
+the others those of the whole model and of tensors with a Brownian twin, and of the rest what
+claims read: the start, three quarters and the end of the constant stage, the end, gradient norms
+of the first tenth, signal and noise of gradients. Vectors are those of the ends of the constant
+stage and of the run: of three seeds where a claim reads them, else of one.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import pandas as pd
 
 from analysis import claims
 from analysis.figures.__main__ import render
+from analysis.grad_clipping_claims import EARLY
 from analysis.results import RESULTS, ROOT, NothingFound, find, read_table
 from lrm.compose import load
 from lrm.errors import UserError
@@ -95,22 +98,26 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
 def _thinned(frame: pd.DataFrame, description: dict, twins: tuple[str, ...]) -> pd.DataFrame:
     """Without the courses of tensors that ``twins``, patterns of addresses, do not match."""
     steps = description["settings"]["train"]["steps"]
-    ends = [0, steps - description["settings"]["schedule"]["decay_steps"], steps]
+    stage_end = steps - description["settings"]["schedule"]["decay_steps"]
+    before = frame.loc[frame["step"] <= stage_end * 3 // 4, "step"]
+    ends = [0, before.max(), stage_end, steps]
     names = frame["tensor"].str.partition("@")[0]
     twins = tuple(pattern.partition("@")[0] for pattern in twins)
     patterns = ("model", *twins, *(f"{pattern}.*" for pattern in twins))  # their multipliers
     kept = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
-    return frame[kept | frame["step"].isin(ends)]
+    early = frame["stat"].str.endswith("gradient_norm") & (frame["step"] <= EARLY * steps)
+    ratios = frame["stat"].str.endswith(("_signal", "_noise"))
+    return frame[kept | early | ratios | frame["step"].isin(ends)]
 
 
 def _averaged(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:
-    """Measurements of every step become means over the steps up to each probe."""
+    """Measurements of every step become means over the steps up to each probe, later than early."""
     every = description["settings"]["probes"]["every"]
+    last = description["settings"]["train"]["steps"]
     each_step = scalars["stat"].isin(["train_loss", "global_gradient_norm"])
+    each_step &= scalars["step"] > EARLY * last
     dense, rest = scalars[each_step], scalars[~each_step]
-    step = (-(-dense["step"] // every) * every).clip(
-        upper=description["settings"]["train"]["steps"]
-    )
+    step = (-(-dense["step"] // every) * every).clip(upper=last)
     means = dense.assign(step=step).groupby(["step", "tensor", "stat"], as_index=False)["value"]
     frame = pd.concat([rest, means.mean()], ignore_index=True)
     return frame.assign(value=_rounded(frame["value"], 13))

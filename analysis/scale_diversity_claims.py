@@ -174,8 +174,9 @@ def d2(frame, vectors, runs, criterion) -> Judgement:
     """Spread of attention's ln ratio over the second half, and whether out multipliers follow it.
 
     Noise floors of the spread: the same pair of arms but for the order of the data, SCALAR and
-    SCALAR_ORDER, and the Brownian motion of the two multipliers, V's and out's, that scale the
-    output. ln |s_out| is a part of ln ratio, so that any noise in it would correlate; the ratio is
+    SCALAR_ORDER, and twice the Brownian motion of one ln |s|: the output is scaled by V's
+    multiplier and out's, whose gradients s · ∂L/∂s are one and the same, so that from equal starts
+    they move as one. ln |s_out| is a part of ln ratio, so that any noise in it would correlate; the ratio is
     therefore set beside the multiplier that the other order learned.
     """
     limits = criterion["thresholds"]
@@ -188,7 +189,7 @@ def d2(frame, vectors, runs, criterion) -> Judgement:
     own = widths["attention"]
     name = "attention's sd of ln ratio over the second half"
     repeat = spread(again["attention"] - first["attention"])
-    noise = np.sqrt(2.0) * scalar_noise(vectors, runs)
+    noise = 2.0 * scalar_noise(vectors, runs)
     components = [
         at_least(name, own, limits["spread"], differs),
         at_least(f"{name} − sd between data orders", own - repeat, 0.0, differs),

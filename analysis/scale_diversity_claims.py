@@ -176,8 +176,8 @@ def d2(frame, vectors, runs, criterion) -> Judgement:
     Noise floors of the spread: the same pair of arms but for the order of the data, SCALAR and
     SCALAR_ORDER, and twice the Brownian motion of one ln |s|: the output is scaled by V's
     multiplier and out's, whose gradients s · ∂L/∂s are one and the same, so that from equal starts
-    they move as one. ln |s_out| is a part of ln ratio, so that any noise in it would correlate; the ratio is
-    therefore set beside the multiplier that the other order learned.
+    they move as one. ln |s_out| is a part of ln ratio, so that any noise in it would correlate;
+    the ratio is therefore set beside the multiplier that the other order learned.
     """
     limits = criterion["thresholds"]
     first, again = (

@@ -162,7 +162,9 @@ def _legends(panels: dict, seeds: int) -> None:
     ]
     other = Line2D([], [], color="black", ls=(0, (3, 2)), lw=0.9, label="other data order")
     panels["a"].legend(handles=[*blocks, other], ncols=2, **below)
-    notes = [Patch(color=NOISE_COLOUR, alpha=0.13, lw=0, label=r"ABM of one $|s|$: half of the draws")]
+    notes = [
+        Patch(color=NOISE_COLOUR, alpha=0.13, lw=0, label=r"ABM of one $|s|$: half of the draws")
+    ]
     if seeds > 1:
         notes.append(Patch(color="black", alpha=0.22, lw=0, label="half of the seeds"))
     middle = Line2D([], [], color="black", label="median" if seeds > 1 else "one seed")

@@ -77,8 +77,9 @@ def c1(frame, runs, criterion) -> Judgement:
     included = norms[norms["arm"] == INCLUDED].pivot_table("value", ["seed", "step"], "quantity")
     share = (included["multipliers"] / included["all"]) ** 2
     clipped = _clipped(frame)
-    excluded = norms[(norms["arm"] == EXCLUDED) & (norms["quantity"] == "tensors")]
-    largest = excluded.groupby("seed")["value"].max()
+    # Of all early steps: what is left out of the norm is not in the global one.
+    excluded = frame[(frame["arm"] == EXCLUDED) & (frame["stat"] == "global_gradient_norm")]
+    largest = early(excluded).groupby("seed")["value"].max()
     found = [
         at_least("multipliers' share of the squared norm", _mean(share), limits["share"]),
         at_least("included: share of steps clipped", clipped[INCLUDED], limits["clipped"]),

@@ -12,7 +12,7 @@ from analysis.stats import log_slope
 
 # What a gradient is taken with respect to, by the name of its measurement.
 OF = {"gradient": "W", "scalar_gradient": "s", "row_gradient": "r", "column_gradient": "c"}
-# Signals are averaged over the measurements of this last part of the constant stage.
+# Signals are averaged over the measurements after this share of the constant stage.
 LATE = 0.4
 
 

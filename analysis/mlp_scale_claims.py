@@ -26,7 +26,7 @@ def _judge(components: Judge):
         sweep = MlpSweep(frame, runs)
         points = sweep.judged(criterion)
         minimum = criterion["seeds"]["minimum"]
-        if len(points) < 3 or points[-1] <= 1:
+        if len(points) < 3 or points[-1] <= 1 or 1.0 not in points:
             return Judgement([], minimum, TOO_FEW)
         found = components(sweep, points, criterion["thresholds"])
         note = "judged at S = " + ", ".join(f"{s:g}" for s in points)
@@ -267,10 +267,14 @@ def by_frequency(vectors: pd.DataFrame, deciles: int = 10) -> pd.DataFrame:
 def m5f(
     frame: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFrame, criterion: dict
 ) -> Judgement:
-    """Growth of frequent and rare tokens' rows over their masked Brownian motion."""
+    """Growth of frequent and rare tokens' rows over their masked Brownian motion.
+
+    Noise is that of one mask (the batches of seed 0) and the same at every S, so that it drops out
+    of the growth; how far rows lie above it stands in the note.
+    """
     points = MlpSweep(frame, runs).judged(criterion)
     minimum, limits = criterion["seeds"]["minimum"], criterion["thresholds"]
-    if len(points) < 3 or points[-1] <= 1:
+    if len(points) < 3 or points[-1] <= 1 or 1.0 not in points:
         return Judgement([], minimum, TOO_FEW)
     rows = by_frequency(vectors)
     rows["excess"] = np.log(rows["norm"] / rows["noise"])
@@ -285,7 +289,12 @@ def m5f(
             at_most(f"{name}: |ln change| of the rarest decile", rare.abs(), limits["stay"], name),
         ]
         every = ", ".join(f"{value:+.3f}" for value in grown.mean())
-        notes.append(f"{name}, from rare to frequent: {every}")
+        levels = table[points[-1]].mean()
+        above = ", ".join(
+            f"{levels[decile]:+.2f}" for decile in (levels.index[0], levels.index[-1])
+        )
+        notes.append(f"{name}, from rare to frequent: {every}; ln over noise, rarest and most "
+                     f"frequent at S = {points[-1]:g}: {above}")  # fmt: skip
     return Judgement(found, minimum, "; ".join(notes))
 
 

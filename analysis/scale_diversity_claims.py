@@ -23,8 +23,8 @@ from analysis.norms import at_step, noise_spread, pooled_relative_norms
 # What each block adds to the residual stream: the output of its last matrix, whose multiplier is
 # the one "at the end of the block".
 BLOCKS = {"attention": "attention.out", "SSM": "ssm.out", "MLP": "mlp.down"}
-# Multipliers inside the blocks; only the product of Q's and K's matters to the model, and that of
-# B's and C's.
+# Multipliers inside the blocks; only the product of Q's and K's matters to the model. B and C pass
+# the convolution and its SiLU first, so that their product is a summary.
 INTERNAL = {
     "gate": ("mlp.gate",),
     "up": ("mlp.up",),

@@ -234,6 +234,8 @@ class Experiment:
         for other in runs:
             seed = other.seed if after.noise else run.seed
             if (other.arm, other.kind, other.grid, other.seed) == (*wanted, run.grid, seed):
+                if (self.arms[after.arm] or {}).get("after"):
+                    raise UserError(f"{where}: {after.arm!r} itself comes after another arm")
                 return dataclasses.replace(run, source=other)
         kind = "no Brownian motion of arm" if after.noise else "no arm"
         raise UserError(f"{where}: {kind} {after.arm!r} with the same point of the grid")

@@ -35,7 +35,7 @@ from lrm.errors import Diverged, UserError
 from lrm.machine import Equipment, environment, equip
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu import PLAIN, Kernels
-from lrm.model.init import initialize
+from lrm.model.init import initialize, named_generator
 from lrm.multipliers import Multipliers
 from lrm.products import products
 from lrm.rundir import is_complete, open_run
@@ -115,34 +115,55 @@ def build(
 def read_multipliers(path: Path, run: Run) -> dict[str, Tensor]:
     """By key and axis the multipliers with which the source of ``run``, in ``path``, ended.
 
-    Of a Brownian motion its first draw. Raises UserError where that run is not finished.
+    Of a Brownian motion what is kept of its draws. Raises UserError where that run is not finished
+    or cannot be read.
     """
     if not is_complete(path):
         raise UserError(
             f"{run.label} begins with the multipliers of {run.source.label}, which is not "
             "finished; run that too (without --only)"
         )
-    if run.source.kind == "brownian":
-        rows = pd.read_parquet(path / "vectors.parquet")
-        rows = rows[(rows["stat"] == "values") & (rows["step"] == rows["step"].max())]
-        return {key: torch.tensor(v) for key, v in zip(rows["tensor"], rows["value"], strict=True)}
-    return torch.load(path / "weights.pt", weights_only=True, map_location="cpu")
+    noise = run.source.kind == "brownian"
+    file = path / ("vectors.parquet" if noise else "weights.pt")
+    try:
+        if not noise:
+            return torch.load(file, weights_only=True, map_location="cpu")
+        rows = pd.read_parquet(file)
+    except Exception as error:  # a damaged file raises whatever its reader likes
+        raise UserError(
+            f"{run.label} begins with the multipliers in {file}, which cannot be read ({error}); "
+            "remove that run's folder and train it again"
+        ) from None
+    rows = rows[(rows["stat"] == "values") & (rows["step"] == rows["step"].max())]
+    return {key: torch.tensor(v) for key, v in zip(rows["tensor"], rows["value"], strict=True)}
 
 
 @torch.no_grad()
 def begin_with(multipliers: Multipliers, values: dict[str, Tensor], noise: bool) -> None:
-    """Set multipliers' parameters to ``values``, of each as many as it has entries.
+    """Set multipliers' parameters to ``values``.
 
-    Those of noise are the multipliers themselves, whose parameter may be the logarithm. Raises
-    UserError where one is missing.
+    Those of noise are the multipliers themselves, whose parameter may be the logarithm. Their RMS
+    is made 1, so that they differ from none in spread and not in level, and where fewer are kept
+    than a multiplier has entries, they are drawn from those: entries of such a walk are alike and
+    independent. Raises UserError where one is missing.
     """
     for key, axis, parameter in multipliers.named_factors():
-        value = values.get(f"{key}.{axis}")
-        if noise and value is not None and multipliers.factors[key].log[axis]:
-            value = value.log()
-        if value is None or value.numel() < parameter.numel():
+        name, size = f"{key}.{axis}", parameter.numel()
+        if name not in values:
             raise UserError(f"the run to begin with has no {axis} multiplier of {key}")
-        parameter.copy_(value.flatten()[: parameter.numel()].view_as(parameter))
+        value = values[name].flatten()
+        if noise:
+            value = value / value.square().mean().sqrt()
+            if len(value) < size:
+                generator = named_generator(0, name)
+                value = value[torch.randint(len(value), (size,), generator=generator)]
+            if multipliers.factors[key].log[axis]:
+                value = value.abs().log()
+        elif len(value) != size:
+            raise UserError(
+                f"the run to begin with has {len(value)} {axis} multipliers of {key}, not {size}"
+            )
+        parameter.copy_(value[:size].view_as(parameter))
     multipliers.push_weights()
 
 

@@ -10,6 +10,7 @@ import torch
 
 from lrm.compose import load
 from lrm.errors import UserError
+from lrm.train import begin_with, build
 
 CONFIG = """
 title: frozen multipliers
@@ -68,8 +69,9 @@ def test_multipliers_begin_where_the_other_ended(experiment):
             assert torch.equal(learned[key], kept[key])
             assert not torch.equal(learned[key], torch.ones_like(learned[key]))
             rows = vectors[(vectors["tensor"] == key) & (vectors["stat"] == "values")]
-            draw = rows.loc[rows["step"].idxmax(), "value"][: len(kept[key])]
-            assert torch.equal(noisy[key], torch.tensor(draw))
+            draw = torch.tensor(rows.loc[rows["step"].idxmax(), "value"])
+            draw = draw / draw.square().mean().sqrt()  # noise has no say in the level
+            assert torch.equal(noisy[key], draw[: len(kept[key])])
             matrix = f"mlp.down@{layer}"
             assert not torch.equal(learned[matrix], kept[matrix])
 
@@ -80,6 +82,7 @@ def test_multipliers_begin_where_the_other_ended(experiment):
         ("{arm: LEARNED}", "{arm: NOBODY}", "no arm 'NOBODY'"),
         ("{arm: LEARNED, noise: true}", "{arm: FROZEN, noise: true}", "no Brownian motion of arm"),
         ("{arm: LEARNED}", "{arms: LEARNED}", "unknown key"),
+        ("{arm: LEARNED}", "{arm: FROZEN}", "'FROZEN' itself comes after another arm"),
     ],
 )
 def test_errors_name_the_arm(tmp_path, old, new, message):
@@ -88,3 +91,17 @@ def test_errors_name_the_arm(tmp_path, old, new, message):
     path.write_text(CONFIG.replace(old, new))
     with pytest.raises(UserError, match=message):
         load(path).runs("smoke", [0])
+
+
+def test_noise_of_few_entries_is_drawn_again_from_them(experiment):
+    runs = load(experiment / "config.yaml").runs("smoke", [0])
+    run = next(run for run in runs if run.arm == "NOISE")
+    multipliers = build(run.settings, 0).multipliers
+    kept = torch.tensor([0.5, -1.0, 2.0])
+    values = {f"{key}.{axis}": kept for key, axis, _ in multipliers.named_factors()}
+    begin_with(multipliers, values, noise=True)
+    for _, _, parameter in multipliers.named_factors():
+        found = sorted(set((parameter * kept.square().mean().sqrt()).tolist()))
+        assert found == pytest.approx([-1.0, 0.5, 2.0]) and parameter.numel() > 3
+    with pytest.raises(UserError, match="has 3 row multipliers of mlp.down@0, not"):
+        begin_with(multipliers, values, noise=False)

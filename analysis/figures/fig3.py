@@ -9,6 +9,8 @@ these shapes.
 
 from __future__ import annotations
 
+import dataclasses
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -110,7 +112,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         handles.append(Patch(color="black", alpha=0.2, lw=0, label="range of seeds"))
     figure.legend(handles=handles, loc="lower center", ncols=5, columnspacing=1.2,
                   bbox_to_anchor=(0.5, 0.03))  # fmt: skip
-    caption(figure, context, "numbers: standard deviations")
+    # Vectors are published of some seeds only.
+    seeds = sorted(map(int, numbers["seed"].dropna().unique()))
+    caption(figure, dataclasses.replace(context, seeds=seeds), "numbers: standard deviations")
     return figure
 
 

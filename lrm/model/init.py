@@ -45,10 +45,15 @@ def initialize(
         target.copy_(_values(address, config, seed) * scales.get(address.key, 1.0))
 
 
+def named_generator(seed: int, name: str) -> torch.Generator:
+    """The same numbers for the same name, whatever else is drawn."""
+    digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+
+
 def _values(address: Address, config: ModelConfig, seed: int) -> Tensor:
     """Initial values in float64, on the CPU: the same numbers for every dtype and device."""
-    digest = hashlib.sha256(f"{seed}:{address.key}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+    generator = named_generator(seed, address.key)
     shape = address.shape
 
     def uniform(low: float, high: float) -> Tensor:

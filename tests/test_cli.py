@@ -64,7 +64,7 @@ def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path, mo
             frame.to_parquet(folder / "scalars.parquet")
     before, after = (claims.judge_all("smoke", "runs", folder) for folder in (trained, tmp_path))
     judged = {record["id"] for record in before if record.get("components")}
-    assert {"P1", "M1", "C1", "N1", "D1", "W1"} <= judged
+    assert {"C1", "N1", "D1", "W1"} <= judged  # at smoke few S are
     for one, other in zip(before, after, strict=True):
         if one["id"] not in ("P5", "P6"):  # whose tensors have Brownian twins
             values = [[part["value"] for part in r.get("components", [])] for r in (one, other)]

@@ -3,8 +3,8 @@
 (a) norms of the blocks' outputs with multipliers over those without, layer by layer; (b) the
 multipliers at the end of each block; (c) those inside the blocks, Q's times K's and B's times C's
 (of the former only the product matters). Norms are root mean squares, read at the end of the
-constant stage. Dashed in a and b: the same initial values with another order of the data. Grey in b and c:
-where a single multiplier would be if it did a Brownian motion (ABM).
+constant stage. Dashed in a and b: the same initial values with another order of the data. Grey in
+b and c: where a single multiplier would be if it did a Brownian motion (ABM).
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ VECTOR_JUDGES = {
     **mlp_scale_claims.VECTOR_JUDGES,
     **scale_diversity_claims.VECTOR_JUDGES,
 }
+VECTOR_TENSORS = mlp_scale_claims.VECTOR_TENSORS | scale_diversity_claims.VECTOR_TENSORS
 
 
 def main() -> None:

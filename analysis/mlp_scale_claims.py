@@ -316,3 +316,5 @@ JUDGES = {
     }.items()
 }  # fmt: skip
 VECTOR_JUDGES = {"M5f": m5f}
+# Of the trained runs they read the vectors of these.
+VECTOR_TENSORS = {"M5f": ("embedding",)}

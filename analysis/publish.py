@@ -6,7 +6,7 @@ the first tenth of the steps, and values rounded. Of the first seed all measurem
 the others those of the whole model and of tensors with a Brownian twin, and of the rest what
 claims read: the start, three quarters and the end of the constant stage, the end, gradient norms
 of the first tenth, signal and noise of gradients. Vectors are those of the ends of the constant
-stage and of the run: of three seeds where a claim reads them, else of one.
+stage and of the run: of the first seed, and of two more those that a claim reads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lrm.errors import UserError
 from lrm.experiment import guarded, parse_seeds
 from lrm.rundir import make_folder, write_atomic
 
-# Seeds whose vectors are kept where a claim of the experiment reads vectors.
+# Seeds whose vectors are kept; of all but the first those that a claim reads.
 VECTOR_SEEDS = 3
 
 
@@ -72,7 +72,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     make_folder(folder)
     header = load(ROOT / "experiments" / experiment / "config.yaml").header
     twins = header.brownian.match if header.brownian else ()
-    vector_seeds = VECTOR_SEEDS if set(header.claims) & claims.VECTOR_JUDGES.keys() else 1
+    read = {t for claim in header.claims for t in claims.VECTOR_TENSORS.get(claim, ())}
     order = sorted(seeds)
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
     for description, path in chosen:
@@ -81,8 +81,10 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
         if rank:
             frame = _thinned(frame, description, twins)
         tables["scalars"].append(frame.assign(run=description["id"]))
-        if rank < vector_seeds:
+        if rank < VECTOR_SEEDS:
             frame = _ends(read_table(path / "vectors.parquet"), description)
+            if rank:
+                frame = frame[frame["tensor"].str.partition("@")[0].isin(read)]
             tables["vectors"].append(frame.assign(run=description["id"]))
     for table, frames in tables.items():
         frame = pd.concat(frames)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass
-from itertools import starmap
+from itertools import chain, starmap
 
 import numpy as np
 import pandas as pd
@@ -449,3 +449,5 @@ def _note(text: str, found: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFr
 
 JUDGES = {"D1": d1}
 VECTOR_JUDGES = {"D2": d2, "D3": d3, "W1": w1, "W2": w2, "W3": w3}
+# Of the trained runs they read the vectors of these.
+VECTOR_TENSORS = {claim: tuple(chain(*GROUPS.values())) for claim in ("W1", "W2", "W3")}

@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest  # noqa: E402
+from filelock import FileLock  # noqa: E402
 
 from lrm.compose import Run, load  # noqa: E402
 from lrm.config import Settings, validate  # noqa: E402
@@ -29,6 +32,26 @@ TINY_MODEL = {
     "mamba_chunk_size": 8,
     "initializer_range": 0.1,
 }
+
+
+@pytest.fixture(scope="session")
+def smoke_results(tmp_path_factory):
+    """Results of every experiment at the smoke scale, one seed; the projector's with two.
+
+    Trained once for all processes of pytest; whoever writes there copies it first.
+    """
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    folder, done = root / "smoke", root / "smoke_is_trained"
+    with FileLock(root / "smoke.lock"):
+        if not done.exists():
+            for path in sorted(EXPERIMENTS.glob("*/run.py")):
+                command = [sys.executable, path, "--scale", "smoke", "--results", folder]
+                command += ["--seeds", 2 if path.parent.name == "projector" else 1]
+                found = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+                assert found.returncode == 0, found.stdout + found.stderr
+            done.touch()
+    return folder
 
 
 @pytest.fixture

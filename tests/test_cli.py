@@ -19,7 +19,6 @@ from lrm.rundir import make_folder
 
 ROOT = Path(__file__).parents[1]
 FIGURES = sorted(path.stem for path in ROOT.glob("analysis/figures/[a-z]*.py"))
-EXPERIMENTS = sorted(path.parent.name for path in ROOT.glob("experiments/*/run.py"))
 
 
 def call(*arguments, code=0, **options):
@@ -39,13 +38,9 @@ def run(name, *arguments, **options):
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory):
-    """Every experiment at the smoke scale, one seed; the projector's with two."""
-    results = tmp_path_factory.mktemp("results")
-    for name in EXPERIMENTS:
-        seeds = 2 if name == "projector" else 1
-        run(name, "--results", results, "--seeds", seeds)
-    return results
+def trained(tmp_path_factory, smoke_results):
+    """``smoke_results`` to write into."""
+    return shutil.copytree(smoke_results, tmp_path_factory.mktemp("cli") / "results")
 
 
 def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path, monkeypatch):
@@ -207,10 +202,11 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     assert set(last["step"]) == {50, 60} and set(last["seed"]) == {0}
     assert len(load_runs("projector", "smoke", "reference", results)) == 24
     # Of more seeds where a claim reads them.
-    monkeypatch.setitem(publishing.claims.VECTOR_JUDGES, "P1", None)
+    monkeypatch.setitem(publishing.claims.VECTOR_TENSORS, "P1", ("projector",))
     publishing.publish("projector", "smoke", [0, 1], results)
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["seed"]) == {0, 1}
+    assert set(last.loc[last["seed"] == 1, "tensor"]) == {"projector"}
     monkeypatch.undo()
     shutil.rmtree(results / "runs")
     output = call("-m", "analysis.claims", "--scale", "smoke", "--results", results)

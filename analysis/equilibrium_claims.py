@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.judging import Judgement, at_most, within
-from analysis.norms import at_step, geometric_mean
+from analysis.norms import at_step, geometric_mean, stage_end_of
 from analysis.stats import log_slope
 
 AXES = {"LR": 0.5, "WD": -0.5}
@@ -18,11 +18,9 @@ def exponents(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     constant stage, and that of its Brownian twin; ``tensor`` is ``all`` for the geometric mean
     over matrices.
     """
-    settings = runs[runs["kind"] == "train"].iloc[0]["description"]["settings"]
-    stage_end = settings["train"]["steps"] - settings["schedule"]["decay_steps"]
     swept = frame.loc[frame["kind"] == "brownian", "tensor"].unique()
     norms = frame[(frame["stat"] == "weight_norm") & frame["tensor"].isin(swept)]
-    norms = at_step(norms, stage_end)
+    norms = at_step(norms, stage_end_of(runs))
     rows = []
     for arm in AXES:
         of_arm = norms[norms["arm"] == arm]

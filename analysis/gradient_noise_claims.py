@@ -7,19 +7,13 @@ import pandas as pd
 from scipy.stats import spearmanr
 
 from analysis.judging import Judgement, at_least
-from analysis.norms import at_step
+from analysis.norms import at_step, stage_end_of
 from analysis.stats import log_slope
 
 # What a gradient is taken with respect to, by the name of its measurement.
 OF = {"gradient": "W", "scalar_gradient": "s", "row_gradient": "r", "column_gradient": "c"}
 # Signals are averaged over the measurements after this share of the constant stage.
 LATE = 0.4
-
-
-def stage_end(runs: pd.DataFrame) -> int:
-    """The step at which the constant stage ends."""
-    settings = runs[runs["kind"] == "train"].iloc[0]["description"]["settings"]
-    return settings["train"]["steps"] - settings["schedule"]["decay_steps"]
 
 
 def ratios(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
@@ -29,7 +23,7 @@ def ratios(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     measurements late in the constant stage. Signals are estimated without bias, and may be
     negative where there is none. Matrices that S moves alone.
     """
-    end = stage_end(runs)
+    end = stage_end_of(runs)
     chosen = frame[(frame["S"] == 1.0) & frame["step"].between(LATE * end, end)]
     found = {}
     for stat, name in OF.items():
@@ -46,7 +40,7 @@ def departures(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
 
     Noise alone gives 1.
     """
-    norms = at_step(frame[frame["stat"] == "weight_norm"], stage_end(runs))
+    norms = at_step(frame[frame["stat"] == "weight_norm"], stage_end_of(runs))
     norms = norms.dropna(subset=["layer"])
     found = norms.groupby(["seed", "tensor", "layer"])[["S", "value"]].apply(
         lambda rows: log_slope(rows["S"], rows["value"]), include_groups=False

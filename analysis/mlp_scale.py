@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.norms import at_step, geometric_mean
+from analysis.norms import at_step, geometric_mean, stage_end
 from analysis.stats import log_slope
 
 OPTIMIZERS = {"Adam": "ADAM", "Muon": "MUON"}
@@ -31,11 +31,10 @@ class MlpSweep:
 
     def __init__(self, frame: pd.DataFrame, runs: pd.DataFrame):
         self.frame, self.runs = frame[frame["kind"] == "train"], runs
-        self.noise_frame = frame[frame["kind"] == "brownian"]
         description = runs[runs["kind"] == "train"].iloc[0]["description"]
         settings = description["settings"]
         self.steps = settings["train"]["steps"]
-        self.stage_end = self.steps - settings["schedule"]["decay_steps"]
+        self.stage_end = stage_end(settings)
         rules = [rule for rule in description["rules"] if rule["multiplier"] is None]
         self.sizes = {rule["tensor"]: float(np.prod(rule["shape"])) for rule in rules}
         self._kept: dict[tuple, pd.DataFrame] = {}

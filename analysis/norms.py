@@ -44,6 +44,16 @@ def noise_spread(columns: int) -> float:
     return 1.0 / np.sqrt(2.0 * columns)
 
 
+def stage_end(settings: dict) -> int:
+    """The step at which the constant stage of a run of these settings ends."""
+    return settings["train"]["steps"] - settings["schedule"]["decay_steps"]
+
+
+def stage_end_of(runs: pd.DataFrame) -> int:
+    """``stage_end`` of the first trained of ``runs``; those of an experiment share it."""
+    return stage_end(runs[runs["kind"] == "train"].iloc[0]["description"]["settings"])
+
+
 def at_step(frame: pd.DataFrame, step: int) -> pd.DataFrame:
     """The last measurement of every series at or before ``step``."""
     early = frame[frame["step"] <= step]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.judging import Component, Judgement, at_least, at_most, within
-from analysis.norms import at_step
+from analysis.norms import at_step, stage_end
 from analysis.stats import log_range, log_slope
 
 LEARNED = ("SPN", "VPN")
@@ -26,7 +26,7 @@ class Sweep:
         self.frame, self.runs = frame, runs
         settings = runs[runs["kind"] == "train"].iloc[0]["description"]["settings"]
         self.steps = settings["train"]["steps"]
-        self.stage_end = self.steps - settings["schedule"]["decay_steps"]
+        self.stage_end = stage_end(settings)
 
     def table(self, arm: str, tensor: str, stat: str, step: int, kind: str = "train"):
         """``stat`` of ``tensor`` at the last probe up to ``step``."""

@@ -23,6 +23,7 @@ import pandas as pd
 from analysis import claims
 from analysis.figures.__main__ import render
 from analysis.grad_clipping_claims import EARLY
+from analysis.norms import stage_end
 from analysis.results import RESULTS, ROOT, NothingFound, find, read_table
 from lrm.compose import load
 from lrm.errors import UserError
@@ -100,9 +101,9 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
 def _thinned(frame: pd.DataFrame, description: dict, twins: tuple[str, ...]) -> pd.DataFrame:
     """Without the courses of tensors that ``twins``, patterns of addresses, do not match."""
     steps = description["settings"]["train"]["steps"]
-    stage_end = steps - description["settings"]["schedule"]["decay_steps"]
-    before = frame.loc[frame["step"] <= stage_end * 3 // 4, "step"]
-    ends = [0, before.max(), stage_end, steps]
+    constant = stage_end(description["settings"])
+    before = frame.loc[frame["step"] <= constant * 3 // 4, "step"]
+    ends = [0, before.max(), constant, steps]
     names = frame["tensor"].str.partition("@")[0]
     twins = tuple(pattern.partition("@")[0] for pattern in twins)
     patterns = ("model", *twins, *(f"{pattern}.*" for pattern in twins))  # their multipliers
@@ -128,8 +129,8 @@ def _averaged(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:
 def _ends(vectors: pd.DataFrame, description: dict) -> pd.DataFrame:
     """Vectors where the constant stage and the run end."""
     settings = description["settings"]
-    steps = settings["train"]["steps"]
-    chosen = vectors[vectors["step"].isin([steps - settings["schedule"]["decay_steps"], steps])]
+    ends = [stage_end(settings), settings["train"]["steps"]]
+    chosen = vectors[vectors["step"].isin(ends)]
     return chosen.assign(value=[_rounded(value, 9) for value in chosen["value"]])
 
 

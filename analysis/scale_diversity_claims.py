@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.judging import Judgement, at_least, at_most
-from analysis.norms import at_step, noise_spread, pooled_relative_norms
+from analysis.norms import at_step, noise_spread, pooled_relative_norms, stage_end_of
 
 # What each block adds to the residual stream: the output of its last matrix, whose multiplier is
 # the one "at the end of the block".
@@ -65,15 +65,9 @@ AXES = {
 }
 
 
-def stage_end(runs: pd.DataFrame) -> int:
-    """The step at which the constant stage ends."""
-    settings = _trained(runs)["settings"]
-    return settings["train"]["steps"] - settings["schedule"]["decay_steps"]
-
-
 def vector_step(vectors: pd.DataFrame, runs: pd.DataFrame) -> int:
     """The end of the constant stage; the last step where no vectors are kept of that one."""
-    end = stage_end(runs)
+    end = stage_end_of(runs)
     return end if vectors["step"].eq(end).any() else int(vectors["step"].max())
 
 
@@ -93,7 +87,7 @@ def by_layer(frame: pd.DataFrame, arm: str, tensor: str, stat: str, step: int) -
 
 def log_output(frame: pd.DataFrame, runs: pd.DataFrame, arm: str, block: str) -> pd.DataFrame:
     """ln of the norm of a block's output (mean over tokens of the RMS): seeds × layers."""
-    return np.log(by_layer(frame, arm, BLOCKS[block], "activation_norm", stage_end(runs)))
+    return np.log(by_layer(frame, arm, BLOCKS[block], "activation_norm", stage_end_of(runs)))
 
 
 def log_ratios(
@@ -110,7 +104,7 @@ def log_multipliers(
     frame: pd.DataFrame, runs: pd.DataFrame, tensors: tuple[str, ...], arm: str = "SCALAR"
 ) -> pd.DataFrame:
     """ln |s|, of several tensors that of their product: seeds × layers."""
-    step = stage_end(runs)
+    step = stage_end_of(runs)
     parts = [by_layer(frame, arm, name, "scalar_multiplier_norm", step) for name in tensors]
     return sum(np.log(part) for part in parts)
 
@@ -377,7 +371,7 @@ def _log_correlation(one: np.ndarray, other: np.ndarray) -> tuple[float, int]:
 
 def settling(frame: pd.DataFrame, runs: pd.DataFrame, group: str) -> pd.Series:
     """|Δ mean ln ‖W‖| over the last quarter of the constant stage in NONE, one per seed."""
-    end = stage_end(runs)
+    end = stage_end_of(runs)
     change = [
         np.log(by_layer(frame, "NONE", tensor, "weight_norm", end)).mean(axis=1)
         - np.log(by_layer(frame, "NONE", tensor, "weight_norm", end * 3 // 4)).mean(axis=1)
@@ -443,7 +437,7 @@ def _note(text: str, found: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFr
     """Dead rows beside the spreads, and the step where it is not the usual one."""
     dead = found.groupby("variant", sort=False)["dead"].sum()
     text += "; dead: " + ", ".join(f"{variant} {count}" for variant, count in dead.items())
-    late = vector_step(vectors, runs) != stage_end(runs)
+    late = vector_step(vectors, runs) != stage_end_of(runs)
     return text + ("; read after the decay" if late else "")
 
 

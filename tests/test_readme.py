@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from analysis.figures import fig1
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -35,3 +37,9 @@ def test_the_guide_trains_and_draws(tmp_path):
         assert done.returncode == 0, done.stdout + done.stderr
     png = tmp_path / "suite" / "results" / "figures" / "smoke" / "my_figure.png"
     assert png.stat().st_size > 10_000
+
+
+def test_make_trains_what_figure_1_reads():
+    makefile = (ROOT / "Makefile").read_text()
+    patterns = fig1.EXPERIMENTS["mlp_scale"]
+    assert " ".join(f"--only '{pattern}'" for pattern in patterns) in makefile

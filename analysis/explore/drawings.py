@@ -23,7 +23,7 @@ _POINTS = 241
 # A density of fewer values says more of its smoothing than of them.
 _FEWEST = 8
 # A line through fewer steps would show a course that nobody measured.
-_FEWEST_STEPS = 4
+_FEWEST_STEPS = 5
 # The share of values that each end of a panel may leave out: one row may be twelve times the mean.
 _TAIL = 0.02
 
@@ -31,7 +31,7 @@ _TAIL = 0.02
 def draw_course(courses: pd.DataFrame | Iterable[pd.DataFrame], context: Context):
     """One panel per ``course``. A colour is an arm at a grid point; its seeds share it.
 
-    Dashed: Brownian motion. Dots: fewer than four steps are there, which no line joins. Returns
+    Dashed: Brownian motion. Dots: fewer than five steps are there, which no line joins. Returns
     the Figure.
     """
     courses = _as_list(courses)

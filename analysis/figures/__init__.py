@@ -18,6 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis import results
+from analysis.norms import stage_end
 from lrm.errors import UserError
 
 
@@ -75,7 +76,7 @@ class Tables:
     @property
     def stage_end(self) -> int:
         """The step at which the constant stage ends."""
-        return self.settings["train"]["steps"] - self.settings["schedule"]["decay_steps"]
+        return stage_end(self.settings)
 
 
 def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:

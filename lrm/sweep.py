@@ -84,7 +84,10 @@ def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None
     if not jobs:
         return
     workers = max(1, min(workers, len(jobs)))
-    _Sweep(list(jobs), corpora, workers).run()
+    # Noise second: while the first run compiles the layers, others would wait for its code.
+    first, *rest = jobs
+    rest.sort(key=lambda job: job[0].kind != "brownian")
+    _Sweep([first, *rest], corpora, workers).run()
 
 
 class _Worker:

@@ -8,7 +8,6 @@ weights from their initial value; gradients are not clipped.
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import math
 from collections.abc import Callable
@@ -16,43 +15,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from lrm import data, token_noise
+from lrm import data, linear_layer, token_noise
 from lrm.compose import Run
 from lrm.config import Settings
 from lrm.errors import UserError
 from lrm.model.tensors import DECAYED, matches
 from lrm.muon_theory import FEWEST, noise_draws
 from lrm.muon_theory import covariances as muon_covariances
-from lrm.optim import Entry, Optimizer
+from lrm.optim import Optimizer
 from lrm.products import initial_norm, products
-from lrm.rules import Matrix, TensorPlan, resolve, table
+from lrm.rules import TensorPlan, resolve, table
 from lrm.rundir import RunDirectory, open_run
 from lrm.schedule import constant_end, lr_factor, lr_factors
+from lrm.walker import Walker, entries_of
 
 # Adam's entries are independent, so that a larger tensor is represented by this many in all.
 _MAX_ENTRIES = 1 << 14
 # Values of a walked vector that are kept, of all its draws together.
 _KEPT = 1 << 12
-
-
-@dataclasses.dataclass(frozen=True)
-class Walker:
-    """One tensor to simulate: ``start`` is the RMS of normal entries, or a constant.
-
-    With ``log`` the walk is that of the logarithm, and norms are those of its exponential. With
-    ``matrix`` the tensor is that, or rows of that, and Muon moves it.
-    """
-
-    key: str
-    size: int
-    lr: float
-    weight_decay: float
-    start: float
-    constant: bool
-    log: bool = False
-    matrix: Matrix | None = None
 
 
 def walkers(plans: list[TensorPlan], patterns: tuple[str, ...], settings: Settings) -> list[Walker]:
@@ -112,7 +94,7 @@ def simulate(
     else:
         values = torch.randn(shape, generator=generator) * walker.start
     noise = torch.empty(shape)
-    entries = _entries(walker, values, noise)
+    entries = entries_of(walker, values, noise)
     # Rows of noise are alike: the first stand for those of the slice.
     walked = values[:, : walker.size // shape[2]] if walker.matrix else values
     optimizer = Optimizer(entries, settings.optimizer, settings.train)
@@ -127,23 +109,6 @@ def simulate(
             steps.append(step + 1)
             norms.append(_norms(walked, walker.log))
     return np.array(steps), torch.stack(norms).numpy()
-
-
-def _entries(walker: Walker, values: Tensor, noise: Tensor) -> list[Entry]:
-    """What the optimizer moves: all of ``values`` at once, or for Muon matrix by matrix.
-
-    Leaves and their gradients share the memory of ``values`` and ``noise``.
-    """
-    parts = zip(values, noise, strict=True) if walker.matrix else [(values, noise)]
-    found = []
-    for number, (value, gradient) in enumerate(parts):
-        leaf = nn.Parameter(value)
-        leaf.grad = gradient
-        entry = Entry((walker.key,), leaf, leaf, None, walker.lr, walker.weight_decay, False)
-        if walker.matrix:
-            entry = dataclasses.replace(entry, optimizer="muon", matrix=str(number))
-        found.append(entry)
-    return found
 
 
 def _norms(values: Tensor, log: bool) -> Tensor:
@@ -236,7 +201,9 @@ def run(
     Probes ``weight_norm`` (mean over draws), ``weight_norm_sd`` (over draws) and
     ``expected_norm`` (square root of the closed form, where there is one); the vectors hold every
     draw's norm, at the stages' ends ``values`` of each vector, draw by draw, and with
-    ``brownian.occurrences`` the embedding's ``row_norms`` and its tokens' ``frequency``.
+    ``brownian.occurrences`` the embedding's ``row_norms`` and its tokens' ``frequency``. With
+    ``brownian.outputs`` what ``lrm.linear_layer`` measures of each matrix, under
+    ``<tensor>.<case>``.
 
     Raises UserError for a corpus that is not the one of the run's identity.
     """
@@ -280,6 +247,8 @@ def run(
                 _walk_tokens(log, walker, run, corpus, tell)
             else:
                 _walk(log, walker, run, tell)
+        for plan in matched if run.brownian.outputs else ():
+            _walk_layer(log, plan, run)
         log.write(directory)
         directory.finish({"validation_loss": None}, None)
 
@@ -325,6 +294,21 @@ def _walk(log: _Log, walker: Walker, run: Run, tell: Callable[[int], None]) -> N
     steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every, report)
     closed = np.sqrt(expected_square(walker, settings)) if has_closed_form(walker) else None
     log.norms(walker.key, steps, norms, closed)
+
+
+def _walk_layer(log: _Log, plan: TensorPlan, run: Run) -> None:
+    """The output of the linear layer ``plan``, from gradients of one input and of noise."""
+    every, draws = run.settings.probes.every, run.brownian.draws
+    for case in linear_layer.CASES:
+        generator = torch.Generator().manual_seed(_seed(run.seed, f"{plan.key}.{case}"))
+        found = linear_layer.simulate(plan, run.settings, case, draws, generator, every)
+        key = f"{plan.key}.{case}"
+        for number, step in enumerate(found.steps.tolist()):
+            for stat, values in found.stats.items():
+                log.scalars.setdefault(step, {}).setdefault(stat, {})[key] = float(
+                    values[number].mean()
+                )
+                log.vector(step, f"{stat}_draws", key, values[number])
 
 
 def _walk_tokens(

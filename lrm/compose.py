@@ -36,7 +36,10 @@ _SETTINGS = tuple(Settings.model_fields)
 _RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "step", "tensor",
              "layer", "stat", "value")  # fmt: skip
 _STAGES = ("warmup_steps", "decay_steps", "batch_ramp")
-_LAYER = (*_SETTINGS, "execution", "cost", "use", "values", "grid", "arms")
+# Sizes that grow with a model's width; those of one head, one state and the vocabulary do not.
+_WIDTHS = ("hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
+           "mamba_d_ssm", "mamba_n_heads")  # fmt: skip
+_LAYER = (*_SETTINGS, "execution", "cost", "width", "use", "values", "grid", "arms")
 
 
 class Brownian(Strict):
@@ -47,6 +50,8 @@ class Brownian(Strict):
     draws: int = Field(64, ge=2)
     # The embedding's rows have a gradient only in steps whose batch holds their token.
     occurrences: bool = False
+    # Also the outputs of the matched matrices as linear layers (table 1).
+    outputs: bool = False
 
     @model_validator(mode="after")
     def _tokens_have_rows(self) -> Brownian:
@@ -63,6 +68,18 @@ class After(Strict):
 
     arm: str
     noise: bool = False
+
+
+class Width(Strict):
+    """Another width of the model that the settings state: all sizes grow in proportion.
+
+    ``base_width`` stays, so that ``width_exponent`` of rules speaks of the ratio. The number of
+    steps, and with it every stage, grows by the ratio to the power of ``steps_exponent``: where
+    η ∝ 1/d, as many times e of forgetting take d times the steps.
+    """
+
+    hidden_size: int = Field(ge=1)
+    steps_exponent: float = Field(0.0, ge=-2, le=2)
 
 
 class Cost(Strict):
@@ -160,7 +177,7 @@ class Run:
         }
         if self.kind == "brownian":
             content["brownian"] = self.brownian.model_dump(
-                mode="json", exclude={"arms", "occurrences"}
+                mode="json", exclude={"arms", "occurrences", "outputs"}
             )
             # Of the training only its length enters, of the probes only when they are taken.
             train = self.settings.train
@@ -170,6 +187,8 @@ class Run:
                 batches = ("batch_size", "sequence_length", "data_order")
                 settings["train"] |= {name: getattr(train, name) for name in batches}
                 content |= {"occurrences": True, "corpus": self.corpus}
+            if self.brownian.outputs:
+                content["outputs"] = True
             settings["probes"] = {"every": self.settings.probes.every}
         else:
             content["corpus"] = self.corpus
@@ -280,6 +299,9 @@ class Experiment:
                 layer.pop(name, None)
             merged = _merge(merged, layer)
         source = str(self.path)
+        if (width := merged.pop("width", None)) is not None:
+            where = f"{source}: width"
+            merged = _at_width(merged, validate(Width, width, where), where)
         planned = merged
         for override in overrides:
             merged = _merge(merged, _parse_override(override))
@@ -340,6 +362,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a mapping of settings, found {type(data).__name__}")
     return data
+
+
+def preset_rules(name: str) -> list[dict[str, Any]]:
+    """The rules of a preset such as ``placement/all``; UserError where there is none."""
+    layers = _expand({"use": [name]}, "tiny", "presets")
+    return [rule for layer, _ in layers for rule in layer.get("rules") or []]
 
 
 def _expand(layer: dict[str, Any], scale: str, where: str):
@@ -417,6 +445,30 @@ def _merge(base: dict[str, Any], layer: dict[str, Any]) -> dict[str, Any]:
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)
         merged[key] = _merge(merged[key], value) if both else value
     return merged
+
+
+def _at_width(merged: dict[str, Any], width: Width, where: str) -> dict[str, Any]:
+    """The settings with the model made as wide as ``width`` asks for."""
+    model = merged.get("model", {})
+    stated = model.get("hidden_size")
+    if not isinstance(stated, int) or stated < 1:
+        raise UserError(f"{where}: state model.hidden_size too, and all sizes at that width")
+    sizes: dict[str, int] = {}
+    for name in _WIDTHS:
+        if isinstance(model.get(name), int):
+            sizes[name], rest = divmod(model[name] * width.hidden_size, stated)
+            if rest or not sizes[name]:
+                raise UserError(
+                    f"{where}: hidden_size {width.hidden_size} makes {name} "
+                    f"{model[name] * width.hidden_size / stated:g}; it is {model[name]} at "
+                    f"{stated}, so choose another width or other sizes"
+                )
+    wider = _merge(merged, {"model": sizes})
+    steps = merged.get("train", {}).get("steps")
+    if isinstance(steps, int) and width.steps_exponent:
+        longer = round(steps * (width.hidden_size / stated) ** width.steps_exponent)
+        wider = _keep_stages(merged, _merge(wider, {"train": {"steps": longer}}))
+    return wider
 
 
 def _keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:

@@ -5,12 +5,13 @@ import pytest
 import torch
 
 from lrm import token_noise
-from lrm.brownian import Walker, expected_square, simulate, walkers
+from lrm.brownian import expected_square, simulate, walkers
 from lrm.compose import Brownian
 from lrm.config import validate
 from lrm.errors import UserError
 from lrm.products import equilibrium_norm
 from lrm.rules import resolve
+from lrm.walker import Walker
 
 
 @pytest.mark.parametrize(

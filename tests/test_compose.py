@@ -252,3 +252,45 @@ def test_every_experiment_plans_at_every_scale(name, scale):
                 assert estimate(run).parameters == 521_411_104
             if name != "projector_controls":  # which varies batch and length
                 assert estimate(run).tokens == pytest.approx(30e9, rel=0.01)
+
+
+WIDE = """
+title: a test
+use: [scale/smoke]
+grid: {width: [16, 32, 64]}
+width: {hidden_size: $width, steps_exponent: 1}
+model: {num_key_value_heads: 2}
+rules: [{match: projector, width_exponent: {lr: -1, forward: -0.5}}]
+"""
+
+
+def test_width_grows_every_size_and_the_steps(experiment):
+    narrow, same, wide = experiment(WIDE).runs("smoke", [0])
+    for name in ("hidden_size", "intermediate_size", "mamba_d_ssm", "mamba_n_heads",
+                 "num_attention_heads", "num_key_value_heads"):  # fmt: skip
+        stated = getattr(same.settings.model, name)
+        assert getattr(narrow.settings.model, name) * 2 == stated
+        assert getattr(wide.settings.model, name) == stated * 2
+    assert wide.settings.model.head_dim == same.settings.model.head_dim
+    assert wide.settings.model.vocab_size == same.settings.model.vocab_size
+    assert [run.settings.train.steps for run in (narrow, same, wide)] == [30, 60, 120]
+    assert wide.settings.schedule.decay_steps == 2 * same.settings.schedule.decay_steps
+    assert plan_of(wide, "projector").lr == plan_of(same, "projector").lr / 2
+    assert plan_of(narrow, "projector").forward == pytest.approx(2**0.5)
+    plain = experiment(WIDE.replace(", steps_exponent: 1", "")).runs("smoke", [0])
+    assert {run.settings.train.steps for run in plain} == {60}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("num_key_value_heads: 2", "num_key_value_heads: 1"),
+         "width: hidden_size 16 makes num_key_value_heads 0.5"),
+        (("width: {hidden_size", "width: {hidden"), "width: unknown key hidden"),
+        (("use: [scale/smoke]\n", "use: [scale/paper]\n"), "state model.hidden_size too"),
+        (("hidden_size: $width", "hidden_size: 0"), "width: hidden_size"),
+    ],
+)  # fmt: skip
+def test_impossible_widths_are_one_line(experiment, change, message):
+    with pytest.raises(UserError, match=message):
+        experiment(WIDE.replace(*change)).runs("smoke", [0])

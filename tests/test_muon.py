@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lrm import rules, train
-from lrm.brownian import Walker, expected_square, has_closed_form, simulate, walkers
+from lrm.brownian import expected_square, has_closed_form, simulate, walkers
 from lrm.config import OptimizerConfig, TrainConfig
 from lrm.cost import estimate
 from lrm.muon import newton_schulz
@@ -18,6 +18,7 @@ from lrm.optim import Entry, Optimizer
 from lrm.products import products
 from lrm.rules import Matrix
 from lrm.schedule import lr_factor
+from lrm.walker import Walker
 
 MUON = {"name": "muon"}
 # Scale-free: no epsilon, no clipping.

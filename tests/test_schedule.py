@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lrm import data, train
-from lrm.brownian import Walker, simulate
+from lrm.brownian import simulate
 from lrm.compose import Cost, Run, load
 from lrm.config import BatchStage, Execution, ScheduleConfig
 from lrm.cost import estimate
@@ -18,6 +18,7 @@ from lrm.products import products
 from lrm.rules import resolve
 from lrm.rundir import read_json
 from lrm.schedule import batch_size_at, constant_end, lr_factors, sequences_before
+from lrm.walker import Walker
 
 RAMP = (BatchStage(until_step=3, fraction=0.25), BatchStage(until_step=7, fraction=0.5))
 SIZES = [2] * 3 + [4] * 4 + [8] * 5  # of batch_size 8 in 12 steps

@@ -1,0 +1,100 @@
+"""One linear layer y = s W x in equilibrium, moved by the run's optimizer (section 4.2, table 1).
+
+Its gradients are those of a loss that is noise, G_t = δ_t x_tᵀ with δ_t ~ N(0, 1):
+
+* ``one_input``: x_t = x, of random signs, in every step. Under Adam W ends as w xᵀ, so that y and W
+  are aligned at any width: α = 1 in ‖y‖ = s d α ‖W‖ ‖x‖, the assumption of table 1;
+* ``fresh_inputs``: G_t has independent entries, as for inputs that never come again, and y is that
+  of an x which W knows nothing of: α = d^(−½).
+
+A layer of a model lies between the two.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lrm.config import Settings
+from lrm.errors import UserError
+from lrm.optim import Optimizer
+from lrm.products import initial_norm
+from lrm.rules import TensorPlan
+from lrm.schedule import constant_end, lr_factor
+from lrm.walker import Walker, entries_of
+
+CASES = ("one_input", "fresh_inputs")
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What was measured: ``steps`` (n,), and by stat one value a draw, shape (n, draws).
+
+    ``weight_norm`` is ‖W‖, ``output_norm`` ‖y‖ with the fixed forward multiplier,
+    ``relative_update`` ‖ΔW x‖ / ‖W x‖ of that step, weight decay included. Root mean squares;
+    ‖x‖ = 1.
+    """
+
+    steps: np.ndarray
+    stats: dict[str, np.ndarray]
+
+
+def simulate(
+    plan: TensorPlan,
+    settings: Settings,
+    case: str,
+    draws: int,
+    generator: torch.Generator,
+    every: int,
+) -> Layer:
+    """Move ``draws`` copies of the matrix ``plan`` over the run's schedule; see ``CASES``.
+
+    Measured every ``every`` steps and at the end of each stage. Raises UserError for what is no
+    matrix of its own: a vector, or rows of a merged parameter.
+    """
+    address = plan.address
+    if address.kind != "matrix" or address.rows is not None or not plan.trainable:
+        raise UserError(
+            f"brownian.outputs: {plan.key} is no learning matrix of its own; match such as mlp.up"
+        )
+    rows, columns = address.shape
+    values = torch.randn(draws, rows, columns, generator=generator) * initial_norm(plan, settings)
+    x = torch.randn(draws, columns, 1, generator=generator).sign()
+    gradient = torch.empty_like(values)
+    rates = (plan.lr, plan.weight_decay)
+    walker = Walker(plan.key, address.size, *rates, 0.0, False, matrix=plan.matrix)
+    optimizer = Optimizer(entries_of(walker, values, gradient), settings.optimizer, settings.train)
+    total = settings.train.steps
+    ends = (constant_end(settings.schedule, total), total)
+    steps, found = [], []
+    for step in range(total):
+        if case == "one_input":
+            delta = torch.randn(draws, rows, 1, generator=generator)
+            torch.mul(delta, x.mT, out=gradient)
+        else:
+            gradient.normal_(generator=generator)
+        done = step + 1
+        is_measured = done % every == 0 or done in ends
+        before = values @ x if is_measured else None
+        optimizer.step(lr_factor(settings.schedule, total, step))
+        if before is not None:
+            steps.append(done)
+            found.append(_measured(values, x, before, plan.forward))
+    stacked = {name: torch.stack([one[name] for one in found]).numpy() for name in found[0]}
+    return Layer(np.array(steps), stacked)
+
+
+def _measured(values: Tensor, x: Tensor, before: Tensor, forward: float) -> dict[str, Tensor]:
+    output = values @ x
+    return {
+        "weight_norm": _rms(values),
+        "output_norm": forward * _rms(output),
+        "relative_update": _rms(output - before) / _rms(before),
+    }
+
+
+def _rms(values: Tensor) -> Tensor:
+    return values.square().mean((1, 2)).sqrt()

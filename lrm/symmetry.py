@@ -1,0 +1,176 @@
+"""Rescalings of multipliers that leave a model's output as it is, found and derived (4.1).
+
+``python -m lrm.symmetry all symmetry_free`` compares, for any placements among the presets, the
+null space of a small model's Jacobian with what ``lrm.gauge`` derives on paper.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lrm import gauge, rules
+from lrm.compose import preset_rules
+from lrm.config import ModelConfig, Settings
+from lrm.errors import UserError
+from lrm.experiment import guarded
+from lrm.model.init import named_generator
+from lrm.train import Learner, build
+
+# Every size differs from the others, so that no two are taken for each other. Without eps a
+# normalisation is exact, and with a small theta every pair is rotated by all angles.
+SMALL = ModelConfig(
+    vocab_size=14,
+    hidden_size=6,
+    intermediate_size=10,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=4,
+    mamba_d_ssm=15,
+    mamba_n_heads=3,
+    mamba_d_state=5,
+    mamba_chunk_size=8,
+    rope_theta=10.0,
+    rms_norm_eps=0.0,
+    initializer_range="fan_in",
+)
+# Spread of the logarithms of multipliers and norm weights at which the Jacobian is taken.
+_SPREAD = 0.3
+# More combinations of the logits than there are log-scales, so that none is missed.
+_SPARE = 16
+# Singular values below this times the largest are 0 but for rounding.
+_THRESHOLD = 1.0e-10
+
+
+@dataclass(frozen=True)
+class Found:
+    """The null space of ∂logits/∂ln(multipliers and norm weights) at one point.
+
+    ``basis`` (count, entries) is orthonormal, its columns in the order of ``scales``; ``null`` and
+    ``other`` are the largest singular value in it and the smallest beside it, over the largest of
+    all: how clearly the two part.
+    """
+
+    scales: list[gauge.Scales]
+    basis: np.ndarray
+    null: float
+    other: float
+
+
+def find(settings: Settings, seed: int = 0) -> Found:
+    """The symmetries of a model of ``settings``, found in float64 without knowing them.
+
+    At random weights, multipliers and norm weights, on random orders of the vocabulary. Meant for
+    small models: takes a backward pass for each log-scale. Raises UserError where nothing has a
+    scale that learns.
+    """
+    settings = settings.model_copy(
+        update={"train": settings.train.model_copy(update={"multiplier_implementation": "forward"})}
+    )
+    learner = build(settings, seed, dtype=torch.float64)
+    scales = gauge.scales(learner.plans)
+    if not scales:
+        raise UserError("no multiplier and no RMSNorm weight learns here; place one")
+    parameters, derivatives = [], []
+    for block in scales:
+        parameter, is_log = parameter_of(learner, block)
+        generator = named_generator(seed, f"symmetry/{block.key}.{block.axis}")
+        logarithms = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        value = torch.exp(_SPREAD * logarithms)
+        with torch.no_grad():
+            parameter.copy_(value.log() if is_log else value)
+        parameters.append(parameter)
+        derivatives.append((torch.ones_like(value) if is_log else value).flatten())
+    tokens = _tokens(settings.model, len(torch.cat(derivatives)), seed)
+    # By the logarithm of each: ∂/∂ln x = x ∂/∂x.
+    jacobian = _jacobian(learner.model, parameters, tokens, seed) * torch.cat(derivatives)
+    return Found(scales, *_null_space(jacobian.numpy()))
+
+
+def parameter_of(learner: Learner, block: gauge.Scales) -> tuple[torch.nn.Parameter, bool]:
+    """The parameter behind ``block``, and whether it holds the logarithm."""
+    if block.axis == "weight":
+        [plan] = [plan for plan in learner.plans if plan.key == block.key]
+        return learner.model.get_parameter(plan.address.parameter), False
+    factors = learner.multipliers.factors[block.key]
+    return getattr(factors, block.axis), factors.log[block.axis]
+
+
+def _tokens(config: ModelConfig, entries: int, seed: int) -> torch.Tensor:
+    """Random orders of the vocabulary, shape (sequences, vocabulary).
+
+    Twice as many as ``entries`` directions need: a token's logits are d numbers of fixed norm.
+    """
+    per_order = config.vocab_size * (config.hidden_size - 1)
+    generator = named_generator(seed, "symmetry/tokens")
+    orders = range(1 + 2 * entries // max(per_order, 1))
+    return torch.stack([torch.randperm(config.vocab_size, generator=generator) for _ in orders])
+
+
+def _jacobian(
+    model: torch.nn.Module, parameters: list[torch.nn.Parameter], tokens: torch.Tensor, seed: int
+) -> torch.Tensor:
+    """Of random combinations of the logits by the parameters, shape (many, entries).
+
+    There are more combinations than entries, so that it has the null space of the whole.
+    """
+    logits = model(tokens)
+    generator = named_generator(seed, "symmetry/combinations")
+    rows = []
+    for _ in range(sum(parameter.numel() for parameter in parameters) + _SPARE):
+        weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
+        gradients = torch.autograd.grad(logits, parameters, weights, retain_graph=True)
+        rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
+    return torch.stack(rows)
+
+
+def _null_space(jacobian: np.ndarray) -> tuple[np.ndarray, float, float]:
+    _, values, right = np.linalg.svd(jacobian, full_matrices=False)
+    values = values / values[0]
+    rank = int((values > _THRESHOLD).sum())
+    null = float(values[rank]) if rank < len(values) else 0.0
+    return right[rank:], null, float(values[rank - 1])
+
+
+def distance(found: np.ndarray, derived: np.ndarray) -> float:
+    """Sine of the largest angle between two spaces given by orthonormal rows; 1 if sizes differ."""
+    if len(found) != len(derived):
+        return 1.0
+    if not len(found):
+        return 0.0
+    cosines = np.linalg.svd(found @ derived.T, compute_uv=False)
+    return float(np.sqrt(max(0.0, 1.0 - cosines.min() ** 2)))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The command line: one line a placement, and what frees its symmetries."""
+    parser = argparse.ArgumentParser(prog="python -m lrm.symmetry", description=__doc__)
+    parser.add_argument("placements", nargs="+", metavar="PLACEMENT", help="a preset, e.g. all")
+    parser.add_argument("--layers", type=int, default=SMALL.num_hidden_layers)
+    parser.add_argument("--inner-norm", action="store_true", help="an RMSNorm inside the SSM")
+    given = parser.parse_args(arguments)
+    if given.layers < 1:
+        raise UserError(f"--layers {given.layers}: at least one layer")
+    shape = {"num_hidden_layers": given.layers, "mamba_rms_norm": given.inner_norm}
+    model = SMALL.model_copy(update=shape)
+    for name in given.placements:
+        settings = Settings(model=model, rules=tuple(preset_rules(f"placement/{name}")))
+        plans = rules.resolve(settings)
+        found, derived = find(settings), gauge.symmetries(plans, model)
+        print(
+            f"{name}: {sum(block.size for block in found.scales)} scales, "
+            f"{len(derived)} symmetries derived, {len(found.basis)} found "
+            f"(singular values {found.null:.0e} and {found.other:.0e}; "
+            f"angle between the two spaces {distance(found.basis, derived):.0e})"
+        )
+        for freedom, count in gauge.count(plans, model).items():
+            if count:
+                print(f"  {count:4d}  {gauge.FREEDOMS[freedom]}")
+
+
+if __name__ == "__main__":
+    guarded(main)

@@ -1,0 +1,80 @@
+"""Table 1 in simulation: exponents of the width in equilibrium against those derived."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from analysis import table1
+from analysis.stats import log_slope
+from lrm import linear_layer
+from lrm.config import Settings
+from lrm.errors import UserError
+from lrm.rules import resolve
+
+OPTIMIZERS = {
+    "ADAM": {"name": "adamw"},
+    "MUON": {"name": "muon", "shape_factor": "match_rms_adamw"},
+    "JORDAN": {"name": "muon", "shape_factor": "original"},
+}
+WIDTHS = (8, 32)
+
+
+def measured(optimizer: str, recipe: str, case: str) -> dict[str, float]:
+    """Exponents over ``WIDTHS``, Σηλ = 5 at each; momentum forgets faster than 1 / ηλ steps."""
+    draws = 32 if optimizer == "ADAM" else 8
+    lr, decay, multiplier = table1.RECIPES[recipe]
+    means: dict[str, list[float]] = {}
+    for width in WIDTHS:
+        ratio = width / WIDTHS[0]
+        settings = Settings(
+            model={"hidden_size": width, "intermediate_size": 2 * width, "num_hidden_layers": 1,
+                   "initializer_range": 0.02, "num_attention_heads": 2, "num_key_value_heads": 1,
+                   "head_dim": 4, "mamba_d_ssm": 8, "mamba_n_heads": 2, "vocab_size": 16},
+            train={"steps": int(1000 * ratio ** -(lr + decay))},
+            optimizer={**OPTIMIZERS[optimizer], "lr": 1e-2, "weight_decay": 0.5,
+                       "newton_schulz_precision": "float32", "eps": 1e-12},
+            base_width=WIDTHS[0],
+            rules=({"match": "mlp.up", "width_exponent":
+                    {"lr": lr, "weight_decay": decay, "forward": multiplier}},),
+        )  # fmt: skip
+        [plan] = [plan for plan in resolve(settings) if plan.key == "mlp.up@0"]
+        generator = torch.Generator().manual_seed(width)
+        found = linear_layer.simulate(plan, settings, case, draws, generator, every=20)
+        late = found.steps > found.steps[-1] * 3 / 4
+        for stat, values in found.stats.items():
+            means.setdefault(stat, []).append(float(np.log(values[late]).mean()))
+    return {stat: log_slope(WIDTHS, np.exp(values)) for stat, values in means.items()}
+
+
+@pytest.mark.parametrize("case", linear_layer.CASES)
+@pytest.mark.parametrize("recipe", table1.RECIPES)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_exponents_are_those_derived(optimizer, recipe, case):
+    found = measured(optimizer, recipe, case)
+    expected = table1.derived(optimizer, recipe, case)
+    for stat in ("weight_norm", "output_norm", "relative_update"):
+        assert found[stat] == pytest.approx(expected[stat], abs=0.1), stat
+
+
+def test_one_input_is_fully_aligned(settings):
+    """‖y‖ = d ‖W‖ ‖x‖ once the start is forgotten; of fresh inputs sqrt(d) ‖W‖ ‖x‖."""
+    config = settings(
+        train={"steps": 600}, schedule={"warmup_steps": 0, "decay_steps": 0},
+        optimizer={"lr": 2e-2, "weight_decay": 1.0},
+    )  # fmt: skip
+    [plan] = [plan for plan in resolve(config) if plan.key == "mlp.up@0"]
+    d = plan.address.shape[1]
+    for case, expected in (("one_input", d), ("fresh_inputs", d**0.5)):
+        generator = torch.Generator().manual_seed(0)
+        found = linear_layer.simulate(plan, config, case, 64, generator, every=600).stats
+        ratio = found["output_norm"][-1] / found["weight_norm"][-1]
+        assert ratio.mean() == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("key", ["ssm.x@0", "norm.mlp@0", "embedding"])
+def test_only_matrices_of_their_own(settings, key):
+    [plan] = [plan for plan in resolve(settings()) if plan.key == key]
+    with pytest.raises(UserError, match="no learning matrix of its own"):
+        linear_layer.simulate(plan, settings(), "one_input", 2, torch.Generator(), 10)

@@ -1,0 +1,153 @@
+"""The symmetries that the finder sees are those derived on paper, for every placement."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from lrm import gauge, rules, symmetry
+from lrm.compose import preset_rules
+from lrm.config import Settings
+from lrm.errors import UserError
+from lrm.train import build
+
+L = symmetry.SMALL.num_hidden_layers
+D = symmetry.SMALL.hidden_size
+FF = symmetry.SMALL.intermediate_size
+SSM = symmetry.SMALL.mamba_d_ssm
+VALUES = symmetry.SMALL.num_key_value_heads * symmetry.SMALL.head_dim
+PAIRS = VALUES // 2
+CONVOLVED = SSM + 2 * symmetry.SMALL.mamba_d_state
+ALL, FREE = "placement/all", "placement/symmetry_free"
+FROZEN_NORMS = [
+    {"match": "norm.mixer", "weight": "frozen"},
+    {"match": "norm.mlp", "weight": "frozen"},
+]
+COLUMNS = {"kind": "column"}
+
+# Derived by hand: (preset, rules after it, changes of the model, expected number).
+PLACEMENTS = {
+    # The RMSNorm weights alone: nothing undoes a change of theirs.
+    "none": (None, [], {}, 0),
+    # The stream; by layer q·k, v·out, up·down and the two norms against the first matrices; the
+    # final norm against the projector.
+    "scalar": ("placement/scalar", [], {}, 5 * L + 2),
+    # Rows against columns of the embedding and of 13 matrices a layer; the stream; by layer two
+    # norms against columns, q·k by pair, v·out and up·down by channel.
+    "all": (ALL, [], {}, 2 + L * (13 + 2 * D + PAIRS + VALUES + FF)),
+    "all without norms": (ALL, FROZEN_NORMS, {}, 2 + L * (13 + PAIRS + VALUES + FF)),
+    "all, inner norm": (
+        ALL, [], {"mamba_rms_norm": True}, 2 + L * (13 + 2 * D + PAIRS + VALUES + FF + SSM),
+    ),
+    "all, attention only": (
+        ALL, [], {"mixer": "attention"}, 2 + L * (7 + 2 * D + PAIRS + VALUES + FF),
+    ),
+    "all, SSM only": (ALL, [], {"mixer": "ssm"}, 2 + L * (9 + 2 * D + FF)),
+    "all, no embedding": (
+        ALL, [{"match": "embedding", "multiplier": {"kind": "none"}}], {},
+        L * (13 + 2 * D + PAIRS + VALUES + FF),
+    ),
+    "all, conv1d": (
+        ALL, [{"match": "ssm.conv", "multiplier": {"kind": "row"}}], {},
+        2 + L * (13 + 2 * D + PAIRS + VALUES + FF + CONVOLVED),
+    ),
+    # Rows against columns of the embedding, of attention's, the SSM's and the MLP's output; the
+    # stream; the MLP's input, which gate's rows and down's columns undo.
+    "symmetry_free": (FREE, [], {}, 4 * L + 2),
+    # Where no nonlinearity but softmax follows, q (twice) and out undo a change of their input.
+    "symmetry_free, attention only": (FREE, [], {"mixer": "attention"}, 4 * L + 2),
+    "symmetry_free, SSM only": (FREE, [], {"mixer": "ssm"}, 3 * L + 2),
+    "symmetry_free, inner norm": (
+        FREE, [{"match": "ssm.out", "multiplier": {"kind": "row"}}], {"mamba_rms_norm": True},
+        3 * L + 2 + L,
+    ),
+    "irredundant": ("placement/irredundant", [], {}, 0),
+}  # fmt: skip
+
+
+def settings_of(preset: str | None, more: list, shape: dict) -> Settings:
+    found = [*(preset_rules(preset) if preset else []), *more]
+    return Settings(model=symmetry.SMALL.model_copy(update=shape), rules=tuple(found))
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_finder_agrees_with_what_was_derived(name):
+    preset, more, shape, expected = PLACEMENTS[name]
+    settings = settings_of(preset, more, shape)
+    plans = rules.resolve(settings)
+    derived = gauge.symmetries(plans, settings.model)
+    found = symmetry.find(settings)
+    assert len(found.basis) == len(derived) == expected
+    assert sum(gauge.count(plans, settings.model).values()) == expected
+    assert found.null < 1e-12 and found.other > 1e-7
+    assert symmetry.distance(found.basis, derived) < 1e-5
+
+
+def test_planted_symmetry_is_found():
+    """Columns of the projector beside the final RMSNorm weights: one symmetry a channel."""
+    planted = [{"match": "projector", "multiplier": COLUMNS}]
+    found = symmetry.find(settings_of("placement/irredundant", planted, {}))
+    assert len(found.basis) == D
+    names = [block.key for block in found.scales for _ in range(block.size)]
+    inside = np.isin(names, ["projector", "norm.final"])
+    assert np.abs(found.basis[:, ~inside]).max() < 1e-6
+
+
+def test_planted_asymmetry_is_none():
+    """Half of a rotated pair may not go against the same half of the key's."""
+    settings = settings_of(ALL, [], {})
+    found, plans = symmetry.find(settings), rules.resolve(settings)
+    start, direction = 0, np.zeros(found.basis.shape[1])
+    for block in gauge.scales(plans):
+        if block.axis == "row" and block.key in ("attention.q@0", "attention.k@0"):
+            # The first channel of the first key's head; two heads of q share it.
+            heads = 2 if block.key == "attention.q@0" else 1
+            for head in range(heads):
+                direction[start + head * 4] = 1.0 if heads == 2 else -1.0
+        start += block.size
+    kept = found.basis @ direction
+    assert np.linalg.norm(kept) < 0.9 * np.linalg.norm(direction)
+
+
+def test_logarithmic_multipliers_have_the_same_symmetries():
+    direct = settings_of("placement/scalar", [], {})
+    log = direct.model_copy(
+        update={"multipliers": direct.multipliers.model_copy(update={"parametrization": "log"})}
+    )
+    first, second = symmetry.find(direct), symmetry.find(log)
+    assert symmetry.distance(first.basis, second.basis) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["scalar", "all", "symmetry_free"])
+def test_model_is_the_same_far_along_a_symmetry(name):
+    """Not to first order alone: e^a with a of 1 changes no logit."""
+    settings = settings_of(f"placement/{name}", [], {})
+    learner = build(settings, 0, dtype=torch.float64)
+    plans = learner.plans
+    basis = gauge.symmetries(plans, settings.model)
+    tokens = torch.arange(settings.model.vocab_size)[None]
+    before = learner.model(tokens)
+    direction = torch.from_numpy(basis[np.random.default_rng(0).integers(len(basis))])
+    scale, start = direction / direction.abs().max(), 0
+    with torch.no_grad():
+        for block in gauge.scales(plans):
+            parameter, _ = symmetry.parameter_of(learner, block)
+            parameter *= scale[start : start + block.size].exp()
+            start += block.size
+    torch.testing.assert_close(learner.model(tokens), before, rtol=1e-9, atol=1e-12)
+
+
+def test_nothing_to_find_is_an_error():
+    frozen = [*FROZEN_NORMS, {"match": "norm.final", "weight": "frozen"}]
+    with pytest.raises(UserError, match="no multiplier and no RMSNorm weight learns"):
+        symmetry.find(settings_of(None, frozen, {}))
+
+
+def test_command_line(capsys):
+    symmetry.main(["irredundant", "symmetry_free", "--layers", "1"])
+    said = capsys.readouterr().out
+    assert "irredundant: " in said and " 0 symmetries derived, 0 found" in said
+    assert "6 symmetries derived, 6 found" in said
+    with pytest.raises(UserError, match="no preset"):
+        symmetry.main(["nosuch"])

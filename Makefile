@@ -8,6 +8,7 @@ PYTHON ?= python3
 YES ?=
 PAIRS ?=
 PUBLISH ?=
+PLACEMENTS ?= all scalar symmetry_free irredundant
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -16,7 +17,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig6 fig8 fig9 projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -53,6 +54,21 @@ fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep a
 fig2 fig3: $(VENV)/.core  ## figures 2 and 3: scales that multipliers learn over depth and width
 	@$(call train,scale_diversity)
 	@$(call draw,$@)
+
+fig4: $(VENV)/.core  ## figure 4: multipliers along symmetries, and what holds them
+	@$(call train,symmetry)
+	@$(call draw,fig4)
+
+symmetries: $(VENV)/.core  ## count the symmetries of multipliers: PLACEMENTS="all symmetry_free", derived and found
+	@$(BIN)/python -m lrm.symmetry $(PLACEMENTS)
+
+fig5 fig10: $(VENV)/.core  ## figures 5 and 10: norms, activations and multipliers over the width
+	@$(call train,width_scaling)
+	@$(call draw,$@)
+
+table1: $(VENV)/.core  ## table 1: exponents of the width, of a linear layer and of models
+	@$(call train,table1)
+	@$(call draw,table1)
 
 fig6: $(VENV)/.core  ## figure 6: multipliers in and out of the clipping norm
 	@$(call train,grad_clipping)

@@ -27,6 +27,9 @@ from analysis import (
     projector_claims,
     results,
     scale_diversity_claims,
+    symmetry_claims,
+    table1_claims,
+    width_scaling_claims,
 )
 from analysis.criteria import CRITERIA, FIRST_JUDGING_SEED
 from analysis.judging import OPEN, TESTED, UNJUDGED, Component, Judgement
@@ -42,13 +45,20 @@ JUDGES = {
     **grad_clipping_claims.JUDGES,
     **gradient_noise_claims.JUDGES,
     **scale_diversity_claims.JUDGES,
+    **symmetry_claims.JUDGES,
+    **width_scaling_claims.JUDGES,
 }
 # Of whole rows, columns and multipliers too.
 VECTOR_JUDGES = {
     **mlp_scale_claims.VECTOR_JUDGES,
     **scale_diversity_claims.VECTOR_JUDGES,
+    **table1_claims.VECTOR_JUDGES,
 }
-VECTOR_TENSORS = mlp_scale_claims.VECTOR_TENSORS | scale_diversity_claims.VECTOR_TENSORS
+VECTOR_TENSORS = (
+    mlp_scale_claims.VECTOR_TENSORS
+    | scale_diversity_claims.VECTOR_TENSORS
+    | table1_claims.VECTOR_TENSORS
+)
 
 
 def main() -> None:

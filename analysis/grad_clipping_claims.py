@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.judging import Judgement, at_least, at_most
+from analysis.losses import final_losses
 
 INCLUDED, EXCLUDED, NONE = "INCLUDED", "EXCLUDED", "NONE"
 # "Early" is this share of all steps.
@@ -47,14 +48,6 @@ def gradient_norms(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     found["multipliers"] = np.sqrt(squares["multipliers"]) * factor.where(inside, 1.0)
     found["all"] = np.hypot(found["tensors"], found["multipliers"])
     return found.rename_axis(columns="quantity").stack().rename("value").reset_index()
-
-
-def final_losses(frame: pd.DataFrame) -> pd.DataFrame:
-    """Validation losses after the decay, seeds in rows and arms in columns."""
-    losses = frame[frame["stat"] == "validation_loss"]
-    return losses[losses["step"] == losses["step"].max()].pivot(
-        index="seed", columns="arm", values="value"
-    )
 
 
 def early(frame: pd.DataFrame) -> pd.DataFrame:

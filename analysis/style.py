@@ -46,9 +46,10 @@ def power_of_two(value: float) -> str:
     return f"{value:g}" if value >= 1 else f"1/{1 / value:g}"
 
 
-def plain_log_axis(axis) -> None:
-    """A logarithmic y axis over about a decade, labelled 2, 3, 5 instead of powers of ten."""
-    axis.set_yscale("log")
-    axis.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
-    axis.yaxis.set_major_formatter("{x:g}")
-    axis.yaxis.set_minor_formatter(NullFormatter())
+def plain_log_axis(axis, x: bool = False) -> None:
+    """A logarithmic y (or x) axis over about a decade, labelled 2, 3, 5, not powers of ten."""
+    (axis.set_xscale if x else axis.set_yscale)("log")
+    along = axis.xaxis if x else axis.yaxis
+    along.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    along.set_major_formatter("{x:g}")
+    along.set_minor_formatter(NullFormatter())

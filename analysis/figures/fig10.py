@@ -1,0 +1,57 @@
+"""Figure 10 (appendix): norms of outputs over training, a line a width.
+
+Left the embedding's, in the middle those of attention and MLP (geometric mean over layers), right
+the projector's, which are the logits. With learned scalar multipliers.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from analysis.figures import Context, Tables
+from analysis.norms import over_layers
+from analysis.style import TEXT_WIDTH, caption
+from analysis.sweep_axes import series
+from analysis.width_scaling import LEARNED
+
+EXPERIMENTS = ("width_scaling",)
+OUTPUTS = {
+    "embedding": "a   Embedding",
+    "attention.out": "b   Attention",
+    "mlp.down": "c   MLP",
+    "projector": "d   Projector (logits)",
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: tensor, width, seed, step, value."""
+    frame = tables["width_scaling"].scalars
+    chosen = frame[(frame["arm"] == LEARNED) & (frame["stat"] == "activation_norm")]
+    parts = []
+    for tensor in OUTPUTS:
+        of = chosen[chosen["tensor"] == tensor]
+        parts.append(over_layers(of).assign(tensor=tensor))
+    columns = ["tensor", "width", "seed", "step", "value"]
+    return pd.concat(parts)[columns].sort_values(columns[:-1], ignore_index=True)
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Four panels, widths from light to dark."""
+    figure, axes = plt.subplots(1, 4, figsize=(TEXT_WIDTH, 2.5))
+    figure.get_layout_engine().set(rect=(0, 0.13, 1, 0.87), w_pad=0.03)
+    widths = sorted(numbers["width"].unique())
+    colours = plt.get_cmap("viridis_r")(np.linspace(0.1, 0.95, len(widths)))
+    for axis, (tensor, title) in zip(axes, OUTPUTS.items(), strict=True):
+        rows = numbers[numbers["tensor"] == tensor]
+        for width, colour in zip(widths, colours, strict=True):
+            series(axis, rows[rows["width"] == width], "step", colour, label=f"d = {width}")
+        axis.set(yscale="log", xlabel="step")
+        axis.set_title(title, loc="left")
+    axes[0].set_ylabel("norm of the output")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, ncols=len(widths), loc="lower center",
+                  bbox_to_anchor=(0.5, 0.04))  # fmt: skip
+    caption(figure, context)
+    return figure

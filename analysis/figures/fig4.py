@@ -1,0 +1,131 @@
+"""Figure 4 (section 4.1): multipliers along two symmetries, without and with light weight decay.
+
+a: product of the scales of Q's and K's multipliers against their ratio over training, a line a
+layer, and where multipliers moved by noise alone (ABM) would end; b: norm of the residual stream
+behind the last layer. Ours are c: loss after the decay less that of "all" with light weight decay,
+paired by seed; and d: the stress run, with ten times the multipliers' LR and no weight decay.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.lines import Line2D
+
+from analysis import symmetry
+from analysis.figures import Context, Tables
+from analysis.losses import final_losses
+from analysis.stats import interval
+from analysis.style import NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
+from analysis.sweep_axes import series
+from analysis.symmetry import (
+    FAST,
+    FAST_BF16,
+    FREE,
+    LIGHT,
+    LITERAL,
+    LOG,
+    NO_EMBEDDING,
+    NONE,
+    SYMMETRY_FREE,
+)  # fmt: skip
+
+EXPERIMENTS = ("symmetry",)
+COLOURS = {
+    NONE: "#777777", FREE: "#0072B2", LITERAL: "#56B4E9", LIGHT: "#E69F00",
+    FAST: "#0072B2", FAST_BF16: "#CC79A7",
+}  # fmt: skip
+NAMES = {
+    NONE: "no multipliers",
+    FREE: "no weight decay",
+    LITERAL: "weight decay 2e-3",
+    LIGHT: "light weight decay",
+    SYMMETRY_FREE: "symmetry-free",
+    NO_EMBEDDING: "none on the embedding",
+    LOG: "log-scale",
+    FAST: "float32",
+    FAST_BF16: "bfloat16",
+}
+PATHS, CURVES = (FREE, LIGHT), (NONE, FREE, LITERAL, LIGHT)
+COMPARED = (FREE, LITERAL, SYMMETRY_FREE, NO_EMBEDDING, LOG, NONE)
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, arm, seed, layer, step, product, ratio (ln), value."""
+    table = tables["symmetry"]
+    found = []
+    for arm in PATHS:
+        found.append(symmetry.paths(table.scalars, arm).assign(panel="paths", arm=arm))
+        noise = symmetry.brownian_paths(table.vectors, arm, table.stage_end)
+        noise = noise.rename(columns={"draw": "seed"}).assign(step=table.stage_end)
+        found.append(noise.assign(panel="noise", arm=arm))
+    for panel, arms in (("residual", CURVES), ("stress", (FAST, FAST_BF16))):
+        for arm in arms:
+            norms = np.exp(symmetry.residual(table.scalars, arm)).rename("value").reset_index()
+            found.append(norms.assign(panel=panel, arm=arm))
+    losses = final_losses(table.scalars)
+    gaps = losses[list(COMPARED)].sub(losses[LIGHT], axis=0).stack().rename("value")
+    found.append(gaps.reset_index().assign(panel="loss"))
+    columns = ["panel", "arm", "seed", "layer", "step", "product", "ratio", "value"]
+    return pd.concat(found)[columns].reset_index(drop=True)
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Four panels."""
+    figure, axes = plt.subplots(2, 2, figsize=(TEXT_WIDTH, 5.0))
+    figure.get_layout_engine().set(rect=(0, 0.09, 1, 0.91), w_pad=0.05, h_pad=0.06)
+    by_panel = dict(tuple(numbers.groupby("panel")))
+    _paths(axes[0, 0], by_panel["paths"], by_panel["noise"])
+    for axis, panel, arms in ((axes[0, 1], "residual", CURVES), (axes[1, 1], "stress", None)):
+        rows = by_panel[panel]
+        for arm in arms or (FAST, FAST_BF16):
+            series(axis, rows[rows["arm"] == arm], "step", COLOURS[arm])
+        plain_log_axis(axis)
+        axis.set(xlabel="step", ylabel="norm of the residual stream")
+    axes[0, 1].set_title("b   Residual stream, last layer", loc="left")
+    axes[1, 1].set_title("d   Ten times the LR, no weight decay", loc="left")
+    _losses(axes[1, 0], by_panel["loss"])
+    axes[1, 1].legend(
+        handles=[Line2D([], [], color=COLOURS[arm], label=NAMES[arm]) for arm in (FAST, FAST_BF16)]
+    )
+    handles = [Line2D([], [], color=COLOURS[arm], label=NAMES[arm]) for arm in CURVES]
+    handles.append(
+        Line2D([], [], color=NOISE_COLOUR, ls="", marker=".", label="ABM, no weight decay")
+    )
+    figure.legend(handles=handles, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 0.03))
+    caption(figure, context)
+    return figure
+
+
+def _paths(axis, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
+    noise = noise[noise["arm"] == FREE]
+    axis.scatter(
+        np.exp(noise["product"]), np.exp(noise["ratio"]), s=2, color=NOISE_COLOUR, alpha=0.3, lw=0
+    )
+    for arm in PATHS:
+        for _, path in rows[rows["arm"] == arm].groupby(["seed", "layer"]):
+            path = path.sort_values("step")
+            x, y = np.exp(path["product"]), np.exp(path["ratio"])
+            axis.plot(x, y, color=COLOURS[arm], lw=0.8, alpha=0.8)
+            axis.plot(x.iloc[-1], y.iloc[-1], ".", color=COLOURS[arm], ms=5)
+    axis.axhline(1, color="#bbbbbb", lw=0.6, zorder=0)
+    axis.axvline(1, color="#bbbbbb", lw=0.6, zorder=0)
+    plain_log_axis(axis)
+    plain_log_axis(axis, x=True)
+    axis.set(xlabel="Q · K", ylabel="Q / K")
+    axis.set_title("a   Multipliers of Q and K, every layer", loc="left")
+
+
+def _losses(axis, rows: pd.DataFrame) -> None:
+    for place, arm in enumerate(reversed(COMPARED)):
+        values = rows.loc[rows["arm"] == arm, "value"]
+        found = interval(values)
+        axis.plot(values, [place] * len(values), ".", color="#999999", ms=4)
+        if found.n > 1:
+            axis.plot([found.low, found.high], [place] * 2, color="black", lw=1.2)
+        axis.plot(found.mean, place, "o", color="black", ms=4)
+    axis.set_yticks(range(len(COMPARED)), [NAMES[arm] for arm in reversed(COMPARED)])
+    axis.axvline(0, color=COLOURS[LIGHT], lw=1.2, zorder=0)
+    axis.set_xlabel("loss − loss with light weight decay (nats)")
+    axis.set_title("c   Loss after the decay", loc="left")

@@ -1,0 +1,118 @@
+"""Table 1 (section 4.2): exponents of the width, derived and measured.
+
+For three recipes and three optimizers: the output and its relative update of a linear layer in
+equilibrium that sees one input (fully aligned, the paper's assumption) or fresh ones (not aligned);
+and in a model the MLP's up projection: its alignment, and its output beside what the derivation
+makes of that alignment. Means over draws or seeds with 95% intervals.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import pandas as pd
+
+from analysis import table1
+from analysis.figures import Context, Tables
+from analysis.stats import interval
+from analysis.style import TEXT_WIDTH, caption
+
+EXPERIMENTS = ("table1",)
+_RECIPE = {"LR": "η ∝ 1/d", "LR_WD": "η ∝ 1/d, λ ∝ d", "S": "s ∝ 1/d"}
+_OPTIMIZER = {"ADAM": "AdamW", "MUON": "Muon (Moonlight)", "JORDAN": "Muon (Jordan)"}
+_COLUMNS = (
+    ("one_input", "output_norm"), ("one_input", "relative_update"),
+    ("fresh_inputs", "output_norm"), ("fresh_inputs", "relative_update"),
+    ("model", "alignment"), ("model", "output_norm"),
+)  # fmt: skip
+_HEADS = {
+    "output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "alignment": "α",
+}  # fmt: skip
+_GROUPS = {
+    "one_input": "layer, one input (α = 1)",
+    "fresh_inputs": "layer, fresh inputs (α ∝ $d^{-1/2}$)",
+    "model": "a model's MLP up",
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: optimizer, recipe, case, stat, derived, seed (or draw), exponent."""
+    table = tables["table1"]
+    layer = table1.exponents(
+        table1.layer_values(table.vectors, table.runs), ["arm", "case", "stat", "draw"]
+    ).rename(columns={"draw": "seed"})
+    model = table1.exponents(
+        table1.model_values(table.scalars, table.runs), ["arm", "stat", "seed"]
+    ).assign(case="model")
+    found = pd.concat([layer, model], ignore_index=True)
+    found["optimizer"], found["recipe"] = (found["arm"].str.partition("_")[n] for n in (0, 2))
+    found["derived"] = _derived(found)
+    columns = ["optimizer", "recipe", "case", "stat", "derived", "seed", "exponent"]
+    return found[columns].sort_values(columns[:-1], ignore_index=True)
+
+
+def _derived(found: pd.DataFrame) -> list[float]:
+    """Of a model's output what follows from its measured alignment; of that itself nothing."""
+    of_model = found[(found["case"] == "model") & (found["stat"] == "alignment")]
+    alignment = of_model.set_index(["arm", "seed"])["exponent"]
+    values = []
+    for row in found.itertuples():
+        if row.case != "model":
+            expected = table1.derived(row.optimizer, row.recipe, row.case)
+        else:
+            # A model's gradients have full rank.
+            own = alignment[row.arm, row.seed]
+            expected = table1.derived(row.optimizer, row.recipe, "fresh_inputs", own)
+        open_ = row.case == "model" and row.stat == "alignment"
+        values.append(float("nan") if open_ else expected[row.stat])
+    return values
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """A table: derived exponent, below it the measured one."""
+    figure, axis = plt.subplots(figsize=(TEXT_WIDTH, 4.2))
+    axis.axis("off")
+    left, width = 0.29, (1 - 0.29) / len(_COLUMNS)
+    places = {column: left + width * (n + 0.5) for n, column in enumerate(_COLUMNS)}
+
+    def write(x: float, y: float, text: str, **style) -> None:
+        axis.text(x, y, text, transform=axis.transAxes, va="center", **style)
+
+    for case, name in _GROUPS.items():
+        own = [x for (of, _), x in places.items() if of == case]
+        write(sum(own) / len(own), 0.98, name, ha="center", fontsize=7.5)
+        axis.plot([own[0] - width * 0.45, own[-1] + width * 0.45], [0.955] * 2, color="black",
+                  lw=0.6, transform=axis.transAxes)  # fmt: skip
+    for (_, stat), x in places.items():
+        write(x, 0.925, _HEADS[stat], ha="center", fontsize=8)
+    rows = [(o, r) for o in table1.OPTIMIZERS for r in table1.RECIPES]
+    for line, (optimizer, recipe) in enumerate(rows):
+        y = 0.85 - 0.09 * line - 0.02 * (line // len(table1.RECIPES))
+        if recipe == "LR":
+            write(0.0, y, _OPTIMIZER[optimizer], fontsize=8, weight="bold")
+        write(0.17, y, _RECIPE[recipe], fontsize=7.5)
+        for (case, stat), x in places.items():
+            chosen = numbers[(numbers["optimizer"] == optimizer) & (numbers["recipe"] == recipe)]
+            chosen = chosen[(chosen["case"] == case) & (chosen["stat"] == stat)]
+            if chosen.empty:
+                continue
+            expected = chosen["derived"].mean()
+            if expected == expected:
+                write(x, y + 0.018, _signed(expected), ha="center", fontsize=8)
+            write(x, y - 0.018, _measured(chosen["exponent"]), ha="center", fontsize=6.5,
+                  color="#0072B2")  # fmt: skip
+    write(0.0, 0.03, "black: derived (of the model from its α)    blue: measured, 95%",
+          fontsize=7, color="#444444")  # fmt: skip
+    caption(figure, context)
+    return figure
+
+
+def _measured(values: pd.Series) -> str:
+    found = interval(values)
+    if found.n < 2:
+        return _signed(found.mean)
+    return f"{_signed(found.mean)} ± {(found.high - found.low) / 2:.2f}"
+
+
+def _signed(value: float) -> str:
+    text = f"{value:.2f}"
+    return "0.00" if float(text) == 0 else text.replace("-", "−")

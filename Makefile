@@ -17,7 +17,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
+.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries symmetry_stress projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,6 +58,10 @@ fig2 fig3: $(VENV)/.core  ## figures 2 and 3: scales that multipliers learn over
 fig4: $(VENV)/.core  ## figure 4: multipliers along symmetries, and what holds them
 	@$(call train,symmetry)
 	@$(call draw,fig4)
+
+symmetry_stress: $(VENV)/.core  ## train and draw multipliers under stress: half precision, log-scale (S6, LOG1)
+	@$(call train,symmetry_stress)
+	@$(call draw,symmetry_stress)
 
 symmetries: $(VENV)/.core  ## count the symmetries of multipliers: PLACEMENTS="all symmetry_free", derived and found
 	@$(BIN)/python -m lrm.symmetry $(PLACEMENTS)

@@ -52,11 +52,13 @@ JUDGES = {
 VECTOR_JUDGES = {
     **mlp_scale_claims.VECTOR_JUDGES,
     **scale_diversity_claims.VECTOR_JUDGES,
+    **symmetry_claims.VECTOR_JUDGES,
     **table1_claims.VECTOR_JUDGES,
 }
 VECTOR_TENSORS = (
     mlp_scale_claims.VECTOR_TENSORS
     | scale_diversity_claims.VECTOR_TENSORS
+    | symmetry_claims.VECTOR_TENSORS
     | table1_claims.VECTOR_TENSORS
 )
 

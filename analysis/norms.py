@@ -54,6 +54,13 @@ def stage_end_of(runs: pd.DataFrame) -> int:
     return stage_end(runs[runs["kind"] == "train"].iloc[0]["description"]["settings"])
 
 
+def at_stage_ends(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+    """``at_step`` where each run's own constant stage ends; runs may differ in length."""
+    ends = {row.run: stage_end(row.description["settings"]) for row in runs.itertuples()}
+    parts = (at_step(rows, ends[run]) for run, rows in frame.groupby("run", observed=True))
+    return pd.concat(parts)
+
+
 def at_step(frame: pd.DataFrame, step: int) -> pd.DataFrame:
     """The last measurement of every series at or before ``step``."""
     early = frame[frame["step"] <= step]

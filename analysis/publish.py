@@ -3,8 +3,9 @@
 Copies their tables into ``results/reference/<scale>``, compactly, and renders the figures and
 claims of the reference anew. Losses and global gradient norms are averaged between probes, but in
 the first tenth of the steps, and values rounded. Of the first seed all measurements are kept; of
-the others those of the whole model and of tensors with a Brownian twin, and of the rest what
-claims read: the start, three quarters and the end of the constant stage, the end, gradient norms
+the others those of the whole model, of tensors with a Brownian twin and of those that the
+experiment's ``courses`` name, and of the rest what claims read: the start, a half, three quarters
+and the end of the constant stage, the end, gradient norms
 of the first tenth, signal and noise of gradients. Vectors are those of the ends of the constant
 stage and of the run: of the first seed, and of two more those that a claim reads.
 """
@@ -72,7 +73,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     folder = results / "reference" / scale / experiment
     make_folder(folder)
     header = load(ROOT / "experiments" / experiment / "config.yaml").header
-    twins = header.brownian.match if header.brownian else ()
+    courses = (*header.courses, *(header.brownian.match if header.brownian else ()))
     read = {t for claim in header.claims for t in claims.VECTOR_TENSORS.get(claim, ())}
     order = sorted(seeds)
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
@@ -80,7 +81,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
         rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
         frame = _averaged(read_table(path / "scalars.parquet"), description)
         if rank:
-            frame = _thinned(frame, description, twins)
+            frame = _thinned(frame, description, courses)
         tables["scalars"].append(frame.assign(run=description["id"]))
         if rank < VECTOR_SEEDS:
             frame = _ends(read_table(path / "vectors.parquet"), description)
@@ -98,15 +99,16 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     return folder
 
 
-def _thinned(frame: pd.DataFrame, description: dict, twins: tuple[str, ...]) -> pd.DataFrame:
-    """Without the courses of tensors that ``twins``, patterns of addresses, do not match."""
+def _thinned(frame: pd.DataFrame, description: dict, courses: tuple[str, ...]) -> pd.DataFrame:
+    """Without the courses of tensors that ``courses``, patterns of addresses, do not match."""
     steps = description["settings"]["train"]["steps"]
     constant = stage_end(description["settings"])
-    before = frame.loc[frame["step"] <= constant * 3 // 4, "step"]
-    ends = [0, before.max(), constant, steps]
+    parts = (constant // 2, constant * 3 // 4)
+    within = [frame.loc[frame["step"] <= part, "step"].max() for part in parts]
+    ends = [0, *within, constant, steps]
     names = frame["tensor"].str.partition("@")[0]
-    twins = tuple(pattern.partition("@")[0] for pattern in twins)
-    patterns = ("model", *twins, *(f"{pattern}.*" for pattern in twins))  # their multipliers
+    courses = tuple(pattern.partition("@")[0] for pattern in courses)
+    patterns = ("model", *courses, *(f"{name}.*" for name in courses))  # their multipliers
     kept = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
     early = frame["stat"].str.endswith("gradient_norm") & (frame["step"] <= EARLY * steps)
     ratios = frame["stat"].str.endswith(("_signal", "_noise"))

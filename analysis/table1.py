@@ -15,7 +15,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.norms import at_step, stage_end
+from analysis.norms import at_stage_ends, stage_end
 from analysis.stats import log_slope
 
 # (e_η, e_λ, e_s) of each recipe.
@@ -30,8 +30,11 @@ _UPDATE = {
     ("JORDAN", "one_input"): -1.0,
     ("JORDAN", "fresh_inputs"): -0.5,
 }
-# The linear layer of both, and what it is in a model: its input is a frozen norm's output.
-LAYER = "mlp.up"
+# The layer under noise, and that of a model: its input is a frozen norm's output.
+LAYER, IN_MODEL = "attention.q", "mlp.up"
+# By arm the optimizer and the recipe.
+MODELS = {f"{o}_{r}": (o, r) for o in OPTIMIZERS for r in RECIPES}
+LAYERS = {f"LAYER_{arm}": names for arm, names in MODELS.items()}
 STATS = ("output_norm", "relative_update", "alignment")
 
 
@@ -51,46 +54,39 @@ def derived(
 
 
 def layer_values(vectors: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Of the layer when the constant stage ends: columns arm, case, draw, width, stat, value."""
-    chosen = vectors[(vectors["kind"] == "brownian") & vectors["stat"].str.endswith("_draws")]
-    ends = _stage_ends(runs, "brownian")
-    found = []
-    for (run, arm, width, tensor, stat), rows in chosen.groupby(
-        ["run", "arm", "width", "tensor", "stat"], observed=True
-    ):
-        case = tensor.removeprefix(f"{LAYER}.")
-        if case not in CASES:
-            continue
-        rows = rows[rows["step"] <= ends[run]].sort_values("step")
-        values = np.asarray(rows["value"].iloc[-1], dtype=float)
-        found.append(
-            pd.DataFrame(
-                {"arm": arm, "case": case, "stat": stat.removesuffix("_draws"),
-                 "draw": range(len(values)), "width": width, "value": values}
-            )
-        )  # fmt: skip
-    table = pd.concat(found, ignore_index=True)
-    wide = table.pivot_table("value", ["arm", "case", "draw", "width"], "stat").reset_index()
-    scale = wide["arm"].map(lambda arm: RECIPES[arm.partition("_")[2]][2])
-    factor = wide["width"].astype(float) ** (1 + scale)
-    wide["alignment"] = wide["output_norm"] / (factor * wide["weight_norm"])
-    return wide.melt(["arm", "case", "draw", "width"], list(STATS), "stat")
+    """Of the layer, constant stage's end: optimizer, recipe, case, draw, width, stat, value."""
+    chosen = vectors[vectors["arm"].isin(LAYERS) & vectors["stat"].str.endswith("_draws")]
+    cases = chosen["tensor"].str.removeprefix(f"{LAYER}.")
+    chosen = chosen.assign(case=cases)[cases.isin(CASES)]
+    ends = {row.run: stage_end(row.description["settings"]) for row in runs.itertuples()}
+    last = chosen[chosen["step"] == chosen["run"].map(ends)]
+    draws = last.explode("value").assign(stat=last["stat"].str.removesuffix("_draws"))
+    draws["draw"] = draws.groupby(["run", "case", "stat"], observed=True).cumcount()
+    draws["value"] = draws["value"].astype(float)
+    keys = ["arm", "case", "draw", "width"]
+    return _with_alignment(draws.pivot_table("value", keys, "stat"), LAYERS, STATS)
 
 
 def model_values(frame: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Of ``LAYER`` in a model, averaged over layers: columns arm, seed, width, stat, value."""
-    trained = frame[(frame["kind"] == "train") & (frame["tensor"] == LAYER)]
-    ends = _stage_ends(runs, "train")
-    parts = [at_step(rows, ends[run]) for run, rows in trained.groupby("run", observed=True)]
-    chosen = pd.concat(parts)
+    """Of ``IN_MODEL``, averaged over layers: optimizer, recipe, seed, width, stat, value."""
+    chosen = frame[frame["arm"].isin(MODELS) & (frame["tensor"] == IN_MODEL)]
     chosen = chosen[chosen["stat"].isin(["activation_norm", "weight_norm"])]
-    logs = chosen.assign(value=np.log(chosen["value"].astype(float)))
-    wide = np.exp(logs.pivot_table("value", ["arm", "seed", "width"], "stat")).reset_index()
-    scale = wide["arm"].map(lambda arm: RECIPES[arm.partition("_")[2]][2])
-    factor = wide["width"].astype(float) ** (1 + scale)
-    wide["output_norm"] = wide["activation_norm"]
-    wide["alignment"] = wide["activation_norm"] / (factor * wide["weight_norm"])
-    return wide.melt(["arm", "seed", "width"], ["output_norm", "alignment", "weight_norm"], "stat")
+    last = at_stage_ends(chosen, runs[runs["kind"] == "train"])
+    logs = last.assign(value=np.log(last["value"].astype(float)))
+    wide = np.exp(logs.pivot_table("value", ["arm", "seed", "width"], "stat"))
+    wide = wide.rename(columns={"activation_norm": "output_norm"})
+    return _with_alignment(wide, MODELS, ("weight_norm", "output_norm", "alignment"))
+
+
+def _with_alignment(wide: pd.DataFrame, arms: dict, stats: tuple[str, ...]) -> pd.DataFrame:
+    """Long, with α = ‖y‖ / (s d ‖W‖) but for what no width changes, and arms told apart."""
+    wide = wide.reset_index()
+    wide["optimizer"], wide["recipe"] = zip(*wide.pop("arm").map(arms), strict=True)
+    exponent = 1 + wide["recipe"].map(lambda recipe: RECIPES[recipe][2])
+    scale = wide["width"].astype(float) ** exponent
+    wide["alignment"] = wide["output_norm"] / (scale * wide["weight_norm"])
+    keys = [name for name in wide.columns if name not in (*stats, *STATS, "weight_norm")]
+    return wide.melt(keys, list(stats), "stat")
 
 
 def exponents(values: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -101,8 +97,3 @@ def exponents(values: pd.DataFrame, by: list[str]) -> pd.DataFrame:
         slope = log_slope(of["width"].astype(float), of["value"].astype(float))
         rows.append({**dict(zip(by, group, strict=True)), "exponent": slope})
     return pd.DataFrame(rows)
-
-
-def _stage_ends(runs: pd.DataFrame, kind: str) -> dict[str, int]:
-    chosen = runs[runs["kind"] == kind]
-    return {row.run: stage_end(row.description["settings"]) for row in chosen.itertuples()}

@@ -2,37 +2,55 @@
 
 from __future__ import annotations
 
-from analysis import table1
-from analysis.judging import Judgement, within
+import pandas as pd
 
-_ADAM = "ADAM"
+from analysis import table1
+from analysis.judging import Judgement, at_most
 
 
 def ws5(frame, vectors, runs, criterion) -> Judgement:
-    """Measured less derived exponents: of the linear layer by draws, of a model by seeds.
+    """Measured less derived exponents: of the layer by draws, of ‖W‖ in a model by seeds.
 
-    Parts are the layer under AdamW at full alignment, which is the paper's table, the layer's other
-    cases, and the model.
+    Parts are AdamW at full alignment, which is the paper's table; Muon and fresh inputs; a model,
+    whose ‖y‖ then has the exponent of the table plus that of its alignment.
     """
     limits, found = criterion["thresholds"], []
-    layer = table1.exponents(table1.layer_values(vectors, runs), ["arm", "case", "stat", "draw"])
-    for (arm, case, stat), rows in layer.groupby(["arm", "case", "stat"], observed=True):
-        optimizer, _, recipe = arm.partition("_")
-        gap = rows["exponent"] - table1.derived(optimizer, recipe, case)[stat]
-        is_papers = optimizer == _ADAM and case == "one_input"
-        part = "table 1" if is_papers else "other optimizers and inputs"
-        found += within(f"{arm} {case}: {stat}, measured − derived", gap, -limits["layer"],
-                        limits["layer"], part)  # fmt: skip
-    model = table1.exponents(table1.model_values(frame, runs), ["arm", "seed", "stat"])
-    for arm, rows in model.groupby("arm", observed=True):
-        optimizer, _, recipe = arm.partition("_")
-        table = rows.pivot(index="seed", columns="stat", values="exponent")
-        expected = table["alignment"].map(
-            lambda a, o=optimizer, r=recipe: table1.derived(o, r, "fresh_inputs", a)["output_norm"]
-        )
-        found += within(f"{arm} model: ‖y‖, measured − from α", table["output_norm"] - expected,
-                        -limits["model"], limits["model"], "model")  # fmt: skip
-    return Judgement(found, criterion["seeds"]["minimum"])
+    names = ["optimizer", "recipe", "stat"]
+    layer = table1.exponents(table1.layer_values(vectors, runs), [*names, "case", "draw"])
+    expected = [
+        table1.derived(row.optimizer, row.recipe, row.case)[row.stat] for row in layer.itertuples()
+    ]
+    layer["gap"] = (layer["exponent"] - expected).abs()
+    is_papers = (layer["optimizer"] == "ADAM") & (layer["case"] == "one_input")
+    for part, rows in (("table 1", layer[is_papers]), ("Muon, fresh inputs", layer[~is_papers])):
+        for stat, of in rows.groupby("stat"):
+            means = of.groupby(["optimizer", "recipe", "case"])["gap"].mean()
+            worst = means.idxmax()
+            values = of.set_index(["optimizer", "recipe", "case"])["gap"].loc[worst]
+            name = f"{stat}: |measured − derived|, worst: {' '.join(worst)}"
+            found.append(at_most(name, values, limits["layer"], part))
+    found += _model(frame, runs, limits["model"])
+    return Judgement(found, criterion["seeds"]["minimum"], _alignments(frame, runs))
+
+
+def _model(frame, runs, limit: float) -> list:
+    norms = table1.model_values(frame, runs)
+    norms = table1.exponents(norms[norms["stat"] == "weight_norm"], ["optimizer", "recipe", "seed"])
+    found = []
+    for (optimizer, recipe), rows in norms.groupby(["optimizer", "recipe"]):
+        expected = table1.derived(optimizer, recipe, "fresh_inputs")["weight_norm"]
+        gap = (rows["exponent"] - expected).abs()
+        name = f"model, {optimizer} {recipe}: exponent of ‖W‖, |measured − derived|"
+        found.append(at_most(name, gap, limit, "model"))
+    return found
+
+
+def _alignments(frame: pd.DataFrame, runs: pd.DataFrame) -> str:
+    values = table1.model_values(frame, runs)
+    values = values[values["stat"] == "alignment"]
+    means = table1.exponents(values, ["optimizer", "recipe", "seed"]).groupby("optimizer")
+    parts = [f"{name} {value:+.2f}" for name, value in means["exponent"].mean().items()]
+    return "exponent of a model's alignment: " + ", ".join(parts)
 
 
 VECTOR_JUDGES = {"WS5": ws5}

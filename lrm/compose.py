@@ -52,6 +52,8 @@ class Brownian(Strict):
     occurrences: bool = False
     # Also the outputs of the matched matrices as linear layers (table 1).
     outputs: bool = False
+    # The arms are for this alone, and train nothing.
+    alone: bool = False
 
     @model_validator(mode="after")
     def _tokens_have_rows(self) -> Brownian:
@@ -97,6 +99,8 @@ class Header(Strict):
     title: str
     figures: tuple[str, ...] = ()
     claims: tuple[str, ...] = ()
+    # Tensors whose course over the training is published of every seed, not of the first alone.
+    courses: tuple[str, ...] = ()
     brownian: Brownian | None = None
 
 
@@ -177,7 +181,7 @@ class Run:
         }
         if self.kind == "brownian":
             content["brownian"] = self.brownian.model_dump(
-                mode="json", exclude={"arms", "occurrences", "outputs"}
+                mode="json", exclude={"arms", "occurrences", "outputs", "alone"}
             )
             # Of the training only its length enters, of the probes only when they are taken.
             train = self.settings.train
@@ -226,9 +230,11 @@ class Experiment:
             for layers, point in self._points(scale, arm):
                 settings, execution, cost = self._settings(layers, point, scale, overrides)
                 common = (settings, execution, cost)
-                runs += [Run(self.name, scale, arm, point, seed, *common) for seed in seeds]
                 brownian = self.header.brownian
-                if brownian and arm in brownian.arms:
+                has_noise = brownian is not None and arm in brownian.arms
+                if not (has_noise and brownian.alone):
+                    runs += [Run(self.name, scale, arm, point, seed, *common) for seed in seeds]
+                if has_noise:
                     present = addresses(settings.model)
                     for pattern in brownian.match:
                         check_pattern(pattern, present, optional=False)
@@ -299,14 +305,15 @@ class Experiment:
                 layer.pop(name, None)
             merged = _merge(merged, layer)
         source = str(self.path)
-        if (width := merged.pop("width", None)) is not None:
-            where = f"{source}: width"
-            merged = _at_width(merged, validate(Width, width, where), where)
+        width = merged.pop("width", None)
         planned = merged
         for override in overrides:
             merged = _merge(merged, _parse_override(override))
             source = f"{self.path} with --set {override}"
         merged = _keep_stages(planned, merged)
+        if width is not None:
+            where = f"{source}: width"
+            merged = _at_width(merged, validate(Width, width, where), where)
         execution = validate(Execution, merged.pop("execution", {}), f"{source}: execution")
         cost = validate(Cost, merged.pop("cost", {}), f"{source}: cost")
         settings = validate(Settings, {**merged, "rules": rules}, source)

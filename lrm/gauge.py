@@ -7,7 +7,8 @@ channel, where all that follows undoes it:
 * what a block's RMSNorm weights give out, channel by channel, in favour of the first matrices;
 * queries, against keys: by rotated pair, and alike in all heads that share a key;
 * values, against the columns of the attention's output: alike in all heads that share a value;
-* x, B and C before conv1d, if that has multipliers of its own;
+* x, B and C before conv1d, if that has multipliers of its own, or if its filters, whose scales
+  learn too, are counted among the log-scales;
 * what the SSM's inner RMSNorm gives out, against the columns of its output;
 * what ``up`` gives out, against the columns of ``down``; and what the final RMSNorm gives out.
 
@@ -54,28 +55,37 @@ class Scales:
     """A block of log-scales: those of one multiplier, or of one tensor of RMSNorm weights."""
 
     key: str
-    axis: str  # scalar, row, column, or weight for RMSNorm weights
+    axis: str  # scalar, row, column, weight for RMSNorm weights, filter for conv1d's
     size: int
 
 
-def scales(plans: Sequence[TensorPlan]) -> list[Scales]:
-    """Every multiplier, and every vector of RMSNorm weights that learns, in the plans' order."""
+def scales(plans: Sequence[TensorPlan], filters: bool = False) -> list[Scales]:
+    """Every multiplier, and every vector of RMSNorm weights that learns, in the plans' order.
+
+    With ``filters`` also the scale of each channel's filter of conv1d, a row multiplier in effect.
+    """
     found = []
     for plan in plans:
+        if filters and plan.address.kind == "conv" and plan.trainable:
+            found.append(Scales(plan.key, "filter", plan.address.shape[0]))
         if plan.address.kind == "norm" and plan.trainable:
             found.append(Scales(plan.key, "weight", plan.address.size))
         found += [Scales(plan.key, factor.axis, factor.size) for factor in plan.factors]
     return found
 
 
-def symmetries(plans: Sequence[TensorPlan], config: ModelConfig) -> np.ndarray:
+def symmetries(
+    plans: Sequence[TensorPlan], config: ModelConfig, filters: bool = False
+) -> np.ndarray:
     """Orthonormal symmetries in the space of all log-scales, shape (count, Σ of their sizes)."""
-    return _Equations(plans, config).solutions(list(FREEDOMS))
+    return _Equations(plans, config, filters).solutions(list(FREEDOMS))
 
 
-def count(plans: Sequence[TensorPlan], config: ModelConfig) -> dict[str, int]:
+def count(
+    plans: Sequence[TensorPlan], config: ModelConfig, filters: bool = False
+) -> dict[str, int]:
     """How many symmetries there are, by what frees them (the keys of ``FREEDOMS``)."""
-    equations = _Equations(plans, config)
+    equations = _Equations(plans, config, filters)
     found, before = {}, 0
     for end, name in enumerate(FREEDOMS, start=1):
         total = len(equations.solutions(list(FREEDOMS)[:end]))
@@ -86,12 +96,12 @@ def count(plans: Sequence[TensorPlan], config: ModelConfig) -> dict[str, int]:
 class _Equations:
     """Unknown are the log-scales and, behind them, the changes of activations."""
 
-    def __init__(self, plans: Sequence[TensorPlan], config: ModelConfig):
+    def __init__(self, plans: Sequence[TensorPlan], config: ModelConfig, filters: bool):
         self._config = config
         self._has_inner_norm = any(plan.address.name == "norm.ssm" for plan in plans)
         self._blocks: dict[tuple[str, str], np.ndarray] = {}
         self._scales = 0
-        for block in scales(plans):
+        for block in scales(plans, filters):
             self._blocks[block.key, block.axis] = self._scales + np.arange(block.size)
             self._scales += block.size
         self._changes: dict[tuple[str, int | None], np.ndarray] = {}
@@ -123,7 +133,8 @@ class _Equations:
             if changes is not None:
                 for entry, (own_sign, unknown) in zip(entries, changes, strict=True):
                     entry[unknown] = sign * own_sign
-        for axis, entries in (("weight", rows), ("row", rows), ("column", columns)):
+        for axis in ("weight", "filter", "row", "column"):
+            entries = columns if axis == "column" else rows
             if (block := self._blocks.get((plan.key, axis))) is not None:
                 for entry, unknown in zip(entries, block, strict=True):
                     entry[int(unknown)] = 1.0

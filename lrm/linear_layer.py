@@ -7,7 +7,8 @@ Its gradients are those of a loss that is noise, G_t = δ_t x_tᵀ with δ_t ~ N
 * ``fresh_inputs``: G_t has independent entries, as for inputs that never come again, and y is that
   of an x which W knows nothing of: α = d^(−½).
 
-A layer of a model lies between the two.
+A layer of a model lies between the two. W starts at 0: of a random start little would be left, but
+under Muon with one input the equilibrium is smaller still.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ from torch import Tensor
 from lrm.config import Settings
 from lrm.errors import UserError
 from lrm.optim import Optimizer
-from lrm.products import initial_norm
 from lrm.rules import TensorPlan
 from lrm.schedule import constant_end, lr_factor
 from lrm.walker import Walker, entries_of
@@ -34,8 +34,8 @@ class Layer:
     """What was measured: ``steps`` (n,), and by stat one value a draw, shape (n, draws).
 
     ``weight_norm`` is ‖W‖, ``output_norm`` ‖y‖ with the fixed forward multiplier,
-    ``relative_update`` ‖ΔW x‖ / ‖W x‖ of that step, weight decay included. Root mean squares;
-    ‖x‖ = 1.
+    ``relative_update`` ‖ΔW x‖ / ‖W x‖ of that step, without what weight decay takes. Root mean
+    squares; ‖x‖ = 1.
     """
 
     steps: np.ndarray
@@ -61,7 +61,7 @@ def simulate(
             f"brownian.outputs: {plan.key} is no learning matrix of its own; match such as mlp.up"
         )
     rows, columns = address.shape
-    values = torch.randn(draws, rows, columns, generator=generator) * initial_norm(plan, settings)
+    values = torch.zeros(draws, rows, columns)
     x = torch.randn(draws, columns, 1, generator=generator).sign()
     gradient = torch.empty_like(values)
     rates = (plan.lr, plan.weight_decay)
@@ -79,21 +79,20 @@ def simulate(
         done = step + 1
         is_measured = done % every == 0 or done in ends
         before = values @ x if is_measured else None
-        optimizer.step(lr_factor(settings.schedule, total, step))
+        factor = lr_factor(settings.schedule, total, step)
+        optimizer.step(factor)
         if before is not None:
+            kept = before * (1 - factor * plan.lr * plan.weight_decay)
+            output = values @ x
+            measured = {
+                "weight_norm": _rms(values),
+                "output_norm": plan.forward * _rms(output),
+                "relative_update": _rms(output - kept) / _rms(before),
+            }
             steps.append(done)
-            found.append(_measured(values, x, before, plan.forward))
+            found.append(measured)
     stacked = {name: torch.stack([one[name] for one in found]).numpy() for name in found[0]}
     return Layer(np.array(steps), stacked)
-
-
-def _measured(values: Tensor, x: Tensor, before: Tensor, forward: float) -> dict[str, Tensor]:
-    output = values @ x
-    return {
-        "weight_norm": _rms(values),
-        "output_norm": forward * _rms(output),
-        "relative_update": _rms(output - before) / _rms(before),
-    }
 
 
 def _rms(values: Tensor) -> Tensor:

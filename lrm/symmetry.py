@@ -61,39 +61,36 @@ class Found:
     other: float
 
 
-def find(settings: Settings, seed: int = 0) -> Found:
+def find(settings: Settings, seed: int = 0, filters: bool = False) -> Found:
     """The symmetries of a model of ``settings``, found in float64 without knowing them.
 
     At random weights, multipliers and norm weights, on random orders of the vocabulary. Meant for
-    small models: takes a backward pass for each log-scale. Raises UserError where nothing has a
-    scale that learns.
+    small models: takes a backward pass for each log-scale. ``filters`` as in ``gauge.scales``.
+    Raises UserError where nothing has a scale that learns.
     """
     settings = settings.model_copy(
         update={"train": settings.train.model_copy(update={"multiplier_implementation": "forward"})}
     )
     learner = build(settings, seed, dtype=torch.float64)
-    scales = gauge.scales(learner.plans)
+    scales = gauge.scales(learner.plans, filters)
     if not scales:
         raise UserError("no multiplier and no RMSNorm weight learns here; place one")
-    parameters, derivatives = [], []
-    for block in scales:
-        parameter, is_log = parameter_of(learner, block)
+    parameters = [parameter_of(learner, block) for block in scales]
+    for block, (parameter, is_log) in zip(scales, parameters, strict=True):
+        if block.axis == "filter":
+            continue  # random already
         generator = named_generator(seed, f"symmetry/{block.key}.{block.axis}")
         logarithms = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        value = torch.exp(_SPREAD * logarithms)
         with torch.no_grad():
-            parameter.copy_(value.log() if is_log else value)
-        parameters.append(parameter)
-        derivatives.append((torch.ones_like(value) if is_log else value).flatten())
-    tokens = _tokens(settings.model, len(torch.cat(derivatives)), seed)
-    # By the logarithm of each: ∂/∂ln x = x ∂/∂x.
-    jacobian = _jacobian(learner.model, parameters, tokens, seed) * torch.cat(derivatives)
+            parameter.copy_(_SPREAD * logarithms if is_log else (_SPREAD * logarithms).exp())
+    tokens = _tokens(settings.model, sum(block.size for block in scales), seed)
+    jacobian = _jacobian(learner.model, scales, parameters, tokens, seed)
     return Found(scales, *_null_space(jacobian.numpy()))
 
 
 def parameter_of(learner: Learner, block: gauge.Scales) -> tuple[torch.nn.Parameter, bool]:
     """The parameter behind ``block``, and whether it holds the logarithm."""
-    if block.axis == "weight":
+    if block.axis in ("weight", "filter"):
         [plan] = [plan for plan in learner.plans if plan.key == block.key]
         return learner.model.get_parameter(plan.address.parameter), False
     factors = learner.multipliers.factors[block.key]
@@ -112,19 +109,29 @@ def _tokens(config: ModelConfig, entries: int, seed: int) -> torch.Tensor:
 
 
 def _jacobian(
-    model: torch.nn.Module, parameters: list[torch.nn.Parameter], tokens: torch.Tensor, seed: int
+    model: torch.nn.Module,
+    scales: list[gauge.Scales],
+    parameters: list[tuple[torch.nn.Parameter, bool]],
+    tokens: torch.Tensor,
+    seed: int,
 ) -> torch.Tensor:
-    """Of random combinations of the logits by the parameters, shape (many, entries).
+    """Of random combinations of the logits by the log-scales, shape (many, entries).
 
     There are more combinations than entries, so that it has the null space of the whole.
     """
     logits = model(tokens)
     generator = named_generator(seed, "symmetry/combinations")
+    leaves = [parameter for parameter, _ in parameters]
     rows = []
-    for _ in range(sum(parameter.numel() for parameter in parameters) + _SPARE):
+    for _ in range(sum(block.size for block in scales) + _SPARE):
         weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
-        gradients = torch.autograd.grad(logits, parameters, weights, retain_graph=True)
-        rows.append(torch.cat([gradient.flatten() for gradient in gradients]))
+        gradients = torch.autograd.grad(logits, leaves, weights, retain_graph=True)
+        # ∂/∂ln x = x ∂/∂x, and the scale of a filter is that of all its entries.
+        parts = [
+            (gradient if is_log else gradient * leaf.detach()).reshape(block.size, -1).sum(1)
+            for block, gradient, (leaf, is_log) in zip(scales, gradients, parameters, strict=True)
+        ]
+        rows.append(torch.cat(parts))
     return torch.stack(rows)
 
 
@@ -152,6 +159,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("placements", nargs="+", metavar="PLACEMENT", help="a preset, e.g. all")
     parser.add_argument("--layers", type=int, default=SMALL.num_hidden_layers)
     parser.add_argument("--inner-norm", action="store_true", help="an RMSNorm inside the SSM")
+    parser.add_argument(
+        "--filters", action="store_true", help="count the scales of conv1d's filters too"
+    )
     given = parser.parse_args(arguments)
     if given.layers < 1:
         raise UserError(f"--layers {given.layers}: at least one layer")
@@ -160,14 +170,15 @@ def main(arguments: list[str] | None = None) -> None:
     for name in given.placements:
         settings = Settings(model=model, rules=tuple(preset_rules(f"placement/{name}")))
         plans = rules.resolve(settings)
-        found, derived = find(settings), gauge.symmetries(plans, model)
+        found = find(settings, filters=given.filters)
+        derived = gauge.symmetries(plans, model, given.filters)
         print(
             f"{name}: {sum(block.size for block in found.scales)} scales, "
             f"{len(derived)} symmetries derived, {len(found.basis)} found "
             f"(singular values {found.null:.0e} and {found.other:.0e}; "
             f"angle between the two spaces {distance(found.basis, derived):.0e})"
         )
-        for freedom, count in gauge.count(plans, model).items():
+        for freedom, count in gauge.count(plans, model, given.filters).items():
             if count:
                 print(f"  {count:4d}  {gauge.FREEDOMS[freedom]}")
 

@@ -26,7 +26,8 @@ FROZEN_NORMS = [
 ]
 COLUMNS = {"kind": "column"}
 
-# Derived by hand: (preset, rules after it, changes of the model, expected number).
+# Derived by hand: (preset, rules after it, changes of the model, expected number), and where the
+# scales of conv1d's filters count too, ``+ filters`` in the name.
 PLACEMENTS = {
     # The RMSNorm weights alone: nothing undoes a change of theirs.
     "none": (None, [], {}, 0),
@@ -63,6 +64,13 @@ PLACEMENTS = {
         3 * L + 2 + L,
     ),
     "irredundant": ("placement/irredundant", [], {}, 0),
+    # Against norm.mixer: rows of q (twice) and out, alone in a block, or inside of the SSM.
+    "irredundant, attention only": ("placement/irredundant", [], {"mixer": "attention"}, L),
+    "irredundant, inner norm": ("placement/irredundant", [], {"mamba_rms_norm": True}, L),
+    # A filter is a row multiplier of x, B and C. Those of one channel undo the block's input.
+    "all + filters": (ALL, [], {}, 2 + L * (13 + 2 * D + PAIRS + VALUES + FF + CONVOLVED)),
+    "symmetry_free + filters": (FREE, [], {}, 5 * L + 2),
+    "irredundant + filters": ("placement/irredundant", [], {}, 0),
 }  # fmt: skip
 
 
@@ -76,10 +84,11 @@ def test_finder_agrees_with_what_was_derived(name):
     preset, more, shape, expected = PLACEMENTS[name]
     settings = settings_of(preset, more, shape)
     plans = rules.resolve(settings)
-    derived = gauge.symmetries(plans, settings.model)
-    found = symmetry.find(settings)
+    filters = name.endswith("+ filters")
+    derived = gauge.symmetries(plans, settings.model, filters)
+    found = symmetry.find(settings, filters=filters)
     assert len(found.basis) == len(derived) == expected
-    assert sum(gauge.count(plans, settings.model).values()) == expected
+    assert sum(gauge.count(plans, settings.model, filters).values()) == expected
     assert found.null < 1e-12 and found.other > 1e-7
     assert symmetry.distance(found.basis, derived) < 1e-5
 

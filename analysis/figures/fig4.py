@@ -1,9 +1,10 @@
 """Figure 4 (section 4.1): multipliers along two symmetries, without and with light weight decay.
 
 a: product of the scales of Q's and K's multipliers against their ratio over training, a line a
-layer, and where multipliers moved by noise alone (ABM) would end; b: norm of the residual stream
-behind the last layer. Ours are c: loss after the decay less that of "all" with light weight decay,
-paired by seed; and d: the stress run, with ten times the multipliers' LR and no weight decay.
+layer, and where multipliers moved by noise alone (ABM) end; b: norm of the residual stream behind
+the last layer. Ours are c: ln of products and ratios of row multipliers of Q and K by rotated pair,
+in one order of the data against those in another; and d: loss after the decay less that of "all"
+with light weight decay, paired by seed, means with 95% intervals.
 """
 
 from __future__ import annotations
@@ -20,75 +21,70 @@ from analysis.stats import interval
 from analysis.style import NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
 from analysis.sweep_axes import series
 from analysis.symmetry import (
-    FAST,
-    FAST_BF16,
     FREE,
+    FREE_ORDER,
     LIGHT,
     LITERAL,
-    LOG,
     NO_EMBEDDING,
     NONE,
     SYMMETRY_FREE,
+    SYMMETRY_FREE_LIGHT,
 )  # fmt: skip
 
 EXPERIMENTS = ("symmetry",)
-COLOURS = {
-    NONE: "#777777", FREE: "#0072B2", LITERAL: "#56B4E9", LIGHT: "#E69F00",
-    FAST: "#0072B2", FAST_BF16: "#CC79A7",
-}  # fmt: skip
+COLOURS = {NONE: "#777777", FREE: "#0072B2", LITERAL: "#56B4E9", LIGHT: "#E69F00"}
 NAMES = {
     NONE: "no multipliers",
     FREE: "no weight decay",
     LITERAL: "weight decay 2e-3",
     LIGHT: "light weight decay",
     SYMMETRY_FREE: "symmetry-free",
-    NO_EMBEDDING: "none on the embedding",
-    LOG: "log-scale",
-    FAST: "float32",
-    FAST_BF16: "bfloat16",
+    SYMMETRY_FREE_LIGHT: "symmetry-free, light",
+    NO_EMBEDDING: "none on embedding, light",
 }
 PATHS, CURVES = (FREE, LIGHT), (NONE, FREE, LITERAL, LIGHT)
-COMPARED = (FREE, LITERAL, SYMMETRY_FREE, NO_EMBEDDING, LOG, NONE)
+COMPARED = (FREE, LITERAL, SYMMETRY_FREE, SYMMETRY_FREE_LIGHT, NO_EMBEDDING, NONE)
+KINDS = {"product": ("#009E73", "o"), "ratio": ("#D55E00", "s")}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, arm, seed, layer, step, product, ratio (ln), value."""
+    """Columns: panel, arm, seed, layer, step, pair, product, ratio (ln), value."""
     table = tables["symmetry"]
-    found = []
+    end, head = table.stage_end, table.settings["model"]["head_dim"]
+    found = [
+        symmetry.brownian_ends(table.vectors, FREE, end)
+        .rename(columns={"draw": "seed"})
+        .assign(panel="noise", arm=FREE, step=end)
+    ]
     for arm in PATHS:
         found.append(symmetry.paths(table.scalars, arm).assign(panel="paths", arm=arm))
-        noise = symmetry.brownian_paths(table.vectors, arm, table.stage_end)
-        noise = noise.rename(columns={"draw": "seed"}).assign(step=table.stage_end)
-        found.append(noise.assign(panel="noise", arm=arm))
-    for panel, arms in (("residual", CURVES), ("stress", (FAST, FAST_BF16))):
-        for arm in arms:
-            norms = np.exp(symmetry.residual(table.scalars, arm)).rename("value").reset_index()
-            found.append(norms.assign(panel=panel, arm=arm))
+    for arm in CURVES:
+        norms = np.exp(symmetry.residual(table.scalars, arm)).rename("value").reset_index()
+        found.append(norms.assign(panel="residual", arm=arm))
+    for arm in (FREE, FREE_ORDER):
+        of_pairs = symmetry.pairs(table.vectors, arm, end, head).reset_index()
+        found.append(of_pairs.assign(panel="pairs", arm=arm, step=end))
     losses = final_losses(table.scalars)
     gaps = losses[list(COMPARED)].sub(losses[LIGHT], axis=0).stack().rename("value")
     found.append(gaps.reset_index().assign(panel="loss"))
-    columns = ["panel", "arm", "seed", "layer", "step", "product", "ratio", "value"]
+    columns = ["panel", "arm", "seed", "layer", "step", "pair", "product", "ratio", "value"]
     return pd.concat(found)[columns].reset_index(drop=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels."""
-    figure, axes = plt.subplots(2, 2, figsize=(TEXT_WIDTH, 5.0))
-    figure.get_layout_engine().set(rect=(0, 0.09, 1, 0.91), w_pad=0.05, h_pad=0.06)
+    figure, axes = plt.subplots(2, 2, figsize=(TEXT_WIDTH, 5.4))
+    figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92), w_pad=0.05, h_pad=0.06)
     by_panel = dict(tuple(numbers.groupby("panel")))
     _paths(axes[0, 0], by_panel["paths"], by_panel["noise"])
-    for axis, panel, arms in ((axes[0, 1], "residual", CURVES), (axes[1, 1], "stress", None)):
-        rows = by_panel[panel]
-        for arm in arms or (FAST, FAST_BF16):
-            series(axis, rows[rows["arm"] == arm], "step", COLOURS[arm])
-        plain_log_axis(axis)
-        axis.set(xlabel="step", ylabel="norm of the residual stream")
+    for arm in CURVES:
+        rows = by_panel["residual"]
+        series(axes[0, 1], rows[rows["arm"] == arm], "step", COLOURS[arm])
+    plain_log_axis(axes[0, 1])
+    axes[0, 1].set(xlabel="step", ylabel="norm of the residual stream")
     axes[0, 1].set_title("b   Residual stream, last layer", loc="left")
-    axes[1, 1].set_title("d   Ten times the LR, no weight decay", loc="left")
-    _losses(axes[1, 0], by_panel["loss"])
-    axes[1, 1].legend(
-        handles=[Line2D([], [], color=COLOURS[arm], label=NAMES[arm]) for arm in (FAST, FAST_BF16)]
-    )
+    _pairs(axes[1, 0], by_panel["pairs"])
+    _losses(axes[1, 1], by_panel["loss"])
     handles = [Line2D([], [], color=COLOURS[arm], label=NAMES[arm]) for arm in CURVES]
     handles.append(
         Line2D([], [], color=NOISE_COLOUR, ls="", marker=".", label="ABM, no weight decay")
@@ -99,9 +95,8 @@ def draw(numbers: pd.DataFrame, context: Context):
 
 
 def _paths(axis, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
-    noise = noise[noise["arm"] == FREE]
     axis.scatter(
-        np.exp(noise["product"]), np.exp(noise["ratio"]), s=2, color=NOISE_COLOUR, alpha=0.3, lw=0
+        np.exp(noise["product"]), np.exp(noise["ratio"]), s=4, color=NOISE_COLOUR, alpha=0.4, lw=0
     )
     for arm in PATHS:
         for _, path in rows[rows["arm"] == arm].groupby(["seed", "layer"]):
@@ -117,6 +112,20 @@ def _paths(axis, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
     axis.set_title("a   Multipliers of Q and K, every layer", loc="left")
 
 
+def _pairs(axis, rows: pd.DataFrame) -> None:
+    keys = ["seed", "layer", "pair"]
+    one, other = (rows[rows["arm"] == arm].set_index(keys) for arm in (FREE, FREE_ORDER))
+    for name, (colour, marker) in KINDS.items():
+        x, y = one[name], other[name].reindex(one.index)
+        r = np.corrcoef(x, y)[0, 1]
+        axis.plot(x, y, marker, ls="", color=colour, ms=3, alpha=0.6, mew=0,
+                  label=f"{name}, r = {r:.2f}")  # fmt: skip
+    axis.axline((0, 0), slope=1, color="#bbbbbb", lw=0.6, zorder=0)
+    axis.set(xlabel="ln, one order of the data", ylabel="ln, another order")
+    axis.legend(loc="upper left", handletextpad=0.2)
+    axis.set_title("c   Q and K by rotated pair, no weight decay", loc="left")
+
+
 def _losses(axis, rows: pd.DataFrame) -> None:
     for place, arm in enumerate(reversed(COMPARED)):
         values = rows.loc[rows["arm"] == arm, "value"]
@@ -128,4 +137,4 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.set_yticks(range(len(COMPARED)), [NAMES[arm] for arm in reversed(COMPARED)])
     axis.axvline(0, color=COLOURS[LIGHT], lw=1.2, zorder=0)
     axis.set_xlabel("loss − loss with light weight decay (nats)")
-    axis.set_title("c   Loss after the decay", loc="left")
+    axis.set_title("d   Loss after the decay", loc="left")

@@ -1,9 +1,9 @@
 """Table 1 (section 4.2): exponents of the width, derived and measured.
 
 For three recipes and three optimizers: the output and its relative update of a linear layer in
-equilibrium that sees one input (fully aligned, the paper's assumption) or fresh ones (not aligned);
-and in a model the MLP's up projection: its alignment, and its output beside what the derivation
-makes of that alignment. Means over draws or seeds with 95% intervals.
+equilibrium that sees one input (fully aligned, the paper's assumption) or fresh ones (not
+aligned); and of the MLP's up projection in a model its norm, its alignment, and its output, which
+follows from the two. Means over draws or seeds with 95% intervals.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _OPTIMIZER = {"ADAM": "AdamW", "MUON": "Muon (Moonlight)", "JORDAN": "Muon (Jord
 _COLUMNS = (
     ("one_input", "output_norm"), ("one_input", "relative_update"),
     ("fresh_inputs", "output_norm"), ("fresh_inputs", "relative_update"),
-    ("model", "alignment"), ("model", "output_norm"),
+    ("model", "weight_norm"), ("model", "alignment"), ("model", "output_norm"),
 )  # fmt: skip
 _HEADS = {
-    "output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "alignment": "α",
+    "output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "alignment": "α", "weight_norm": "‖W‖",
 }  # fmt: skip
 _GROUPS = {
-    "one_input": "layer, one input (α = 1)",
-    "fresh_inputs": "layer, fresh inputs (α ∝ $d^{-1/2}$)",
+    "one_input": "layer, one input",
+    "fresh_inputs": "layer, fresh inputs",
     "model": "a model's MLP up",
 }
 
@@ -37,34 +37,24 @@ _GROUPS = {
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: optimizer, recipe, case, stat, derived, seed (or draw), exponent."""
     table = tables["table1"]
-    layer = table1.exponents(
-        table1.layer_values(table.vectors, table.runs), ["arm", "case", "stat", "draw"]
-    ).rename(columns={"draw": "seed"})
-    model = table1.exponents(
-        table1.model_values(table.scalars, table.runs), ["arm", "stat", "seed"]
-    ).assign(case="model")
-    found = pd.concat([layer, model], ignore_index=True)
-    found["optimizer"], found["recipe"] = (found["arm"].str.partition("_")[n] for n in (0, 2))
-    found["derived"] = _derived(found)
+    names = ["optimizer", "recipe", "stat"]
+    layer = table1.layer_values(table.vectors, table.runs)
+    layer = table1.exponents(layer, [*names, "case", "draw"]).rename(columns={"draw": "seed"})
+    layer["derived"] = [
+        table1.derived(row.optimizer, row.recipe, row.case)[row.stat] for row in layer.itertuples()
+    ]
+    model = table1.model_values(table.scalars, table.runs)
+    model = table1.exponents(model, [*names, "seed"]).assign(case="model")
+    # A model's gradients have full rank; its alignment is what it is.
+    model["derived"] = [
+        table1.derived(row.optimizer, row.recipe, "fresh_inputs").get(row.stat)
+        if row.stat == "weight_norm"
+        else float("nan")
+        for row in model.itertuples()
+    ]
     columns = ["optimizer", "recipe", "case", "stat", "derived", "seed", "exponent"]
-    return found[columns].sort_values(columns[:-1], ignore_index=True)
-
-
-def _derived(found: pd.DataFrame) -> list[float]:
-    """Of a model's output what follows from its measured alignment; of that itself nothing."""
-    of_model = found[(found["case"] == "model") & (found["stat"] == "alignment")]
-    alignment = of_model.set_index(["arm", "seed"])["exponent"]
-    values = []
-    for row in found.itertuples():
-        if row.case != "model":
-            expected = table1.derived(row.optimizer, row.recipe, row.case)
-        else:
-            # A model's gradients have full rank.
-            own = alignment[row.arm, row.seed]
-            expected = table1.derived(row.optimizer, row.recipe, "fresh_inputs", own)
-        open_ = row.case == "model" and row.stat == "alignment"
-        values.append(float("nan") if open_ else expected[row.stat])
-    return values
+    found = pd.concat([layer, model], ignore_index=True)[columns]
+    return found.sort_values(columns[:-1], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
@@ -100,7 +90,7 @@ def draw(numbers: pd.DataFrame, context: Context):
                 write(x, y + 0.018, _signed(expected), ha="center", fontsize=8)
             write(x, y - 0.018, _measured(chosen["exponent"]), ha="center", fontsize=6.5,
                   color="#0072B2")  # fmt: skip
-    write(0.0, 0.03, "black: derived (of the model from its α)    blue: measured, 95%",
+    write(0.0, 0.03, "black: derived    blue: measured, 95%",
           fontsize=7, color="#444444")  # fmt: skip
     caption(figure, context)
     return figure

@@ -1,0 +1,66 @@
+"""Ours beside figure 4: multipliers under stress (section 4.1).
+
+Left: norm of the residual stream, at ten times the multipliers' LR without weight decay in two
+precisions, and with light weight decay. Right: training loss of direct and of log-scale multipliers
+at the usual LR and at ten times it, means between probes. Median, and every seed.
+"""
+
+from __future__ import annotations
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+
+from analysis import symmetry
+from analysis.figures import Context, Tables
+from analysis.style import TEXT_WIDTH, caption, plain_log_axis
+from analysis.sweep_axes import series
+
+EXPERIMENTS = ("symmetry_stress",)
+STREAM = {
+    "LIGHT": ("#E69F00", "-", "light weight decay"),
+    "LIGHT_BF16": ("#E69F00", ":", "the same, bfloat16"),
+    "FAST": ("#0072B2", "-", "10 × LR, none"),
+    "FAST_BF16": ("#0072B2", ":", "the same, bfloat16"),
+}
+LOSSES = {
+    "FREE": ("#0072B2", "-", "direct"),
+    "LOG": ("#D55E00", "-", "log-scale"),
+    "FAST": ("#0072B2", "--", "direct, 10 × LR"),
+    "LOG_FAST": ("#D55E00", "--", "log-scale, 10 × LR"),
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, arm, seed, step, value."""
+    table = tables["symmetry_stress"]
+    found = []
+    for arm in STREAM:
+        norms = np.exp(symmetry.residual(table.scalars, arm)).rename("value").reset_index()
+        found.append(norms.assign(panel="residual", arm=arm))
+    losses = table.scalars[table.scalars["stat"] == "train_loss"]
+    every = table.settings["probes"]["every"]
+    binned = losses.assign(step=-(-losses["step"] // every) * every)
+    means = binned.groupby(["arm", "seed", "step"], as_index=False)["value"].mean()
+    found.append(means[means["arm"].isin(LOSSES)].assign(panel="loss"))
+    columns = ["panel", "arm", "seed", "step", "value"]
+    return pd.concat(found)[columns].sort_values(columns[:-1], ignore_index=True)
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Two panels."""
+    figure, axes = plt.subplots(1, 2, figsize=(TEXT_WIDTH, 2.9))
+    figure.get_layout_engine().set(rect=(0, 0.05, 1, 0.95), w_pad=0.05)
+    for axis, panel, arms in ((axes[0], "residual", STREAM), (axes[1], "loss", LOSSES)):
+        rows = numbers[numbers["panel"] == panel]
+        for arm, (colour, line, name) in arms.items():
+            series(axis, rows[rows["arm"] == arm], "step", colour, line=line, label=name)
+        axis.set_xlabel("step")
+        axis.legend()
+    plain_log_axis(axes[0])
+    axes[0].set_ylabel("norm of the residual stream")
+    axes[0].set_title("a   Residual stream, last layer", loc="left")
+    axes[1].set_ylabel("training loss (nats per token)")
+    axes[1].set_title("b   Direct and log-scale, no weight decay", loc="left")
+    caption(figure, context)
+    return figure

@@ -5,9 +5,9 @@ claims of the reference anew. Losses and global gradient norms are averaged betw
 the first tenth of the steps, and values rounded. Of the first seed all measurements are kept; of
 the others those of the whole model, of tensors with a Brownian twin and of those that the
 experiment's ``courses`` name, and of the rest what claims read: the start, a half, three quarters
-and the end of the constant stage, the end, gradient norms
-of the first tenth, signal and noise of gradients. Vectors are those of the ends of the constant
-stage and of the run: of the first seed, and of two more those that a claim reads.
+and the end of the constant stage, the end, signal and noise of gradients; tensors' gradient norms
+only where a claim is on them, then in the first tenth. Vectors are those of the ends of the
+constant stage and of the run: of the first seed, and of two more those that a claim reads.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import pandas as pd
 from analysis import claims
 from analysis.figures.__main__ import render
 from analysis.grad_clipping_claims import EARLY
+from analysis.grad_clipping_claims import JUDGES as OF_GRADIENTS
 from analysis.norms import stage_end
 from analysis.results import RESULTS, ROOT, NothingFound, find, read_table
 from lrm.compose import load
@@ -110,9 +111,11 @@ def _thinned(frame: pd.DataFrame, description: dict, courses: tuple[str, ...]) -
     courses = tuple(pattern.partition("@")[0] for pattern in courses)
     patterns = ("model", *courses, *(f"{name}.*" for name in courses))  # their multipliers
     kept = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
-    early = frame["stat"].str.endswith("gradient_norm") & (frame["step"] <= EARLY * steps)
-    ratios = frame["stat"].str.endswith(("_signal", "_noise"))
-    return frame[kept | early | ratios | frame["step"].isin(ends)]
+    chosen = kept | frame["step"].isin(ends) | frame["stat"].str.endswith(("_signal", "_noise"))
+    gradients = frame["stat"].str.endswith("gradient_norm") & (frame["tensor"] != "model")
+    if description["criteria"].keys() & OF_GRADIENTS.keys():
+        return frame[chosen | (gradients & (frame["step"] <= EARLY * steps))]
+    return frame[chosen & ~gradients]
 
 
 def _averaged(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:

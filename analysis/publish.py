@@ -1,13 +1,13 @@
 """``python -m analysis.publish projector --seeds 3``: finished runs become the reference.
 
 Copies their tables into ``results/reference/<scale>``, compactly, and renders the figures and
-claims of the reference anew. Losses and global gradient norms are averaged between probes, but in
-the first tenth of the steps, and values rounded. Of the first seed all measurements are kept; of
-the others those of the whole model, of tensors with a Brownian twin and of those that the
-experiment's ``courses`` name, and of the rest what claims read: the start, a half, three quarters
-and the end of the constant stage, the end, signal and noise of gradients; tensors' gradient norms
-only where a claim is on them, then in the first tenth. Vectors are those of the ends of the
-constant stage and of the run: of the first seed, and of two more those that a claim reads.
+claims of the reference anew. Losses and global gradient norms are averaged between probes, and
+values rounded. Of the first seed all measurements are kept; of the others those of the whole
+model, of tensors with a Brownian twin and of those that the experiment's ``courses`` name, and of
+the rest what claims read: the start, three quarters and the end of the constant stage, the end,
+signal and noise of gradients. Where claims are on gradient norms, those of the first tenth of the
+steps are kept too, and each step's loss. Vectors are those of the ends of the constant stage and
+of the run: of the first seed, and of two more those that a claim reads.
 """
 
 from __future__ import annotations
@@ -104,26 +104,31 @@ def _thinned(frame: pd.DataFrame, description: dict, courses: tuple[str, ...]) -
     """Without the courses of tensors that ``courses``, patterns of addresses, do not match."""
     steps = description["settings"]["train"]["steps"]
     constant = stage_end(description["settings"])
-    parts = (constant // 2, constant * 3 // 4)
-    within = [frame.loc[frame["step"] <= part, "step"].max() for part in parts]
-    ends = [0, *within, constant, steps]
+    before = frame.loc[frame["step"] <= constant * 3 // 4, "step"]
+    ends = [0, before.max(), constant, steps]
     names = frame["tensor"].str.partition("@")[0]
     courses = tuple(pattern.partition("@")[0] for pattern in courses)
     patterns = ("model", *courses, *(f"{name}.*" for name in courses))  # their multipliers
     kept = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
     chosen = kept | frame["step"].isin(ends) | frame["stat"].str.endswith(("_signal", "_noise"))
     gradients = frame["stat"].str.endswith("gradient_norm") & (frame["tensor"] != "model")
-    if description["criteria"].keys() & OF_GRADIENTS.keys():
+    if _on_gradients(description):
         return frame[chosen | (gradients & (frame["step"] <= EARLY * steps))]
     return frame[chosen & ~gradients]
 
 
+def _on_gradients(description: dict) -> bool:
+    """Whether a claim of this run's experiment is on gradient norms early in training."""
+    return bool(description["criteria"].keys() & OF_GRADIENTS.keys())
+
+
 def _averaged(scalars: pd.DataFrame, description: dict) -> pd.DataFrame:
-    """Measurements of every step become means over the steps up to each probe, later than early."""
+    """Measurements of every step become means over the steps up to each probe."""
     every = description["settings"]["probes"]["every"]
     last = description["settings"]["train"]["steps"]
     each_step = scalars["stat"].isin(["train_loss", "global_gradient_norm"])
-    each_step &= scalars["step"] > EARLY * last
+    if _on_gradients(description):
+        each_step &= scalars["step"] > EARLY * last
     dense, rest = scalars[each_step], scalars[~each_step]
     step = (-(-dense["step"] // every) * every).clip(upper=last)
     means = dense.assign(step=step).groupby(["step", "tensor", "stat"], as_index=False)["value"]

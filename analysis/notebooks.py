@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import base64
-import io
 import os
 import time
 from pathlib import Path
@@ -18,8 +17,8 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
-from PIL import Image
 
+from analysis.palette import in_palette
 from analysis.results import ROOT
 from lrm.errors import UserError
 from lrm.experiment import guarded
@@ -108,15 +107,7 @@ def _tidy(notebook: NotebookNode) -> None:
             if _WIDGET in data:
                 output["data"] = {"text/plain": _NO_WIDGET}
             elif _PNG in data:
-                data[_PNG] = _with_palette(data[_PNG])
-
-
-def _with_palette(encoded: str) -> str:
-    """A base64 PNG in 256 colours: a third of the size, and a drawing has hardly more."""
-    image = Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGB")
-    buffer = io.BytesIO()
-    image.quantize(256, dither=Image.Dither.NONE).save(buffer, "png", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()
+                data[_PNG] = base64.b64encode(in_palette(base64.b64decode(data[_PNG]))).decode()
 
 
 if __name__ == "__main__":

@@ -57,6 +57,7 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     import matplotlib
 
     matplotlib.use("agg")  # files only: no window, no display needed
+    from analysis.palette import in_palette
     from analysis.style import style
 
     with style():
@@ -66,23 +67,12 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
             # Without dates and versions the same numbers give the same file.
             metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
             drawing.savefig(buffer, format=kind, metadata=metadata)
-            data = _with_palette(buffer) if kind == "png" else buffer.getvalue()
-            write_atomic(target / f"{figure}.{kind}", data)
+            data = buffer.getvalue()
+            write_atomic(target / f"{figure}.{kind}", in_palette(data) if kind == "png" else data)
     write_atomic(target / f"{figure}.csv", numbers.to_csv(index=False).encode())
     write_atomic(stamp, inputs.encode())
     print(f"drew {png}, with pdf and csv beside it")
     return png
-
-
-def _with_palette(png: io.BytesIO) -> bytes:
-    """The same picture in 256 colours, in less than half of the bytes: drawings have few."""
-    from PIL import Image
-
-    found = io.BytesIO()
-    with Image.open(png) as image:
-        few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        few.save(found, "png", optimize=True, dpi=image.info.get("dpi"))
-    return found.getvalue()
 
 
 def _inputs(tables: dict[str, Tables]) -> str:

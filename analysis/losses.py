@@ -7,8 +7,8 @@ import pandas as pd
 
 def final_losses(frame: pd.DataFrame) -> pd.DataFrame:
     """Validation losses after the decay, seeds in rows and arms in columns."""
-    losses = frame[(frame["kind"] == "train") & (frame["stat"] == "validation_loss")]
-    last = losses.sort_values("step").groupby("run").tail(1)
+    losses = frame[frame["stat"] == "validation_loss"]
+    last = losses.sort_values("step").groupby(["arm", "seed"]).tail(1)
     return last.pivot(index="seed", columns="arm", values="value")
 
 

@@ -27,7 +27,7 @@ from analysis.grad_clipping_claims import EARLY
 from analysis.grad_clipping_claims import JUDGES as OF_GRADIENTS
 from analysis.norms import stage_end
 from analysis.results import RESULTS, ROOT, NothingFound, find, read_table
-from lrm.compose import load
+from lrm.compose import Header, load
 from lrm.errors import UserError
 from lrm.experiment import guarded, parse_seeds
 from lrm.rundir import make_folder, write_atomic
@@ -74,7 +74,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     folder = results / "reference" / scale / experiment
     make_folder(folder)
     header = load(ROOT / "experiments" / experiment / "config.yaml").header
-    courses = (*header.courses, *(header.brownian.match if header.brownian else ()))
+    courses = courses_of(header)
     read = {t for claim in header.claims for t in claims.VECTOR_TENSORS.get(claim, ())}
     order = sorted(seeds)
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
@@ -98,6 +98,11 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     text = json.dumps([description for description, _ in chosen])
     write_atomic(folder / "runs.json.gz", gzip.compress(text.encode(), mtime=0))
     return folder
+
+
+def courses_of(header: Header) -> tuple[str, ...]:
+    """Patterns of the tensors whose course is kept of every seed."""
+    return (*header.courses, *(header.brownian.match if header.brownian else ()))
 
 
 def _thinned(frame: pd.DataFrame, description: dict, courses: tuple[str, ...]) -> pd.DataFrame:

@@ -248,9 +248,9 @@ def test_every_experiment_plans_at_every_scale(name, scale):
         plans = rules.resolve(run.settings)
         assert products(plans, run.settings)
         if scale == "paper" and run.kind == "train":
-            if name != "mlp_scale_design":  # which varies the architecture
+            if name not in ("mlp_scale_design", "width_scaling", "table1"):  # of other shapes
                 assert estimate(run).parameters == 521_411_104
-            if name != "projector_controls":  # which varies batch and length
+            if name not in ("projector_controls", "table1"):  # which vary batch or length
                 assert estimate(run).tokens == pytest.approx(30e9, rel=0.01)
 
 

@@ -38,12 +38,10 @@ LAYERS = {f"LAYER_{arm}": names for arm, names in MODELS.items()}
 STATS = ("output_norm", "relative_update", "alignment")
 
 
-def derived(
-    optimizer: str, recipe: str, case: str, alignment: float | None = None
-) -> dict[str, float]:
-    """The exponents of ``STATS`` and of ``weight_norm``; ``alignment`` in place of the case's."""
+def derived(optimizer: str, recipe: str, case: str) -> dict[str, float]:
+    """The exponents of ``STATS`` and of ``weight_norm``."""
     lr, decay, multiplier = RECIPES[recipe]
-    alignment = CASES[case] if alignment is None else alignment
+    alignment = CASES[case]
     norm = _UPDATE[optimizer, case] + (lr - decay) / 2
     return {
         "weight_norm": norm,

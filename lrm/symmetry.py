@@ -20,7 +20,7 @@ from lrm.experiment import guarded
 from lrm.model.init import named_generator
 from lrm.train import Learner, build
 
-# Every size differs from the others, so that no two are taken for each other. Without eps a
+# No two sides of its matrices are alike by chance, so that none is taken for another. Without eps a
 # normalisation is exact, and with a small theta every pair is rotated by all angles.
 SMALL = ModelConfig(
     vocab_size=14,

@@ -91,7 +91,7 @@ def _widths(axis, widths: pd.Series) -> None:
 
 
 def _guides(axis, rows: pd.DataFrame) -> None:
-    """Lines ∝ d⁻¹ and d⁻² through the mean of the curves beside them."""
+    """Lines ∝ d⁻¹ and d⁻² from where the projector's and Q·K's multipliers begin."""
     d = np.array(sorted(rows["width"].unique()), dtype=float)
     for quantity, exponent in (("projector", -1.0), ("Q·K", -2.0)):
         values = rows[rows["quantity"] == quantity].groupby("width")["value"].median()

@@ -45,9 +45,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     ]
     model = table1.model_values(table.scalars, table.runs)
     model = table1.exponents(model, [*names, "seed"]).assign(case="model")
-    # A model's gradients have full rank; its alignment is what it is.
+    # A model's gradients have full rank; its alignment, and so its output, follow from nothing.
     model["derived"] = [
-        table1.derived(row.optimizer, row.recipe, "fresh_inputs").get(row.stat)
+        table1.derived(row.optimizer, row.recipe, "fresh_inputs")["weight_norm"]
         if row.stat == "weight_norm"
         else float("nan")
         for row in model.itertuples()

@@ -10,6 +10,9 @@ PAIRS ?=
 PUBLISH ?=
 PLACEMENTS ?= all scalar symmetry_free irredundant
 
+PAPER := fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1
+OURS := gradient_noise frozen_multipliers mlp_scale_design multiplier_lr projector_controls symmetry_stress
+
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
@@ -17,7 +20,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries symmetry_stress projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
+.PHONY: help all setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries symmetry_stress projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +49,12 @@ $(VENV)/.notebooks: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[notebooks]'
 	@touch $@
 
+# Ours, controls most of all, take as long again, and are drawn of the reference unless FROM=runs.
+all: $(PAPER) $(OURS:%=all-%)  ## every figure: the paper's trained and drawn, ours drawn of the reference (FROM=runs: trained too)
+
+all-%: $(VENV)/.core
+	@$(if $(filter runs,$(FROM)),$(MAKE) --no-print-directory $*,$(call draw,$*) --source $(FROM))
+
 fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep and of the MLP's with Adam, draw
 	@$(call train,projector)
 	@$(call train,mlp_scale,--only 'ADAM* S=0.[25]*' --only 'ADAM* S=[1-8] *')
@@ -57,6 +66,7 @@ fig2 fig3: $(VENV)/.core  ## figures 2 and 3: scales that multipliers learn over
 
 fig4: $(VENV)/.core  ## figure 4: multipliers along symmetries, and what holds them
 	@$(call train,symmetry)
+	@$(call train,symmetry_placement)
 	@$(call draw,fig4)
 
 symmetry_stress: $(VENV)/.core  ## train and draw multipliers under stress: half precision, log-scale (S6, LOG1)

@@ -49,13 +49,14 @@ def main() -> None:
 
 def _main(options: argparse.Namespace) -> None:
     seeds = parse_seeds(options.seeds)
+    drawings = options.results / "reference" / options.scale / "figures"
     for experiment in options.experiments:
         folder = publish(experiment, options.scale, seeds, options.results)
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
         for figure in load(ROOT / "experiments" / experiment / "config.yaml").header.figures:
             try:
-                render(figure, options.scale, "reference", options.results)
+                render(figure, options.scale, "reference", options.results, drawings)
             except NothingFound as error:  # a figure may read several experiments
                 print(f"{figure} is not drawn yet: {error}")
     claims.judge_and_write(options.scale, "reference", options.results)

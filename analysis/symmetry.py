@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 Q, K = "attention.q", "attention.k"
-# Arms: no multipliers; "all" without weight decay on them, the same with another order of the
-# data, with the literal weight decay, with the scaled one.
+# Arms of symmetry: no multipliers; "all" without weight decay on them, the same with another order
+# of the data, with the literal weight decay, with the scaled one. Of symmetry_placement the others.
 NONE, FREE, FREE_ORDER, LITERAL, LIGHT = "NONE", "FREE", "FREE_ORDER", "LITERAL", "LIGHT"
 SYMMETRY_FREE, SYMMETRY_FREE_LIGHT = "SYMMETRY_FREE", "SYMMETRY_FREE_LIGHT"
 NO_EMBEDDING = "NO_EMBEDDING"
@@ -50,18 +50,23 @@ def brownian_ends(vectors: pd.DataFrame, arm: str, step: int) -> pd.DataFrame:
     return pd.concat(found, ignore_index=True)
 
 
-# Smaller multipliers count as so large: the logarithm of one that changes sign says nothing.
+# Smaller multipliers, relative to their vector's norm, count as so large: the logarithm of one
+# that changes sign says nothing.
 _LEAST = 0.1
 
 
 def rotated_pairs(q: np.ndarray, k: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
-    """(product, ratio) of row multipliers by key head and rotated pair, each (keys, head / 2).
+    """(product, ratio) of rows by key head and rotated pair, each (keys, head / 2).
 
-    ``q`` (queries · head,), ``k`` (keys · head,). Means of ln |r| over what one symmetry scales
-    together: both channels of a pair, in all heads that share a key. Less their mean over pairs,
-    which column multipliers share. Independent noise has the same variance in both.
+    ``q`` (queries · head,), ``k`` (keys · head,): multipliers or norms of rows. Means of ln |r|
+    over what one symmetry scales together: both channels of a pair, in all heads that share a key.
+    Less their mean over pairs, which column multipliers share. Independent noise has the same
+    variance in both.
     """
-    log_q, log_k = (np.log(np.maximum(np.abs(values), _LEAST)) for values in (q, k))
+    log_q, log_k = (
+        np.log(np.maximum(np.abs(values) / np.sqrt(np.mean(np.square(values))), _LEAST))
+        for values in (q, k)
+    )
     keys = len(k) // head
     of_q = log_q.reshape(keys, -1, 2, head // 2).mean((1, 2))
     of_k = log_k.reshape(keys, 2, head // 2).mean(1)
@@ -69,13 +74,15 @@ def rotated_pairs(q: np.ndarray, k: np.ndarray, head: int) -> tuple[np.ndarray, 
     return product - product.mean(), ratio - ratio.mean()
 
 
-def pairs(vectors: pd.DataFrame, arm: str, step: int, head: int) -> pd.DataFrame:
-    """``rotated_pairs`` at ``step``: columns product, ratio; index seed, layer, pair."""
+def pairs(
+    vectors: pd.DataFrame, arm: str, step: int, head: int, stat: str = "row_multiplier"
+) -> pd.DataFrame:
+    """``rotated_pairs`` of ``stat`` at ``step``: product, ratio; index seed, layer, pair."""
     chosen = vectors[(vectors["kind"] == "train") & (vectors["arm"] == arm)]
-    chosen = chosen[(chosen["step"] == step) & (chosen["stat"] == "row_multiplier")]
+    chosen = chosen[(chosen["step"] == step) & (chosen["stat"] == stat)]
     found = {}
     for (seed, layer), rows in chosen.groupby(["seed", "layer"]):
-        value = rows.set_index("tensor")["value"]
+        value = rows.set_index("tensor")["value"].map(np.asarray)
         found[seed, layer] = _table(*rotated_pairs(value[Q], value[K], head))
     return pd.concat(found, names=["seed", "layer", "pair"])
 

@@ -26,35 +26,19 @@ from analysis.symmetry import (
 
 
 def late_change(table: pd.DataFrame | pd.Series, runs: pd.DataFrame):
-    """Late change of a table by seed (and layer) and step."""
+    """Late change of a table by seed and step."""
     first, last = symmetry.late(table.index.get_level_values("step"), stage_end_of(runs))
     return table.xs(last, level="step") - table.xs(first, level="step")
 
 
-def late_drift(frame: pd.DataFrame, runs: pd.DataFrame, arm: str) -> pd.Series:
-    """Late change of ln Q/K, root mean square over layers, by seed."""
-    ratio = symmetry.paths(frame, arm).set_index(["seed", "layer", "step"])["ratio"]
-    return np.sqrt((late_change(ratio, runs) ** 2).groupby("seed").mean())
-
-
 def joint_growth(frame: pd.DataFrame, runs: pd.DataFrame, arm: str) -> pd.Series:
-    """Late change of ln of the norms of ``WRITERS``: the least of them, by seed.
+    """What late changes of ln of the norms of ``WRITERS`` have in common, by seed.
 
-    Along the symmetry all of them grow alike; without it some grow and others do not.
+    Along the symmetry all change alike: the smallest change where all grow or all fall, and 0
+    where some grow and others fall.
     """
-    return late_change(symmetry.written(frame, arm), runs).min(axis=1)
-
-
-def s0(frame, runs, criterion) -> Judgement:
-    """Without multipliers Q/K of the matrices' norms and the stream stay; with them they do not."""
-    limits = criterion["thresholds"]
-    still, drift = late_drift(frame, runs, NONE), late_drift(frame, runs, FREE)
-    growth = late_change(symmetry.residual(frame, NONE), runs)
-    found = [at_most("late drift of ln Q/K", still, limits["drift"])]
-    found += within("late change of ln residual norm", growth, -limits["growth"], limits["growth"])
-    contrast = [at_least("ln (drift of Q/K with multipliers / without)", np.log(drift / still),
-                         limits["contrast"])]  # fmt: skip
-    return Judgement(found, criterion["seeds"]["minimum"], contrast=contrast)
+    changes = late_change(symmetry.written(frame, arm), runs)
+    return changes.clip(lower=0).min(axis=1) + changes.clip(upper=0).max(axis=1)
 
 
 def _head(runs: pd.DataFrame) -> int:
@@ -65,8 +49,25 @@ def _rms(table: pd.DataFrame, by: str) -> pd.DataFrame:
     return np.sqrt((table**2).groupby(level=by).mean())
 
 
+def s0(frame, vectors, runs, criterion) -> Judgement:
+    """Without multipliers nothing moves along the symmetries; with them rows of Q and K do."""
+    limits, end, head = criterion["thresholds"], stage_end_of(runs), _head(runs)
+    still = symmetry.pairs(vectors, NONE, end, head, "row_norms")
+    moved = symmetry.pairs(vectors, FREE, end, head, "effective_row_norms")
+    still, moved = (_rms(table, "seed")["ratio"] for table in (still, moved))
+    growth = joint_growth(frame, runs, NONE)
+    found = [
+        at_most("spread of ln Q/K over rotated pairs", still, limits["drift"]),
+        *within("late change of ln norms, common to four", growth, -limits["growth"],
+                limits["growth"]),
+    ]  # fmt: skip
+    contrast = [at_least("ln (spread with multipliers / without)", np.log(moved / still),
+                         limits["contrast"])]  # fmt: skip
+    return Judgement(found, criterion["seeds"]["minimum"], contrast=contrast)
+
+
 def s1(frame, vectors, runs, criterion) -> Judgement:
-    """Without weight decay products of rotated pairs are the data's, ratios drift like noise."""
+    """Without weight decay ratios of rotated pairs drift like noise, products are the data's."""
     limits, end, head = criterion["thresholds"], stage_end_of(runs), _head(runs)
     one, other = (symmetry.pairs(vectors, arm, end, head) for arm in (FREE, FREE_ORDER))
     apart = _rms(one - other, "seed")
@@ -80,22 +81,26 @@ def s1(frame, vectors, runs, criterion) -> Judgement:
         for name in ("product", "ratio")
     }  # fmt: skip
     found = [
-        at_least("ln (ratio / product), difference between two data orders",
-                 np.log(apart["ratio"] / apart["product"]), limits["excess"]),
-        at_least("ratio over that of Brownian motion", drift, limits["drift"]),
+        at_least("spread of ratios over that of Brownian motion", drift, limits["drift"], "drifts"),
+        at_most("correlation of ratios between data orders", repeats["ratio"], limits["random"],
+                "drifts"),
         at_least("correlation of products between data orders", repeats["product"],
-                 limits["repeats"]),
+                 limits["repeats"], "learned"),
+        at_least("ln (ratio / product), difference between two data orders",
+                 np.log(apart["ratio"] / apart["product"]), limits["excess"], "stable"),
     ]  # fmt: skip
-    return _judgement(criterion, found, f"of ratios {repeats['ratio'].mean():.2f}")
+    return _judgement(criterion, found)
 
 
-def s2(frame, runs, criterion) -> Judgement:
+def s2(frame, vectors, runs, criterion) -> Judgement:
     """Light weight decay stops the drift of Q/K."""
-    limits = criterion["thresholds"]
-    free, light = (late_drift(frame, runs, arm) for arm in (FREE, LIGHT))
-    literal = np.log(late_drift(frame, runs, LITERAL) / free).mean()
-    found = [at_most("ln (late drift of Q/K with / without)", np.log(light / free), limits["less"])]
-    return _judgement(criterion, found, f"literal 2e-3: {literal:+.3f}")
+    limits, end, head = criterion["thresholds"], stage_end_of(runs), _head(runs)
+    free, light, literal = (
+        _rms(symmetry.pairs(vectors, arm, end, head), "seed")["ratio"]
+        for arm in (FREE, LIGHT, LITERAL)
+    )
+    found = [at_most("ln (spread of ratios with / without)", np.log(light / free), limits["less"])]
+    return _judgement(criterion, found, f"literal 2e-3: {np.log(literal / free).mean():+.3f}")
 
 
 def s3(frame, runs, criterion) -> Judgement:
@@ -105,7 +110,7 @@ def s3(frame, runs, criterion) -> Judgement:
     means = late_change(symmetry.written(frame, FREE), runs).mean()
     note = ", ".join(f"{name} {means[name]:+.3f}" for name in WRITERS)
     return _judgement(criterion, [
-        at_least("late change of ln norms, least of four", growth, limits["growth"]),
+        at_least("late change of ln norms, common to four", growth, limits["growth"]),
         at_least("the same, less that without multipliers", growth - without, limits["growth"]),
     ], note)  # fmt: skip
 
@@ -114,12 +119,15 @@ def s4(frame, runs, criterion) -> Judgement:
     """Light weight decay stops the growth."""
     free, light = (joint_growth(frame, runs, arm) for arm in (FREE, LIGHT))
     literal = joint_growth(frame, runs, LITERAL).mean()
-    found = [at_most("late change of ln norms, least of four", light,
-                     criterion["thresholds"]["growth"])]  # fmt: skip
-    contrast = [at_least("the same without weight decay, less it", free - light,
-                         criterion["thresholds"]["contrast"])]  # fmt: skip
-    note = f"literal 2e-3: {literal:+.3f}"
-    return Judgement(found, criterion["seeds"]["minimum"], note, contrast=contrast)
+    found = [
+        at_least("half of late change of ln norms without weight decay, less that with",
+                 free / 2 - light, 0.0, "slows"),
+        at_most("late change of ln norms, common to four", light,
+                criterion["thresholds"]["growth"], "stops"),
+    ]  # fmt: skip
+    return _judgement(
+        criterion, found, f"without: {free.mean():+.3f}, literal 2e-3: {literal:+.3f}"
+    )
 
 
 def s5(frame, runs, criterion) -> Judgement:
@@ -144,39 +152,44 @@ def em1(frame, runs, criterion) -> Judgement:
 
 
 def s6(frame, runs, criterion) -> Judgement:
-    """What half precision costs where drift is ten times as fast, beyond what it costs anyway."""
+    """What half precision costs where multipliers drift, beyond its cost where they are held."""
     losses = final_losses(frame)
-    ordinary = losses["LIGHT_BF16"] - losses["LIGHT"]
-    gap = losses["FAST_BF16"] - losses["FAST"] - ordinary
-    grown = {
-        arm: symmetry.residual(frame, arm).groupby("seed").agg(np.ptp).mean()
-        for arm in ("LIGHT", "FAST", "FAST_BF16")
+    held = losses["FAST_LIGHT_BF16"] - losses["FAST_LIGHT"]
+    gap = losses["FAST_BF16"] - losses["FAST"] - held
+    usual = (losses["FREE_BF16"] - losses["FREE"]).mean()
+    norms = {
+        arm: np.exp(symmetry.residual(frame, arm).xs(stage_end_of(runs), level="step").mean())
+        for arm in ("FREE", "FREE_BF16", "FAST_LIGHT", "FAST", "FAST_BF16")
     }
-    note = f"bfloat16 under light weight decay {ordinary.mean():+.4f}; range of ln residual norm "
-    note += ", ".join(f"{arm} {value:.2f}" for arm, value in grown.items())
-    limit = criterion["thresholds"]["harm"]
-    return _judgement(criterion, [at_least("(bfloat16 − float32), drifting less held (nats)", gap,
-                                           limit)], note)  # fmt: skip
+    note = f"bfloat16 − float32: held {held.mean():+.4f}, usual LR {usual:+.4f}; residual norm "
+    note += ", ".join(f"{arm} {value:.3g}" for arm, value in norms.items())
+    found = [at_least("(bfloat16 − float32), drifting less held (nats)", gap,
+                      criterion["thresholds"]["harm"])]  # fmt: skip
+    return _judgement(criterion, found, note)
 
 
 def log1(frame, runs, criterion) -> Judgement:
     """Log-scale multipliers: at most a slight gain, and instability."""
     limits, losses = criterion["thresholds"], final_losses(frame)
     rises = {arm: rise(frame, runs, arm) for arm in ("FREE", "LOG", "FAST", "LOG_FAST")}
-    found = [at_most("direct − log-scale (nats)", losses["FREE"] - losses["LOG"], limits["gain"],
-                     "gain")]  # fmt: skip
-    for direct, log in (("FREE", "LOG"), ("FAST", "LOG_FAST")):
-        more = rises[log] - rises[direct]
-        found.append(at_least(f"largest rise of the training loss, {log} − {direct} (nats)", more,
-                              limits["rise"], "instability"))  # fmt: skip
-    fast = (losses["LOG_FAST"] - losses["FAST"]).mean()
-    return _judgement(criterion, found, f"loss at ten times the LR, log-scale − direct {fast:+.4f}")
+    found = [
+        at_most("direct − log-scale (nats)", losses["FREE"] - losses["LOG"], limits["gain"],
+                "gain"),
+        at_least("largest rise of the training loss, log-scale − direct (nats)",
+                 rises["LOG"] - rises["FREE"], limits["worse"], "instability"),
+        at_least("five times the LR: loss, log-scale − direct (nats)",
+                 losses["LOG_FAST"] - losses["FAST"], limits["worse"], "instability, larger LR"),
+    ]  # fmt: skip
+    more = (rises["LOG_FAST"] - rises["FAST"]).mean()
+    return _judgement(
+        criterion, found, f"rise at five times the LR, log-scale − direct {more:+.3f}"
+    )
 
 
 def _judgement(criterion: dict, found: list, note: str = "") -> Judgement:
     return Judgement(found, criterion["seeds"]["minimum"], note)
 
 
-JUDGES = {"S0": s0, "S2": s2, "S3": s3, "S4": s4, "S5": s5, "EM1": em1, "S6": s6, "LOG1": log1}
-VECTOR_JUDGES = {"S1": s1}
-VECTOR_TENSORS = {"S1": (symmetry.Q, symmetry.K)}
+JUDGES = {"S3": s3, "S4": s4, "S5": s5, "EM1": em1, "S6": s6, "LOG1": log1}
+VECTOR_JUDGES = {"S0": s0, "S1": s1, "S2": s2}
+VECTOR_TENSORS = dict.fromkeys(VECTOR_JUDGES, (symmetry.Q, symmetry.K))

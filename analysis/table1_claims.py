@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from analysis import table1
@@ -9,7 +10,8 @@ from analysis.judging import Judgement, at_most
 
 
 def ws5(frame, vectors, runs, criterion) -> Judgement:
-    """Measured less derived exponents: of the layer by draws, of ‖W‖ in a model by seeds.
+    """Measured less derived exponents, on the side where the mean is: of the layer by draws, of
+    ‖W‖ in a model by seeds.
 
     Parts are AdamW at full alignment, which is the paper's table; Muon and fresh inputs; a model,
     whose ‖y‖ then has the exponent of the table plus that of its alignment.
@@ -20,13 +22,14 @@ def ws5(frame, vectors, runs, criterion) -> Judgement:
     expected = [
         table1.derived(row.optimizer, row.recipe, row.case)[row.stat] for row in layer.itertuples()
     ]
-    layer["gap"] = (layer["exponent"] - expected).abs()
+    layer["gap"] = layer["exponent"] - expected
     is_papers = (layer["optimizer"] == "ADAM") & (layer["case"] == "one_input")
     for part, rows in (("table 1", layer[is_papers]), ("Muon, fresh inputs", layer[~is_papers])):
         for stat, of in rows.groupby("stat"):
             means = of.groupby(["optimizer", "recipe", "case"])["gap"].mean()
-            worst = means.idxmax()
+            worst = means.abs().idxmax()
             values = of.set_index(["optimizer", "recipe", "case"])["gap"].loc[worst]
+            values = values * np.sign(means[worst])
             name = f"{stat}: |measured − derived|, worst: {' '.join(worst)}"
             found.append(at_most(name, values, limits["layer"], part))
     found += _model(frame, runs, limits["model"])
@@ -39,7 +42,8 @@ def _model(frame, runs, limit: float) -> list:
     found = []
     for (optimizer, recipe), rows in norms.groupby(["optimizer", "recipe"]):
         expected = table1.derived(optimizer, recipe, "fresh_inputs")["weight_norm"]
-        gap = (rows["exponent"] - expected).abs()
+        gap = rows["exponent"] - expected
+        gap = gap * np.sign(gap.mean())
         name = f"model, {optimizer} {recipe}: exponent of ‖W‖, |measured − derived|"
         found.append(at_most(name, gap, limit, "model"))
     return found

@@ -202,8 +202,8 @@ def run(
     ``expected_norm`` (square root of the closed form, where there is one); the vectors hold every
     draw's norm, at the stages' ends ``values`` of each vector, draw by draw, and with
     ``brownian.occurrences`` the embedding's ``row_norms`` and its tokens' ``frequency``. With
-    ``brownian.outputs`` what ``lrm.linear_layer`` measures of each matrix, under
-    ``<tensor>.<case>``.
+    ``brownian.linear_layers`` nothing of this, but what ``lrm.linear_layer`` measures of each
+    matrix, under ``<tensor>.<case>``.
 
     Raises UserError for a corpus that is not the one of the run's identity.
     """
@@ -236,7 +236,10 @@ def run(
         )
         torch.set_num_threads(run.execution.threads)
         log = _Log()
-        found = walkers(plans, run.brownian.match, settings)
+        layers = matched if run.brownian.linear_layers else []
+        for plan in layers:
+            _walk_layer(log, plan, run)
+        found = [] if layers else walkers(plans, run.brownian.match, settings)
         for position, walker in enumerate(found):
             done = settings.train.steps * position
 
@@ -247,8 +250,6 @@ def run(
                 _walk_tokens(log, walker, run, corpus, tell)
             else:
                 _walk(log, walker, run, tell)
-        for plan in matched if run.brownian.outputs else ():
-            _walk_layer(log, plan, run)
         log.write(directory)
         directory.finish({"validation_loss": None}, None)
 

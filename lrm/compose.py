@@ -50,10 +50,9 @@ class Brownian(Strict):
     draws: int = Field(64, ge=2)
     # The embedding's rows have a gradient only in steps whose batch holds their token.
     occurrences: bool = False
-    # Also the outputs of the matched matrices as linear layers (table 1).
-    outputs: bool = False
-    # The arms are for this alone, and train nothing.
-    alone: bool = False
+    # The matched matrices as linear layers, whose outputs are measured (table 1). The arms are for
+    # this alone, and train nothing.
+    linear_layers: bool = False
 
     @model_validator(mode="after")
     def _tokens_have_rows(self) -> Brownian:
@@ -181,7 +180,7 @@ class Run:
         }
         if self.kind == "brownian":
             content["brownian"] = self.brownian.model_dump(
-                mode="json", exclude={"arms", "occurrences", "outputs", "alone"}
+                mode="json", exclude={"arms", "occurrences", "linear_layers"}
             )
             # Of the training only its length enters, of the probes only when they are taken.
             train = self.settings.train
@@ -191,8 +190,8 @@ class Run:
                 batches = ("batch_size", "sequence_length", "data_order")
                 settings["train"] |= {name: getattr(train, name) for name in batches}
                 content |= {"occurrences": True, "corpus": self.corpus}
-            if self.brownian.outputs:
-                content["outputs"] = True
+            if self.brownian.linear_layers:
+                content["linear_layers"] = True
             settings["probes"] = {"every": self.settings.probes.every}
         else:
             content["corpus"] = self.corpus
@@ -232,7 +231,7 @@ class Experiment:
                 common = (settings, execution, cost)
                 brownian = self.header.brownian
                 has_noise = brownian is not None and arm in brownian.arms
-                if not (has_noise and brownian.alone):
+                if not (has_noise and brownian.linear_layers):
                     runs += [Run(self.name, scale, arm, point, seed, *common) for seed in seeds]
                 if has_noise:
                     present = addresses(settings.model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lrm.compose import Run
@@ -53,14 +54,18 @@ def estimate(run: Run) -> Estimate:
     matrices = {plan.key: plan.matrix for plan in resolve(run.settings) if plan.matrix}
     if run.kind == "brownian":
         # Drawing a normal and Adam's step cost some 60 operations an entry; about 2**14 of them.
+        # A linear layer is moved whole, in two cases.
+        layers = run.brownian.linear_layers
         per_step = 0.0
         for address in addresses(model):
             if any(matches(pattern, address) for pattern in run.brownian.match):
-                per_step += 60.0 * 2**14
+                draws = run.brownian.draws
+                per_step += 60.0 * (draws * math.prod(address.shape) if layers else 2**14)
                 if matrix := matrices.get(address.key):
-                    draws = noise_draws(matrix.rows, matrix.columns, run.brownian.draws)
+                    if not layers:
+                        draws = noise_draws(matrix.rows, matrix.columns, draws)
                     per_step += draws * step_flops(matrix.rows, matrix.columns, iterations)
-        flops = per_step * train.steps
+        flops = per_step * train.steps * (2 if layers else 1)
         return Estimate(0, 0, flops, flops / run.cost.flops_per_second, 0.0)
     sequences = sequences_before(run.settings.schedule, train.batch_size, train.steps)
     tokens = sequences * train.sequence_length

@@ -33,6 +33,7 @@ CASES = ("one_input", "fresh_inputs")
 class Layer:
     """What was measured: ``steps`` (n,), and by stat one value a draw, shape (n, draws).
 
+    A value is the geometric mean over what was measured in the second half of the steps so far.
     ``weight_norm`` is ‖W‖, ``output_norm`` ‖y‖ with the fixed forward multiplier,
     ``relative_update`` ‖ΔW x‖ / ‖W x‖ of that step, without what weight decay takes. Root mean
     squares; ‖x‖ = 1.
@@ -58,7 +59,8 @@ def simulate(
     address = plan.address
     if address.kind != "matrix" or address.rows is not None or not plan.trainable:
         raise UserError(
-            f"brownian.outputs: {plan.key} is no learning matrix of its own; match such as mlp.up"
+            f"brownian.linear_layers: {plan.key} is no learning matrix of its own; match such as "
+            "mlp.up"
         )
     rows, columns = address.shape
     values = torch.zeros(draws, rows, columns)
@@ -91,8 +93,13 @@ def simulate(
             }
             steps.append(done)
             found.append(measured)
-    stacked = {name: torch.stack([one[name] for one in found]).numpy() for name in found[0]}
-    return Layer(np.array(steps), stacked)
+    taken = np.array(steps)
+    stats = {name: torch.stack([one[name] for one in found]).numpy() for name in found[0]}
+    return Layer(taken, {name: _late_means(taken, values) for name, values in stats.items()})
+
+
+def _late_means(steps: np.ndarray, values: np.ndarray) -> np.ndarray:
+    return np.stack([np.exp(np.log(values[(steps > t / 2) & (steps <= t)]).mean(0)) for t in steps])
 
 
 def _rms(values: Tensor) -> Tensor:

@@ -117,7 +117,8 @@ def test_planning_does_not_load_torch(trained):
         "import sys; sys.argv = ['run.py', '--scale', 'smoke', '--seeds', '2', '--results', "
         f"{str(trained)!r}]; import runpy; runpy.run_path('experiments/projector/run.py', "
         "run_name='__main__'); import analysis.figures.__main__ as m; "
-        f"m.render('fig1', 'smoke', 'runs', __import__('pathlib').Path({str(trained)!r})); "
+        f"results = __import__('pathlib').Path({str(trained)!r}); "
+        "m.render('fig1', 'smoke', 'runs', results, results / 'figures' / 'smoke'); "
         "assert 'torch' not in sys.modules"
     )
     call("-c", code)

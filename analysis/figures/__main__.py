@@ -29,11 +29,14 @@ def main() -> None:
     options = parser.parse_args()
     if options.figure not in names:
         parser.error(f"unknown figure {options.figure!r}; there are {', '.join(names)}")
-    guarded(lambda: render(options.figure, options.scale, options.source, options.results))
+    target = options.results / "figures" / options.scale
+    if options.source != "runs":
+        target /= options.source
+    guarded(lambda: render(options.figure, options.scale, options.source, options.results, target))
 
 
-def render(figure: str, scale: str, source: str, folder: Path) -> Path:
-    """Draw ``figure`` into ``<results>/figures/<scale>`` (or the reference's folder).
+def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> Path:
+    """Draw ``figure`` of the runs or the reference under ``folder`` into the folder ``target``.
 
     Writes png, pdf and csv. Does nothing where the runs, the style and the code are those of
     the last drawing. Returns the path of the png; raises UserError where runs are missing or
@@ -41,8 +44,6 @@ def render(figure: str, scale: str, source: str, folder: Path) -> Path:
     """
     module = importlib.import_module(f"analysis.figures.{figure}")
     tables = tables_of(module, scale, source, folder)
-    target = folder / ("figures" if source == "runs" else "reference") / scale
-    target = target if source == "runs" else target / "figures"
     make_folder(target)
     inputs = _inputs(tables)
     stamp = target / f".{figure}.json"

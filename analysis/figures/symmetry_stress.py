@@ -1,8 +1,8 @@
 """Ours beside figure 4: multipliers under stress (section 4.1).
 
-Left: norm of the residual stream, at ten times the multipliers' LR without weight decay in two
-precisions, and with light weight decay. Right: training loss of direct and of log-scale multipliers
-at the usual LR and at ten times it, means between probes. Median, and every seed.
+Left: norm of the residual stream in two precisions, without weight decay on multipliers, and at
+five times their LR without and with it. Right: training loss of direct and of log-scale multipliers
+at the usual LR and at five times it, means between probes. Median, and every seed.
 """
 
 from __future__ import annotations
@@ -18,16 +18,18 @@ from analysis.sweep_axes import series
 
 EXPERIMENTS = ("symmetry_stress",)
 STREAM = {
-    "LIGHT": ("#E69F00", "-", "light weight decay"),
-    "LIGHT_BF16": ("#E69F00", ":", "the same, bfloat16"),
-    "FAST": ("#0072B2", "-", "10 × LR, none"),
+    "FREE": ("#009E73", "-", "no weight decay"),
+    "FREE_BF16": ("#009E73", ":", "the same, bfloat16"),
+    "FAST": ("#0072B2", "-", "5 × LR, none"),
     "FAST_BF16": ("#0072B2", ":", "the same, bfloat16"),
+    "FAST_LIGHT": ("#E69F00", "-", "5 × LR, light"),
+    "FAST_LIGHT_BF16": ("#E69F00", ":", "the same, bfloat16"),
 }
 LOSSES = {
     "FREE": ("#0072B2", "-", "direct"),
     "LOG": ("#D55E00", "-", "log-scale"),
-    "FAST": ("#0072B2", "--", "direct, 10 × LR"),
-    "LOG_FAST": ("#D55E00", "--", "log-scale, 10 × LR"),
+    "FAST": ("#0072B2", "--", "direct, 5 × LR"),
+    "LOG_FAST": ("#D55E00", "--", "log-scale, 5 × LR"),
 }
 
 

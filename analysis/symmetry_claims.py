@@ -154,12 +154,12 @@ def em1(frame, runs, criterion) -> Judgement:
 def s6(frame, runs, criterion) -> Judgement:
     """What half precision costs where multipliers drift, beyond its cost where they are held."""
     losses = final_losses(frame)
-    held = losses["FAST_LIGHT_BF16"] - losses["FAST_LIGHT"]
-    gap = losses["FAST_BF16"] - losses["FAST"] - held
+    held = losses["FASTER_LIGHT_BF16"] - losses["FASTER_LIGHT"]
+    gap = losses["FASTER_BF16"] - losses["FASTER"] - held
     usual = (losses["FREE_BF16"] - losses["FREE"]).mean()
     norms = {
         arm: np.exp(symmetry.residual(frame, arm).xs(stage_end_of(runs), level="step").mean())
-        for arm in ("FREE", "FREE_BF16", "FAST_LIGHT", "FAST", "FAST_BF16")
+        for arm in ("FREE", "FREE_BF16", "FASTER_LIGHT", "FASTER", "FASTER_BF16")
     }
     note = f"bfloat16 − float32: held {held.mean():+.4f}, usual LR {usual:+.4f}; residual norm "
     note += ", ".join(f"{arm} {value:.3g}" for arm, value in norms.items())

@@ -1,7 +1,7 @@
 """Ours beside figure 4: multipliers under stress (section 4.1).
 
 Left: norm of the residual stream in two precisions, without weight decay on multipliers, and at
-five times their LR without and with it. Right: training loss of direct and of log-scale multipliers
+ten times their LR without and with it. Right: training loss of direct and of log-scale multipliers
 at the usual LR and at five times it, means between probes. Median, and every seed.
 """
 
@@ -20,10 +20,10 @@ EXPERIMENTS = ("symmetry_stress",)
 STREAM = {
     "FREE": ("#009E73", "-", "no weight decay"),
     "FREE_BF16": ("#009E73", ":", "the same, bfloat16"),
-    "FAST": ("#0072B2", "-", "5 × LR, none"),
-    "FAST_BF16": ("#0072B2", ":", "the same, bfloat16"),
-    "FAST_LIGHT": ("#E69F00", "-", "5 × LR, light"),
-    "FAST_LIGHT_BF16": ("#E69F00", ":", "the same, bfloat16"),
+    "FASTER": ("#0072B2", "-", "10 × LR, none"),
+    "FASTER_BF16": ("#0072B2", ":", "the same, bfloat16"),
+    "FASTER_LIGHT": ("#E69F00", "-", "10 × LR, light"),
+    "FASTER_LIGHT_BF16": ("#E69F00", ":", "the same, bfloat16"),
 }
 LOSSES = {
     "FREE": ("#0072B2", "-", "direct"),

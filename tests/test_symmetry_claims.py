@@ -1,0 +1,247 @@
+"""Judging functions of symmetries (S0 to S4) and of the width (WS1 to WS5) on planted worlds."""
+
+import zlib
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis import symmetry, table1
+from analysis import width_scaling as ws
+from analysis.criteria import CRITERIA
+from analysis.judging import NOT, OPEN, PARTLY, REPRODUCED
+from analysis.symmetry_claims import JUDGES, VECTOR_JUDGES, joint_growth
+from analysis.table1_claims import ws5
+from analysis.width_scaling_claims import JUDGES as WIDTH_JUDGES
+from lrm.compose import read_yaml
+
+SEEDS, LAYERS = range(100, 106), range(16)
+STEPS, DECAY, HEAD = 400, 100, 8
+END = STEPS - DECAY
+QUERIES, KEYS, DRAWS = 4, 2, 8
+COLUMNS = ["run", "kind", "arm", "seed", "step", "tensor", "layer", "stat", "value"]
+
+
+def criterion(claim):
+    return read_yaml(CRITERIA)[claim]
+
+
+def normal(*key, size=()):
+    generator = np.random.default_rng(zlib.crc32(repr(key).encode()))
+    return generator.standard_normal(size)
+
+
+def table_of_runs(**grid):
+    settings = {"train": {"steps": STEPS}, "schedule": {"decay_steps": DECAY},
+                "model": {"head_dim": HEAD}}  # fmt: skip
+    description = {"settings": settings}
+    return {"kind": "train", "description": description, **grid}
+
+
+RUNS = pd.DataFrame([table_of_runs(run="a", arm="NONE")])
+
+
+def spread_to_rows(by_pair, heads):
+    """Of (keys, head / 2) the logarithms of all rows of ``heads`` heads."""
+    per_head = np.repeat(np.concatenate([by_pair, by_pair], axis=1), heads // KEYS, axis=0)
+    return per_head.ravel()
+
+
+def rows_of(ratio, product):
+    """Q's and K's rows whose ln by pair have this ratio and product."""
+    q = np.exp(spread_to_rows((product + ratio) / 2, QUERIES))
+    return q, np.exp(spread_to_rows((product - ratio) / 2, KEYS))
+
+
+def test_a_planted_symmetry_is_in_the_ratio_alone():
+    change = normal("planted", size=(KEYS, HEAD // 2))
+    change -= change.mean()
+    found = symmetry.rotated_pairs(*rows_of(change, 0 * change), HEAD)
+    assert np.allclose(found[0], 0) and np.allclose(found[1], change)
+    found = symmetry.rotated_pairs(*rows_of(0 * change, change), HEAD)
+    assert np.allclose(found[1], 0) and np.allclose(found[0], change)
+
+
+def test_independent_noise_is_in_both_alike():
+    q, k = (np.exp(0.1 * normal(name, size=(4000, 16))) for name in "qk")
+    found = [symmetry.rotated_pairs(one, other, HEAD) for one, other in zip(q, k, strict=True)]
+    product, ratio = (np.std([pair[i] for pair in found]) for i in (0, 1))
+    assert product == pytest.approx(ratio, rel=0.03)
+
+
+def pairs_world(drift, learned, noise, light=0.5):
+    """Vectors of symmetry: ratios of FREE drift, products are learned beside noise."""
+    rows = []
+
+    def add(kind, arm, seed, layer, stat, ratio, product):
+        for tensor, value in zip((symmetry.Q, symmetry.K), rows_of(ratio, product), strict=True):
+            rows.append(("a", kind, arm, seed, END, tensor, layer, stat, value))
+
+    def draw(*key):
+        return normal(*key, size=(KEYS, HEAD // 2))
+
+    for seed in SEEDS:
+        for layer in LAYERS:
+            of_data = learned * draw("learned", seed, layer)
+            still = [0.06 * draw("still", seed, layer, i) for i in (0, 1)]
+            add("train", "NONE", seed, layer, "row_norms", *still)
+            for arm, size in (("FREE", 1), ("FREE_ORDER", 1), ("LIGHT", light), ("LITERAL", 1)):
+                ratio = size * drift * draw("drift", arm, seed, layer)
+                product = of_data + noise * draw("noise", arm, seed, layer)
+                for stat in ("row_multiplier", "effective_row_norms"):
+                    add("train", arm, seed, layer, stat, ratio, product)
+    for layer in LAYERS:
+        for part, heads in ((symmetry.Q, QUERIES), (symmetry.K, KEYS)):
+            walks = np.exp(0.3 * normal("walk", part, layer, size=(DRAWS, heads * HEAD)))
+            norms = np.sqrt((walks**2).mean(1))
+            for stat, value in (("values", walks.ravel()), ("weight_norm_draws", norms)):
+                rows.append(("b", "brownian", "FREE", 0, END, f"{part}.row", layer, stat, value))
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def written_world(growth):
+    """Scalars: by arm the late change of ln of what each writer adds."""
+    rows = [
+        ("a", "train", arm, seed, step, tensor, layer, "activation_norm",
+         np.exp(change * (step > END // 2) + 0.001 * normal(arm, seed, tensor, layer)))
+        for arm, changes in growth.items()
+        for seed in SEEDS
+        for step in (END // 2, END)
+        for tensor, change in zip(symmetry.WRITERS, changes, strict=True)
+        for layer in (LAYERS if tensor != "embedding" else [0])
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+STILL = (0.0, 0.2, -0.2, 0.0)
+GROWTH = {"NONE": STILL, "FREE": (0.4, 0.5, 0.6, 0.4), "LIGHT": (0.0, 0.1, 0.2, -0.1),
+          "LITERAL": (0.3, 0.4, 0.5, 0.3)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [((0.4, 0.5, 0.6, 0.1), 0.1), ((-0.4, -0.5, -0.2, -0.3), -0.2), ((0.4, 0.5, 0.6, -0.1), 0.0)],
+)
+def test_joint_growth_is_what_all_writers_have_in_common(changes, expected):
+    found = joint_growth(written_world({"FREE": changes}), RUNS, "FREE")
+    assert found.to_numpy() == pytest.approx(expected, abs=0.01)
+
+
+def verdict_of_pairs(claim, **world):
+    given = dict(drift=0.6, learned=1.0, noise=0.2) | world
+    judge = VECTOR_JUDGES[claim]
+    return judge(written_world(GROWTH), pairs_world(**given), RUNS, criterion(claim)).verdict
+
+
+def test_a_faithful_world_of_pairs_is_reproduced():
+    for claim in VECTOR_JUDGES:
+        assert verdict_of_pairs(claim) == REPRODUCED, claim
+
+
+@pytest.mark.parametrize(
+    ("claim", "world", "expected"),
+    [
+        ("S0", {"drift": 0.05, "learned": 0.0}, OPEN),  # nothing moves with multipliers either
+        ("S1", {"noise": 1.5}, PARTLY),
+        ("S1", {"noise": 1.5, "learned": 0.0, "drift": 0.05}, NOT),
+        ("S2", {"light": 1.5}, NOT),
+    ],
+)
+def test_an_unfaithful_world_of_pairs_is_not(claim, world, expected):
+    assert verdict_of_pairs(claim, **world) == expected
+
+
+@pytest.mark.parametrize(
+    ("claim", "change", "expected"),
+    [
+        ("S3", {}, REPRODUCED),
+        ("S3", {"FREE": (0.4, 0.5, 0.6, -0.1)}, NOT),
+        ("S3", {"NONE": GROWTH["FREE"]}, NOT),
+        ("S4", {}, REPRODUCED),
+        ("S4", {"LIGHT": (0.1, 0.1, 0.2, 0.1)}, PARTLY),
+        ("S4", {"LIGHT": GROWTH["FREE"]}, NOT),
+    ],
+)
+def test_growth_of_the_stream(claim, change, expected):
+    found = JUDGES[claim](written_world(GROWTH | change), RUNS, criterion(claim))
+    assert found.verdict == expected
+
+
+WIDTHS = (16, 32, 64, 128, 256)
+
+
+def width_world(weight=0.0, alpha=-0.2, scale=-0.8, start=-0.5):
+    """‖W‖ ∝ d^weight; scalars of projector and dt ∝ d^scale, of Q and K each; α ∝ d^alpha."""
+    rows, runs = [], []
+    names = {name for group in ws.MATRICES.values() for name in group}
+    for width in WIDTHS:
+        run = f"LEARNED {width}"
+        runs.append(table_of_runs(run=run, arm=ws.LEARNED, width=width))
+        for seed in SEEDS:
+            for tensor in sorted(names):
+                for step, a in ((0, start), (END * 3 // 4, alpha), (END, alpha)):
+                    jitter = np.exp(0.01 * normal(seed, tensor, width, step))
+                    norm = 0.05 * width**weight * jitter
+                    s = width**scale * 16 if step else 1.0
+                    output = s * width * (3 * width**a if step else width**a) * norm
+                    stats = {"weight_norm": norm, "scalar_multiplier_norm": s,
+                             "activation_norm": output}  # fmt: skip
+                    rows += [
+                        (run, "train", ws.LEARNED, seed, step, tensor, 0, stat, value, width)
+                        for stat, value in stats.items()
+                    ]
+    return pd.DataFrame(rows, columns=[*COLUMNS, "width"]), pd.DataFrame(runs)
+
+
+@pytest.mark.parametrize(
+    ("claim", "world", "expected"),
+    [
+        ("WS1", {}, REPRODUCED),
+        ("WS1", {"weight": 0.3}, NOT),
+        ("WS3", {}, REPRODUCED),
+        ("WS3", {"scale": -0.4}, NOT),
+        ("WS4", {}, REPRODUCED),
+        ("WS4", {"alpha": 0.0}, NOT),
+    ],
+)
+def test_exponents_of_the_width(claim, world, expected):
+    frame, runs = width_world(**world)
+    found = WIDTH_JUDGES[claim](frame, runs, criterion(claim))
+    assert found.verdict == expected
+
+
+def layer_world(wrong=0.0):
+    """Exact exponents of table 1 but for ``wrong``, with noise of a tenth from draw to draw."""
+    scalars, vectors, runs = [], [], []
+    for arm, (optimizer, recipe) in (table1.LAYERS | table1.MODELS).items():
+        is_layer = arm in table1.LAYERS
+        for width in (32, 64, 128):
+            run = f"{arm} {width}"
+            kind = "brownian" if is_layer else "train"
+            runs.append(table_of_runs(run=run, arm=arm, width=width) | {"kind": kind})
+            if not is_layer:
+                norm = table1.derived(optimizer, recipe, "fresh_inputs")["weight_norm"]
+                scalars += [
+                    (run, kind, arm, seed, END, table1.IN_MODEL, 0, stat, width**norm, width)
+                    for seed in SEEDS
+                    for stat in ("weight_norm", "activation_norm")
+                ]
+                continue
+            for case in table1.CASES:
+                exponents = table1.derived(optimizer, recipe, case)
+                for stat in ("weight_norm", "output_norm", "relative_update"):
+                    off = wrong if stat == "output_norm" else 0.0
+                    noise = np.exp(0.02 * normal(arm, width, case, stat, size=12))
+                    value = width ** (exponents[stat] + off) * noise
+                    tensor = f"{table1.LAYER}.{case}"
+                    vectors.append(
+                        (run, kind, arm, 0, END, tensor, 0, f"{stat}_draws", value, width)
+                    )
+    columns = [*COLUMNS, "width"]
+    return (pd.DataFrame(scalars, columns=columns), pd.DataFrame(vectors, columns=columns),
+            pd.DataFrame(runs))  # fmt: skip
+
+
+@pytest.mark.parametrize(("wrong", "expected"), [(0.0, REPRODUCED), (0.2, PARTLY)])
+def test_table_1(wrong, expected):
+    assert ws5(*layer_world(wrong), criterion("WS5")).verdict == expected

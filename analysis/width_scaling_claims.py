@@ -27,7 +27,7 @@ def ws1(frame, runs, criterion) -> Judgement:
 
 def ws2(frame, runs, criterion) -> Judgement:
     """Logits, Q·K and dt are constant where multipliers learn, not where s is fixed or ∝ 1/d."""
-    limits, found, contrast = criterion["thresholds"], [], []
+    limits, found = criterion["thresholds"], []
     for name in ws.FIXED_BY_MODEL:
         learned, fixed, scaled = (
             ws.exponents(ws.activations(frame, runs, arm, name))
@@ -35,9 +35,9 @@ def ws2(frame, runs, criterion) -> Judgement:
         )
         found += within(f"exponent of {name}", learned, -limits["constant"], limits["constant"],
                         name)  # fmt: skip
-        contrast.append(at_least(f"exponent of {name}, s fixed less s ∝ 1/d", fixed - scaled,
-                                 limits["contrast"]))  # fmt: skip
-    return Judgement(found, criterion["seeds"]["minimum"], contrast=contrast)
+        found.append(at_least(f"exponent of {name}, s fixed less s ∝ 1/d", fixed - scaled,
+                              limits["contrast"], name))  # fmt: skip
+    return Judgement(found, criterion["seeds"]["minimum"])
 
 
 def ws2b(frame, runs, criterion) -> Judgement:

@@ -1,4 +1,4 @@
-"""The README's guide "Add an experiment", as a reader would follow it."""
+"""The guide of experiments/README.md, as a reader would follow it."""
 
 import re
 import shutil
@@ -15,7 +15,7 @@ def test_the_guide_trains_and_draws(tmp_path):
     """On a copy of the tree: its files as printed, then its commands as printed."""
     for folder in ("lrm", "analysis", "experiments"):
         shutil.copytree(ROOT / folder, tmp_path / "suite" / folder)
-    guide = (ROOT / "README.md").read_text(encoding="utf-8")
+    guide = (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
     guide = guide.split("<!-- guide")[1].split("<!-- end of the guide")[0]
     files = re.findall(r"`([\w/.]+)`\n```\w+\n(.*?)```", guide, re.S)
     assert len(files) == 3

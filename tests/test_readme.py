@@ -43,3 +43,21 @@ def test_make_trains_what_figure_1_reads():
     makefile = (ROOT / "Makefile").read_text()
     patterns = fig1.EXPERIMENTS["mlp_scale"]
     assert " ".join(f"--only '{pattern}'" for pattern in patterns) in makefile
+
+
+def test_make_all_draws_every_figure():
+    makefile = (ROOT / "Makefile").read_text()
+    named = re.findall(r"^(?:PAPER|OURS) := (.*)$", makefile, re.M)
+    figures = {path.stem for path in (ROOT / "analysis" / "figures").glob("[a-z]*.py")}
+    assert set(" ".join(named).split()) == figures
+
+
+def test_drawing_the_reference_leaves_it_alone(tmp_path):
+    (tmp_path / "reference").symlink_to(ROOT / "results" / "reference")
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "reference").rglob("*")}
+    command = [sys.executable, "-m", "analysis.figures", "frozen_multipliers", "--source",
+               "reference", "--results", str(tmp_path)]  # fmt: skip
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    drawn = tmp_path / "figures" / "tiny" / "reference" / "frozen_multipliers.png"
+    assert drawn.stat().st_size > 10_000
+    assert before == {path: path.stat().st_mtime_ns for path in before}

@@ -15,9 +15,9 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from analysis import symmetry
+from analysis.dots import dots
 from analysis.figures import Context, Tables
 from analysis.losses import final_losses
-from analysis.stats import interval
 from analysis.style import NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
 from analysis.sweep_axes import series
 from analysis.symmetry import (
@@ -84,7 +84,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[0, 1].set(xlabel="step", ylabel="norm of the residual stream")
     axes[0, 1].set_title("b   Residual stream, last layer", loc="left")
     _pairs(axes[1, 0], by_panel["pairs"])
-    _losses(axes[1, 1], by_panel["loss"])
+    losses = by_panel["loss"].groupby("arm")["value"]
+    named = {NAMES[arm]: losses.get_group(arm) for arm in COMPARED}
+    dots(axes[1, 1], named, dict.fromkeys(named, "black"))
+    axes[1, 1].set_xlabel("loss − loss with light weight decay (nats)")
+    axes[1, 1].set_title("d   Placements: loss after the decay", loc="left")
     handles = [Line2D([], [], color=COLOURS[arm], label=NAMES[arm]) for arm in CURVES]
     handles.append(
         Line2D([], [], color=NOISE_COLOUR, ls="", marker=".", label="ABM, no weight decay")
@@ -124,18 +128,3 @@ def _pairs(axis, rows: pd.DataFrame) -> None:
     axis.set(xlabel="ln, one order of the data", ylabel="ln, another order")
     axis.legend(loc="upper left", handletextpad=0.2)
     axis.set_title("c   Q and K by rotated pair, no weight decay", loc="left")
-
-
-def _losses(axis, rows: pd.DataFrame) -> None:
-    for place, arm in enumerate(reversed(COMPARED)):
-        values = rows.loc[rows["arm"] == arm, "value"]
-        found = interval(values)
-        axis.plot(values, [place] * len(values), ".", color="#999999", ms=4)
-        if found.n > 1:
-            axis.plot([found.low, found.high], [place] * 2, color="black", lw=1.2)
-        axis.plot(found.mean, place, "o", color="black", ms=4)
-    axis.set_yticks(range(len(COMPARED)), [NAMES[arm] for arm in reversed(COMPARED)])
-    axis.axvline(0, color=COLOURS[LIGHT], lw=1.2, zorder=0)
-    axis.set_xlabel("loss − loss with light weight decay (nats)")
-    axis.set_ylim(-0.6, len(COMPARED) - 0.4)
-    axis.set_title("d   Placements: loss after the decay", loc="left")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 
+from analysis.dots import dots
 from analysis.figures import Context, Tables
 from analysis.norms import at_step
 from analysis.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption
@@ -37,14 +38,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92), w_pad=0.06)
     titles = {"constant": "a   As the constant stage ends", "decay": "b   After the decay"}
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):
-        for height, arm in enumerate(reversed(NAMES)):
-            gaps = numbers[(numbers["stage"] == stage) & (numbers["arm"] == arm)]["gap"]
-            axis.plot(gaps, [height] * len(gaps), "o", color=COLOURS[arm], alpha=0.5, ms=4)
-            axis.plot(gaps.mean(), height, "|", color=COLOURS[arm], ms=16, mew=2)
-        axis.axvline(0, color="#999999", lw=0.8, ls=":")
+        gaps = numbers[numbers["stage"] == stage].groupby("arm")["gap"]
+        named = {NAMES[arm]: gaps.get_group(arm) for arm in NAMES}
+        dots(axis, named, {NAMES[arm]: COLOURS[arm] for arm in NAMES})
         axis.set_title(title, loc="left")
         axis.set_xlabel("loss − loss without multipliers (nats per token)")
-    axes[0].set_yticks(range(len(NAMES)), list(reversed(NAMES.values())))
-    axes[0].set_ylim(-0.6, len(NAMES) - 0.4)
-    caption(figure, context, "points: seeds; bars: means")
+    caption(figure, context, "points: seeds; bars: means, 95%")
     return figure

@@ -1,7 +1,8 @@
 """Figure 4 (section 4.1): multipliers along two symmetries, without and with light weight decay.
 
 a: product of the scales of Q's and K's multipliers against their ratio over training, a line a
-layer, and where multipliers moved by noise alone (ABM) end; b: norm of the residual stream behind
+layer of the first seed, and where layers of all seeds and where multipliers moved by noise alone
+(ABM) are as the constant stage ends; b: norm of the residual stream behind
 the last layer. Ours are c: ln of products and ratios of row multipliers of Q and K by rotated pair,
 in one order of the data against those in another; and d, of symmetry_placement: loss after the
 decay less that of "all" with light weight decay, paired by seed, means with 95% intervals.
@@ -76,7 +77,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = plt.subplots(2, 2, figsize=(TEXT_WIDTH, 5.4))
     figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92), w_pad=0.05, h_pad=0.06)
     by_panel = dict(tuple(numbers.groupby("panel")))
-    _paths(axes[0, 0], by_panel["paths"], by_panel["noise"])
+    paths, noise = by_panel["paths"], by_panel["noise"]
+    _paths(axes[0, 0], paths[paths["step"] <= noise["step"].max()], noise)
     for arm in CURVES:
         rows = by_panel["residual"]
         series(axes[0, 1], rows[rows["arm"] == arm], "step", COLOURS[arm])
@@ -103,10 +105,11 @@ def _paths(axis, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
         np.exp(noise["product"]), np.exp(noise["ratio"]), s=4, color=NOISE_COLOUR, alpha=0.4, lw=0
     )
     for arm in PATHS:
-        for _, path in rows[rows["arm"] == arm].groupby(["seed", "layer"]):
+        for (seed, _), path in rows[rows["arm"] == arm].groupby(["seed", "layer"]):
             path = path.sort_values("step")
             x, y = np.exp(path["product"]), np.exp(path["ratio"])
-            axis.plot(x, y, color=COLOURS[arm], lw=0.8, alpha=0.8)
+            if seed == rows["seed"].min():
+                axis.plot(x, y, color=COLOURS[arm], lw=0.8, alpha=0.8)
             axis.plot(x.iloc[-1], y.iloc[-1], ".", color=COLOURS[arm], ms=5)
     axis.axhline(1, color="#bbbbbb", lw=0.6, zorder=0)
     axis.axvline(1, color="#bbbbbb", lw=0.6, zorder=0)

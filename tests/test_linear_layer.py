@@ -23,7 +23,7 @@ WIDTHS = (8, 32)
 
 def measured(optimizer: str, recipe: str, case: str) -> dict[str, float]:
     """Exponents over ``WIDTHS``, Σηλ = 5 at each; momentum forgets faster than 1 / ηλ steps."""
-    draws = 32 if optimizer == "ADAM" else 8
+    draws = 16 if optimizer == "ADAM" else 6
     lr, decay, multiplier = table1.RECIPES[recipe]
     means: dict[str, list[float]] = {}
     for width in WIDTHS:

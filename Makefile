@@ -20,7 +20,7 @@ train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) 
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries symmetry_stress projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
+.PHONY: help all reference_figures setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries symmetry_stress projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,11 +49,17 @@ $(VENV)/.notebooks: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[notebooks]'
 	@touch $@
 
-# Ours, controls most of all, take as long again, and are drawn of the reference unless FROM=runs.
-all: $(PAPER) $(OURS:%=all-%)  ## every figure: the paper's trained and drawn, ours drawn of the reference (FROM=runs: trained too)
+# Ours, controls most of all, take as long again: drawn of the reference, where there is one, unless
+# FROM=runs.
+ifeq ($(and $(filter reference,$(FROM)),$(wildcard $(RESULTS)/reference/$(SCALE))),)
+all: $(PAPER) $(OURS)
+else
+all: $(PAPER) reference_figures
+endif
+all:  ## every figure: the paper's trained and drawn, ours drawn of the reference (FROM=runs: trained too)
 
-all-%: $(VENV)/.core
-	@$(if $(filter runs,$(FROM)),$(MAKE) --no-print-directory $*,$(call draw,$*) --source $(FROM))
+reference_figures: $(VENV)/.core
+	@for figure in $(OURS); do $(call draw,$$figure) --source reference || exit; done
 
 fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep and of the MLP's with Adam, draw
 	@$(call train,projector)

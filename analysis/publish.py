@@ -7,7 +7,8 @@ model, of tensors with a Brownian twin and of those that the experiment's ``cour
 the rest what claims read: the start, three quarters and the end of the constant stage, the end,
 signal and noise of gradients. Where claims are on gradient norms, those of the first tenth of the
 steps are kept too, and each step's loss. Vectors are those of the ends of the constant stage and
-of the run: of the first seed, and of two more those that a claim reads.
+of the run: of the first seed, and of as many more as a claim asks for, two at least, those that it
+reads.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ import numpy as np
 import pandas as pd
 
 from analysis import claims
+from analysis.criteria import CRITERIA
 from analysis.figures.__main__ import render
 from analysis.grad_clipping_claims import EARLY
 from analysis.grad_clipping_claims import JUDGES as OF_GRADIENTS
 from analysis.norms import stage_end
 from analysis.results import RESULTS, ROOT, NothingFound, find, read_table
-from lrm.compose import Header, load
+from lrm.compose import Header, load, read_yaml
 from lrm.errors import UserError
 from lrm.experiment import guarded, parse_seeds
 from lrm.rundir import make_folder, write_atomic
 
-# Seeds whose vectors are kept; of all but the first those that a claim reads.
+# Seeds whose vectors are kept at least; of all but the first those that a claim reads.
 VECTOR_SEEDS = 3
 
 
@@ -76,7 +78,11 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     make_folder(folder)
     header = load(ROOT / "experiments" / experiment / "config.yaml").header
     courses = courses_of(header)
-    read = {t for claim in header.claims for t in claims.VECTOR_TENSORS.get(claim, ())}
+    of_vectors = [claim for claim in header.claims if claim in claims.VECTOR_TENSORS]
+    read = {tensor for claim in of_vectors for tensor in claims.VECTOR_TENSORS[claim]}
+    criteria = read_yaml(CRITERIA)
+    minima = (criteria[claim]["seeds"]["minimum"] for claim in of_vectors)
+    with_vectors = max(VECTOR_SEEDS, *minima, 0)
     order = sorted(seeds)
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
     for description, path in chosen:
@@ -85,7 +91,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
         if rank:
             frame = _thinned(frame, description, courses)
         tables["scalars"].append(frame.assign(run=description["id"]))
-        if rank < VECTOR_SEEDS:
+        if rank < with_vectors:
             frame = _ends(read_table(path / "vectors.parquet"), description)
             if rank:
                 frame = frame[frame["tensor"].str.partition("@")[0].isin(read)]

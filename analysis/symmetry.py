@@ -88,17 +88,27 @@ def pairs(
 
 
 def brownian_pairs(vectors: pd.DataFrame, arm: str, step: int, head: int) -> pd.DataFrame:
-    """The same of the ABM of Q's and K's row multipliers, with draws in place of seeds."""
-    chosen = vectors[(vectors["kind"] == "brownian") & (vectors["arm"] == arm)]
-    draws = chosen[chosen["stat"] == "weight_norm_draws"]["value"].map(len).max()
-    chosen = chosen[(chosen["step"] == step) & (chosen["stat"] == "values")]
+    """The same of the ABM of Q's and K's row multipliers, with draws in place of seeds.
+
+    A run keeps so many values of all draws; those that are whole for both are taken.
+    """
+    of_arm = vectors[(vectors["arm"] == arm) & (vectors["step"] == step)]
+    trained = of_arm[(of_arm["kind"] == "train") & (of_arm["stat"] == "row_multiplier")]
+    sizes = trained.drop_duplicates("tensor").set_index("tensor")["value"].map(len)
+    chosen = of_arm[(of_arm["kind"] == "brownian") & (of_arm["stat"] == "values")]
     found = {}
     for layer, rows in chosen.groupby("layer"):
         value = rows.set_index("tensor")["value"]
-        of_draws = (np.reshape(value[f"{name}.row"], (draws, -1)) for name in (Q, K))
-        for draw, (q, k) in enumerate(zip(*of_draws, strict=True)):
+        of_draws = (_whole(value[f"{name}.row"], sizes[name]) for name in (Q, K))
+        for draw, (q, k) in enumerate(zip(*of_draws, strict=False)):
             found[draw, layer] = _table(*rotated_pairs(q, k, head))
     return pd.concat(found, names=["draw", "layer", "pair"])
+
+
+def _whole(values, size: int) -> np.ndarray:
+    """The whole draws in ``values``, shape (draws, size)."""
+    draws = len(values) // size
+    return np.reshape(values[: draws * size], (draws, size))
 
 
 def _table(product: np.ndarray, ratio: np.ndarray) -> pd.DataFrame:

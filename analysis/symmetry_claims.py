@@ -1,6 +1,6 @@
 """Judging functions of S0 to S6, EM1 and LOG1 (sections 4.1, C.1).
 
-"Late" is the second half of the constant stage, at whose end everything else is read.
+"Late" is the second half of the constant stage, at whose end everything but losses is read.
 """
 
 from __future__ import annotations
@@ -63,7 +63,9 @@ def s0(frame, vectors, runs, criterion) -> Judgement:
     ]  # fmt: skip
     contrast = [at_least("ln (spread with multipliers / without)", np.log(moved / still),
                          limits["contrast"])]  # fmt: skip
-    return Judgement(found, criterion["seeds"]["minimum"], contrast=contrast)
+    means = late_change(symmetry.written(frame, NONE), runs).mean()
+    note = ", ".join(f"{name} {means[name]:+.3f}" for name in WRITERS)
+    return Judgement(found, criterion["seeds"]["minimum"], note, contrast=contrast)
 
 
 def s1(frame, vectors, runs, criterion) -> Judgement:

@@ -52,7 +52,7 @@ def derived(optimizer: str, recipe: str, case: str) -> dict[str, float]:
 
 
 def layer_values(vectors: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """Of the layer, constant stage's end: optimizer, recipe, case, draw, width, stat, value."""
+    """Of the layer, means up to the constant stage's end: optimizer, recipe, case, …, value."""
     chosen = vectors[vectors["arm"].isin(LAYERS) & vectors["stat"].str.endswith("_draws")]
     cases = chosen["tensor"].str.removeprefix(f"{LAYER}.")
     chosen = chosen.assign(case=cases)[cases.isin(CASES)]

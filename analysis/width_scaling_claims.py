@@ -26,8 +26,11 @@ def ws1(frame, runs, criterion) -> Judgement:
 
 
 def ws2(frame, runs, criterion) -> Judgement:
-    """Logits, Q·K and dt are constant where multipliers learn, not where s is fixed or ∝ 1/d."""
-    limits, found = criterion["thresholds"], []
+    """Logits, Q·K and dt are constant where multipliers learn, and a fixed s would move them.
+
+    A quantity that is the same with s fixed and with s ∝ 1/d says nothing of multipliers.
+    """
+    limits, found, unlearned = criterion["thresholds"], [], []
     for name in ws.FIXED_BY_MODEL:
         learned, fixed, scaled = (
             ws.exponents(ws.activations(frame, runs, arm, name))
@@ -37,7 +40,9 @@ def ws2(frame, runs, criterion) -> Judgement:
                         name)  # fmt: skip
         found.append(at_least(f"exponent of {name}, s fixed less s ∝ 1/d", fixed - scaled,
                               limits["contrast"], name))  # fmt: skip
-    return Judgement(found, criterion["seeds"]["minimum"])
+        unlearned.append(f"{name} {fixed.mean():+.2f} and {scaled.mean():+.2f}")
+    note = f"s fixed and s ∝ 1/d: {', '.join(unlearned)}"
+    return Judgement(found, criterion["seeds"]["minimum"], note)
 
 
 def ws2b(frame, runs, criterion) -> Judgement:

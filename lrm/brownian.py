@@ -236,17 +236,17 @@ def run(
         )
         torch.set_num_threads(run.execution.threads)
         log = _Log()
-        layers = matched if run.brownian.linear_layers else []
-        for plan in layers:
-            _walk_layer(log, plan, run)
-        found = [] if layers else walkers(plans, run.brownian.match, settings)
+        layers = run.brownian.linear_layers
+        found = matched if layers else walkers(plans, run.brownian.match, settings)
         for position, walker in enumerate(found):
             done = settings.train.steps * position
 
             def tell(step: int, done: int = done) -> None:
                 report((done + step) // len(found), float("nan"))
 
-            if walker.key == "embedding" and corpus is not None:
+            if layers:
+                _walk_layer(log, walker, run, tell)
+            elif walker.key == "embedding" and corpus is not None:
                 _walk_tokens(log, walker, run, corpus, tell)
             else:
                 _walk(log, walker, run, tell)
@@ -297,12 +297,16 @@ def _walk(log: _Log, walker: Walker, run: Run, tell: Callable[[int], None]) -> N
     log.norms(walker.key, steps, norms, closed)
 
 
-def _walk_layer(log: _Log, plan: TensorPlan, run: Run) -> None:
+def _walk_layer(log: _Log, plan: TensorPlan, run: Run, tell: Callable[[int], None]) -> None:
     """The output of the linear layer ``plan``, from gradients of one input and of noise."""
-    every, draws = run.settings.probes.every, run.brownian.draws
-    for case in linear_layer.CASES:
+    every, draws, cases = run.settings.probes.every, run.brownian.draws, linear_layer.CASES
+    for position, case in enumerate(cases):
+        done = run.settings.train.steps * position
         generator = torch.Generator().manual_seed(_seed(run.seed, f"{plan.key}.{case}"))
-        found = linear_layer.simulate(plan, run.settings, case, draws, generator, every)
+        found = linear_layer.simulate(
+            plan, run.settings, case, draws, generator, every,
+            lambda step, done=done: tell((done + step) // len(cases)),
+        )  # fmt: skip
         key = f"{plan.key}.{case}"
         for number, step in enumerate(found.steps.tolist()):
             for stat, values in found.stats.items():

@@ -13,6 +13,7 @@ under Muon with one input the equilibrium is smaller still.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,11 +51,12 @@ def simulate(
     draws: int,
     generator: torch.Generator,
     every: int,
+    report: Callable[[int], None] = lambda step: None,
 ) -> Layer:
     """Move ``draws`` copies of the matrix ``plan`` over the run's schedule; see ``CASES``.
 
-    Measured every ``every`` steps and at the end of each stage. Raises UserError for what is no
-    matrix of its own: a vector, or rows of a merged parameter.
+    Measured every ``every`` steps and at the end of each stage; ``report`` gets those steps. Raises
+    UserError for what is no matrix of its own: a vector, or rows of a merged parameter.
     """
     address = plan.address
     if address.kind != "matrix" or address.rows is not None or not plan.trainable:
@@ -91,6 +93,7 @@ def simulate(
                 "output_norm": plan.forward * _rms(output),
                 "relative_update": _rms(output - kept) / _rms(before),
             }
+            report(done)
             steps.append(done)
             found.append(measured)
     taken = np.array(steps)

@@ -1,4 +1,4 @@
-"""Judging functions of symmetries (S0 to S4) and of the width (WS1 to WS5) on planted worlds."""
+"""Judging functions of symmetries (S0 to S6, LOG1) and of the width (WS1 to WS5) on planted worlds."""
 
 import zlib
 
@@ -33,7 +33,7 @@ def normal(*key, size=()):
 
 def table_of_runs(**grid):
     settings = {"train": {"steps": STEPS}, "schedule": {"decay_steps": DECAY},
-                "model": {"head_dim": HEAD}}  # fmt: skip
+                "model": {"head_dim": HEAD}, "probes": {"every": 10}}  # fmt: skip
     description = {"settings": settings}
     return {"kind": "train", "description": description, **grid}
 
@@ -167,6 +167,39 @@ def test_growth_of_the_stream(claim, change, expected):
     assert found.verdict == expected
 
 
+STRESS = {"FREE": 3.4, "FREE_BF16": 3.4, "FASTER": 3.8, "FASTER_BF16": 4.2, "FASTER_LIGHT": 3.7,
+          "FASTER_LIGHT_BF16": 3.75, "LOG": 3.4, "FAST": 3.6, "LOG_FAST": 3.8}  # fmt: skip
+
+
+def stress_world(losses, bump):
+    """Final losses by arm; the training loss of LOG rises by ``bump`` on its way down."""
+    rows, runs = [], [table_of_runs(run=arm, arm=arm) for arm in losses]
+    for arm, loss in losses.items():
+        for seed in SEEDS:
+            jitter = 0.01 * normal(arm, seed)
+            rows.append((arm, "train", arm, seed, STEPS, "", 0, "validation_loss", loss + jitter))
+            rows.append((arm, "train", arm, seed, END, "residual", 3, "activation_norm", 2.0))
+            for step in range(10, STEPS + 1, 10):
+                course = 7 - step / 200 + (bump if arm == "LOG" and step > STEPS / 2 else 0.0)
+                rows.append((arm, "train", arm, seed, step, "", 0, "train_loss", course))
+    return pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(runs)
+
+
+@pytest.mark.parametrize(
+    ("claim", "losses", "bump", "expected"),
+    [
+        ("S6", {}, 0.0, REPRODUCED),
+        ("S6", {"FASTER_LIGHT_BF16": 4.1}, 0.0, NOT),  # it is the LR, not the drift
+        ("LOG1", {}, 0.5, REPRODUCED),
+        ("LOG1", {}, 0.0, PARTLY),
+        ("LOG1", {"LOG": 3.3, "LOG_FAST": 3.6}, 0.0, NOT),
+    ],
+)
+def test_stress(claim, losses, bump, expected):
+    found = JUDGES[claim](*stress_world(STRESS | losses, bump), criterion(claim))
+    assert found.verdict == expected
+
+
 WIDTHS = (16, 32, 64, 128, 256)
 
 
@@ -207,6 +240,30 @@ def width_world(weight=0.0, alpha=-0.2, scale=-0.8, start=-0.5):
 def test_exponents_of_the_width(claim, world, expected):
     frame, runs = width_world(**world)
     found = WIDTH_JUDGES[claim](frame, runs, criterion(claim))
+    assert found.verdict == expected
+
+
+@pytest.mark.parametrize(
+    ("learned", "fixed", "scaled", "expected"),
+    [(0.0, 0.4, -0.4, REPRODUCED), (0.4, 0.4, -0.4, NOT), (0.0, 0.05, 0.0, NOT)],
+)
+def test_constancy_needs_a_contrast(learned, fixed, scaled, expected):
+    runs = [
+        table_of_runs(run=f"{arm} {width}", arm=arm, width=width)
+        for arm in (ws.LEARNED, ws.FIXED, ws.SCALED)
+        for width in WIDTHS
+    ]
+    exponents = {ws.LEARNED: learned, ws.FIXED: fixed, ws.SCALED: scaled}
+    rows = [
+        (run["run"], "train", run["arm"], seed, END, tensor, 0, "activation_norm",
+         run["width"] ** exponents[run["arm"]] * np.exp(0.01 * normal(seed, run["run"], tensor)),
+         run["width"])
+        for run in runs
+        for seed in SEEDS
+        for tensor in {name for names in ws.FIXED_BY_MODEL.values() for name in names}
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows, columns=[*COLUMNS, "width"])
+    found = WIDTH_JUDGES["WS2"](frame, pd.DataFrame(runs), criterion("WS2"))
     assert found.verdict == expected
 
 

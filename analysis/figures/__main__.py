@@ -24,7 +24,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.figures")
     parser.add_argument("figure", help=", ".join(names))
     parser.add_argument("--scale", default="tiny")
-    parser.add_argument("--source", default="runs", help="runs (yours) or reference (published)")
+    parser.add_argument(
+        "--source", default="runs", choices=results.SOURCES, help="yours, or what is published"
+    )
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     options = parser.parse_args()
     if options.figure not in names:
@@ -44,8 +46,8 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     """
     module = importlib.import_module(f"analysis.figures.{figure}")
     tables = tables_of(module, scale, source, folder)
-    make_folder(target)
     inputs = _inputs(tables)
+    make_folder(target)
     stamp = target / f".{figure}.json"
     png = target / f"{figure}.png"
     files = [target / f"{figure}.{kind}" for kind in ("png", "pdf", "csv")]

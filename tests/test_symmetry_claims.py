@@ -1,4 +1,4 @@
-"""Judging functions of symmetries (S0 to S6, LOG1) and of the width (WS1 to WS5) on planted worlds."""
+"""Judging functions on planted worlds: symmetries (S0 to S4, S6, LOG1), the width (WS1 to WS5)."""
 
 import zlib
 

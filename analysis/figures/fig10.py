@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.figures import Context, Tables
 from analysis.norms import over_layers
-from analysis.style import TEXT_WIDTH, caption
+from analysis.style import TEXT_WIDTH, caption, plain_log_axis
 from analysis.sweep_axes import series
 from analysis.width_scaling import LEARNED
 
@@ -49,6 +49,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             series(axis, rows[rows["width"] == width], "step", colour, label=f"d = {width}")
         axis.set(yscale="log", xlabel="step")
         axis.set_title(title, loc="left")
+    for axis in (axes[0], axes[-1]):
+        plain_log_axis(axis)
     axes[0].set_ylabel("norm of the output")
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, ncols=len(widths), loc="lower center",

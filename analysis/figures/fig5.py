@@ -62,8 +62,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             of = rows[rows["quantity"] == quantity]
             series(axis, of, "width", COLOURS[quantity], marker="o", ms=3)
             fitted = of.drop_duplicates("seed")["exponent"]
-            axis.plot([], [], "o-", ms=3, color=COLOURS[quantity],
-                      label=f"{quantity}  {with_interval(fitted, 2)}")  # fmt: skip
+            text = f"{quantity}  {with_interval(fitted, 2).replace('-', '−')}"
+            axis.plot([], [], "o-", ms=3, color=COLOURS[quantity], label=text)
         _widths(axis, numbers["width"])
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), title="exponent of d",
                     fontsize=6.5, title_fontsize=6.5)  # fmt: skip

@@ -62,8 +62,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             of = rows[rows["quantity"] == quantity]
             series(axis, of, "width", COLOURS[quantity], marker="o", ms=3)
             fitted = of.drop_duplicates("seed")["exponent"]
-            text = f"{quantity}  {with_interval(fitted, 2).replace('-', '−')}"
-            axis.plot([], [], "o-", ms=3, color=COLOURS[quantity], label=text)
+            said = with_interval(fitted, 2).replace("-0.00", "0.00").replace("-", "−")
+            axis.plot([], [], "o-", ms=3, color=COLOURS[quantity], label=f"{quantity}  {said}")
         _widths(axis, numbers["width"])
         axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), title="exponent of d",
                     fontsize=6.5, title_fontsize=6.5)  # fmt: skip

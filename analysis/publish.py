@@ -82,7 +82,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
     read = {tensor for claim in of_vectors for tensor in claims.VECTOR_TENSORS[claim]}
     criteria = read_yaml(CRITERIA)
     minima = (criteria[claim]["seeds"]["minimum"] for claim in of_vectors)
-    with_vectors = max(VECTOR_SEEDS, *minima, 0)
+    with_vectors = max([VECTOR_SEEDS, *minima])
     order = sorted(seeds)
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
     for description, path in chosen:

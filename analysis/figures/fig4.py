@@ -2,10 +2,10 @@
 
 a: product of the scales of Q's and K's multipliers against their ratio over training, a line a
 layer of the first seed, and where layers of all seeds and where multipliers moved by noise alone
-(ABM) are as the constant stage ends; b: norm of the residual stream behind
-the last layer. Ours are c: ln of products and ratios of row multipliers of Q and K by rotated pair,
-in one order of the data against those in another; and d, of symmetry_placement: loss after the
-decay less that of "all" with light weight decay, paired by seed, means with 95% intervals.
+(ABM) are as the constant stage ends; b: norm of the residual stream behind the last layer. Ours are
+c: ln of products and ratios of row multipliers of Q and K by rotated pair, in one order of the data
+against those in another; and d, of symmetry_placement: loss after the decay less that of "all" with
+light weight decay, paired by seed, means with 95% intervals.
 """
 
 from __future__ import annotations
@@ -96,8 +96,14 @@ def draw(numbers: pd.DataFrame, context: Context):
         Line2D([], [], color=NOISE_COLOUR, ls="", marker=".", label="ABM, no weight decay")
     )
     figure.legend(handles=handles, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 0.03))
-    caption(figure, context)
+    caption(figure, context, _seeds_of_pairs(by_panel["pairs"], context))
     return figure
+
+
+def _seeds_of_pairs(rows: pd.DataFrame, context: Context) -> str:
+    """Rows and columns are published of fewer seeds than norms are."""
+    n = rows["seed"].nunique()
+    return "" if n == len(context.seeds) else f"c: n = {n}"
 
 
 def _paths(axis, rows: pd.DataFrame, noise: pd.DataFrame) -> None:

@@ -1,7 +1,8 @@
 """Norms, activations and multipliers over the width, and their exponents (section 4.2).
 
 Norms are root mean squares, read at the end of the constant stage and averaged geometrically over
-layers. Of a linear layer y = s W x with ‖x‖ = 1, α = ‖y‖ / (s d ‖W‖) is the alignment.
+layers. Of a linear layer y = s W x with ‖x‖ = 1, α = ‖y‖ / (s d ‖W‖) is the alignment, where s is
+the learned multiplier times the fixed factor.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from analysis.norms import at_stage_ends
 from analysis.stats import log_slope
 
 LEARNED, FIXED, SCALED = "LEARNED", "FIXED", "SCALED"
+FROM_ONE, DRIFT = "FROM_ONE", "DRIFT"
+# Where learned multipliers begin: at ∝ 1/d, with which every width is centred, and at 1.
+STARTS = {LEARNED: "from ∝ 1/d", FROM_ONE: "from 1"}
 # Matrices of figure 5 (left), averaged over types and layers.
 MATRICES = {
     "embedding": ("embedding",),
@@ -75,24 +79,52 @@ def activations(
 
 
 def multipliers(
-    frame: pd.DataFrame, runs: pd.DataFrame, name: str, untrained: bool = False
+    frame: pd.DataFrame,
+    runs: pd.DataFrame,
+    name: str,
+    arm: str = LEARNED,
+    untrained: bool = False,
 ) -> pd.DataFrame:
-    """|s| of ``MULTIPLIERS`` that were learned, of Q·K their product."""
+    """|s| of ``MULTIPLIERS`` times the fixed factor, of Q·K the product of both."""
     tensors = ACTIVATIONS[MULTIPLIERS[name][0]]
     stat = "scalar_multiplier_norm"
-    return by_width(frame, runs, LEARNED, stat, tensors, True, untrained)
+    learned = by_width(frame, runs, arm, stat, tensors, True, untrained)
+    return learned * _fixed_factors(runs, arm, tensors)
+
+
+def _fixed_factors(runs: pd.DataFrame, arm: str, tensors: tuple[str, ...]) -> pd.DataFrame:
+    """Seeds × widths: the product over ``tensors`` of forward factors, the same in all layers."""
+    rows = runs[(runs["kind"] == "train") & (runs["arm"] == arm)]
+    found = []
+    for description in rows["description"]:
+        forward = {
+            rule["tensor"].partition("@")[0]: rule["forward"]
+            for rule in description["rules"]
+            if rule["multiplier"] is None
+        }
+        found.append(np.prod([forward[tensor] for tensor in tensors]))
+    return rows.assign(factor=found).pivot_table("factor", "seed", "width")
 
 
 def alignment(
-    frame: pd.DataFrame, runs: pd.DataFrame, name: str, untrained: bool = False
+    frame: pd.DataFrame,
+    runs: pd.DataFrame,
+    name: str,
+    arm: str = LEARNED,
+    untrained: bool = False,
 ) -> pd.DataFrame:
-    """α but for the fixed forward factor: ‖y‖ / (s d ‖W‖), of Q·K the product of both."""
+    """α = ‖y‖ / (s d ‖W‖), of Q·K the product of both."""
     activation = MULTIPLIERS[name][0]
     tensors = ACTIVATIONS[activation]
-    y = activations(frame, runs, LEARNED, activation, untrained)
-    weights = by_width(frame, runs, LEARNED, "weight_norm", tensors, True, untrained)
+    y = activations(frame, runs, arm, activation, untrained)
+    weights = by_width(frame, runs, arm, "weight_norm", tensors, True, untrained)
     d = np.asarray(y.columns, dtype=float) ** len(tensors)
-    return y / (multipliers(frame, runs, name, untrained) * weights * d)
+    return y / (multipliers(frame, runs, name, arm, untrained) * weights * d)
+
+
+def drifting(frame: pd.DataFrame) -> str:
+    """The arm whose multipliers drift as far as the paper's: where there is no other, LEARNED."""
+    return DRIFT if (frame["arm"] == DRIFT).any() else LEARNED
 
 
 def exponents(table: pd.DataFrame) -> pd.Series:

@@ -11,17 +11,26 @@ from analysis.norms import at_step, over_layers, stage_end_of
 
 
 def ws1(frame, runs, criterion) -> Judgement:
-    """Matrix norms barely depend on the width, and have come to rest."""
+    """Matrix norms barely depend on the width, and have come to rest.
+
+    At rest: neither their mean over widths nor their exponent still moves. Of one width alone the
+    norm of a matrix of a hundred entries wanders by more.
+    """
     limits, end = criterion["thresholds"], stage_end_of(runs)
     found, contrast = [], []
     for group, tensors in ws.MATRICES.items():
         values = ws.exponents(ws.matrices(frame, runs, ws.LEARNED, group))
         found += within(f"exponent of ‖W‖, {group}", values, -limits["constant"],
                         limits["constant"], group)  # fmt: skip
-        late = [_course(frame, tensors, "weight_norm", step) for step in (end * 3 // 4, end)]
-        change = np.log(late[1] / late[0]).abs().max(axis=1)
-        contrast.append(at_most(f"{group}: largest change in ln, last quarter", change,
-                                limits["rest"]))  # fmt: skip
+        before, last = (
+            _course(frame, ws.LEARNED, tensors, "weight_norm", step) for step in (end * 3 // 4, end)
+        )
+        change = np.log(last / before).mean(axis=1)
+        contrast += within(f"{group}: mean change in ln, last quarter", change, -limits["rest"],
+                           limits["rest"])  # fmt: skip
+        change = ws.exponents(last) - ws.exponents(before)
+        contrast += within(f"{group}: change of the exponent, last quarter", change,
+                           -limits["still"], limits["still"])  # fmt: skip
     return Judgement(found, criterion["seeds"]["minimum"], contrast=contrast)
 
 
@@ -32,12 +41,13 @@ def ws2(frame, runs, criterion) -> Judgement:
     """
     limits, found, unlearned = criterion["thresholds"], [], []
     for name in ws.FIXED_BY_MODEL:
-        learned, fixed, scaled = (
-            ws.exponents(ws.activations(frame, runs, arm, name))
-            for arm in (ws.LEARNED, ws.FIXED, ws.SCALED)
+        for arm, start in ws.STARTS.items():
+            learned = ws.exponents(ws.activations(frame, runs, arm, name))
+            found += within(f"exponent of {name}, {start}", learned, -limits["constant"],
+                            limits["constant"], name)  # fmt: skip
+        fixed, scaled = (
+            ws.exponents(ws.activations(frame, runs, arm, name)) for arm in (ws.FIXED, ws.SCALED)
         )
-        found += within(f"exponent of {name}", learned, -limits["constant"], limits["constant"],
-                        name)  # fmt: skip
         found.append(at_least(f"exponent of {name}, s fixed less s ∝ 1/d", fixed - scaled,
                               limits["contrast"], name))  # fmt: skip
         unlearned.append(f"{name} {fixed.mean():+.2f} and {scaled.mean():+.2f}")
@@ -47,29 +57,39 @@ def ws2(frame, runs, criterion) -> Judgement:
 
 def ws2b(frame, runs, criterion) -> Judgement:
     """Embedding and block outputs grow jointly with the width; the gate lies between."""
-    limits = criterion["thresholds"]
-
-    def exponent(name: str) -> pd.Series:
-        return ws.exponents(ws.activations(frame, runs, ws.LEARNED, name))
-
-    grown = pd.concat({name: exponent(name) for name in ws.FREE_IN_STREAM}, axis=1)
-    found = [at_least(f"exponent of {name}", grown[name], limits["growth"]) for name in grown]
-    apart = grown.max(axis=1) - grown.min(axis=1)
-    found.append(at_most("largest less smallest of these exponents", apart, limits["jointly"]))
-    known = pd.concat([exponent(name) for name in ws.FIXED_BY_MODEL], axis=1).mean(axis=1)
-    gate = exponent("gate")
-    found.append(at_least("exponent of gate less that of logits, Q·K, dt", gate - known, 0.0))
-    found.append(at_most("exponent of gate less that of outputs", gate - grown.mean(axis=1), 0.0))
+    limits, found = criterion["thresholds"], []
+    for arm, start in ws.STARTS.items():
+        outputs, gate, known = (
+            pd.concat(
+                {name: ws.exponents(ws.activations(frame, runs, arm, name)) for name in names},
+                axis=1,
+            )
+            for names in (ws.FREE_IN_STREAM, ws.GATE, ws.FIXED_BY_MODEL)
+        )
+        found += [
+            at_least(f"exponent of {name}, {start}", outputs[name], limits["growth"], start)
+            for name in outputs
+        ]
+        apart = outputs.max(axis=1) - outputs.min(axis=1)
+        found.append(at_most(f"largest less smallest of these exponents, {start}", apart,
+                             limits["jointly"], start))  # fmt: skip
+        above = gate["gate"] - known.mean(axis=1)
+        below = gate["gate"] - outputs.mean(axis=1)
+        found.append(at_least(f"exponent of gate less that of logits, Q·K, dt, {start}", above,
+                              0.0, start))  # fmt: skip
+        found.append(at_most(f"exponent of gate less that of outputs, {start}", below, 0.0,
+                             start))  # fmt: skip
     return Judgement(found, criterion["seeds"]["minimum"])
 
 
 def ws3(frame, runs, criterion) -> Judgement:
-    """Learned multipliers follow d⁻¹ and d⁻², slightly slower."""
+    """Learned multipliers follow d⁻¹ and d⁻², slightly slower, wherever they began."""
     limits, found = criterion["thresholds"], []
     for name, (_, expected) in ws.MULTIPLIERS.items():
-        share = ws.exponents(ws.multipliers(frame, runs, name)) / expected
-        found += within(f"exponent of s over {expected:g}, {name}", share, limits["least"],
-                        limits["most"], name)  # fmt: skip
+        for arm, start in ws.STARTS.items():
+            share = ws.exponents(ws.multipliers(frame, runs, name, arm)) / expected
+            found += within(f"exponent of s over {expected:g}, {name}, {start}", share,
+                            limits["least"], limits["most"], name)  # fmt: skip
     return Judgement(found, criterion["seeds"]["minimum"])
 
 
@@ -78,30 +98,37 @@ def ws4(frame, runs, criterion) -> Judgement:
     limits, found, contrast = criterion["thresholds"], [], []
     for name, (_, expected) in ws.MULTIPLIERS.items():
         factors = -expected  # of Q·K it is the product of two
-        learned, start = (ws.alignment(frame, runs, name, untrained) for untrained in (False, True))
-        exponent = ws.exponents(learned) / factors
-        found.append(at_most(f"exponent of α, {name}", exponent, limits["decay"], name))
-        found.append(at_least(f"exponent of α, {name}", exponent, limits["random"], name))
-        gain = np.log(learned / start).iloc[:, -1] / factors
-        contrast.append(at_least(f"{name}: ln of α over that at the start, largest width", gain,
-                                 limits["learned"]))  # fmt: skip
+        for arm, start in ws.STARTS.items():
+            learned, untrained = (
+                ws.alignment(frame, runs, name, arm, untrained) for untrained in (False, True)
+            )
+            exponent = ws.exponents(learned) / factors
+            found += within(f"exponent of α, {name}, {start}", exponent, limits["random"],
+                            limits["decay"], name)  # fmt: skip
+            gain = np.log(learned / untrained).iloc[:, -1] / factors
+            contrast.append(at_least(f"{name}, {start}: ln of α over that of the untrained, "
+                                     "largest width", gain, limits["learned"]))  # fmt: skip
     return Judgement(found, criterion["seeds"]["minimum"], contrast=contrast)
 
 
 def ws6(frame, runs, criterion) -> Judgement:
     """Outputs grow late in training, with an offset per width; the projector's end at one level."""
     limits, end = criterion["thresholds"], stage_end_of(runs)
-    found = []
+    arm, found = ws.drifting(frame), []
+
+    def output(tensor: str, step: int) -> pd.DataFrame:
+        return np.log(_course(frame, arm, (tensor,), "activation_norm", step))
+
     for name, tensor in (("embedding", "embedding"), ("attention", "attention.out"),
                          ("MLP", "mlp.down")):  # fmt: skip
-        last = np.log(_output(frame, tensor, end))
-        growth = (last - np.log(_output(frame, tensor, end // 2))).min(axis=1)
+        last = output(tensor, end)
+        growth = (last - output(tensor, end // 2)).min(axis=1)
         offset = last.max(axis=1) - last.min(axis=1)
         found.append(at_least(f"{name}: late growth in ln, least of the widths", growth,
                               limits["growth"], name))  # fmt: skip
         found.append(at_least(f"{name}: ln range over widths", offset, limits["offset"], name))
-    logits = np.log(_output(frame, "projector", end))
-    late = (logits - np.log(_output(frame, "projector", end // 2))).abs().max(axis=1)
+    logits = output("projector", end)
+    late = (logits - output("projector", end // 2)).abs().max(axis=1)
     level = logits.max(axis=1) - logits.min(axis=1)
     found.append(at_most("projector: largest late change in ln", late, limits["still"],
                          "projector"))  # fmt: skip
@@ -109,13 +136,11 @@ def ws6(frame, runs, criterion) -> Judgement:
     return Judgement(found, criterion["seeds"]["minimum"])
 
 
-def _output(frame: pd.DataFrame, tensor: str, step: int) -> pd.DataFrame:
-    return _course(frame, (tensor,), "activation_norm", step)
-
-
-def _course(frame: pd.DataFrame, tensors: tuple[str, ...], stat: str, step: int) -> pd.DataFrame:
-    """``stat`` of LEARNED at ``step``, geometric mean over layers and tensors: seeds × widths."""
-    chosen = frame[(frame["arm"] == ws.LEARNED) & (frame["stat"] == stat)]
+def _course(
+    frame: pd.DataFrame, arm: str, tensors: tuple[str, ...], stat: str, step: int
+) -> pd.DataFrame:
+    """``stat`` of ``arm`` at ``step``, geometric mean over layers and tensors: seeds × widths."""
+    chosen = frame[(frame["arm"] == arm) & (frame["stat"] == stat)]
     chosen = at_step(chosen[chosen["tensor"].isin(tensors)], step)
     keys = ["seed", "width", "value"]
     return over_layers(chosen[keys]).pivot_table("value", "seed", "width").astype(float)

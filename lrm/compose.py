@@ -225,7 +225,9 @@ class Experiment:
         if scale not in SCALES:
             raise UserError(f"unknown scale {scale!r}; choose one of {', '.join(SCALES)}")
         runs: list[Run] = []
-        for arm in self.arms:
+        for arm, layer in self.arms.items():
+            if scale not in (layer or {}).get("scales", SCALES):
+                continue
             for layers, point in self._points(scale, arm):
                 settings, execution, cost = self._settings(layers, point, scale, overrides)
                 common = (settings, execution, cost)
@@ -300,7 +302,7 @@ class Experiment:
             if not isinstance(layer_rules, list):
                 raise UserError(f"{where}: rules must be a list")
             rules += layer_rules
-            for name in ("use", "grid", "values", "after"):
+            for name in ("use", "grid", "values", "after", "scales"):
                 layer.pop(name, None)
             merged = _merge(merged, layer)
         source = str(self.path)
@@ -327,16 +329,27 @@ def load(path: Path) -> Experiment:
         path.resolve().parent.name, path, validate(Header, header, str(path)), body
     )
     _check_keys(body, (*_LAYER, "scales", *Header.model_fields), str(path))
-    for group, allowed in (("arms", (*_LAYER[:-1], "after")), ("scales", _LAYER[:-1])):
+    for group, allowed in (("arms", (*_LAYER[:-1], "after", "scales")), ("scales", _LAYER[:-1])):
         for name, layer in _mapping(body, group, str(path)).items():
-            _check_keys(layer or {}, allowed, f"{path}: {group}.{name}")
-            if group == "scales" and name not in SCALES:
-                raise UserError(f"{path}: unknown scale {name!r}; use {', '.join(SCALES)}")
+            where = f"{path}: {group}.{name}"
+            _check_keys(layer or {}, allowed, where)
+            if group == "scales":
+                _check_scales([name], str(path))
+            else:
+                _check_scales((layer or {}).get("scales", []), f"{where}: scales")
     if header := experiment.header.brownian:
         for arm in header.arms:
             if arm not in experiment.arms:
                 raise UserError(f"{path}: brownian.arms names {arm!r}, which is no arm")
     return experiment
+
+
+def _check_scales(names: Any, where: str) -> None:
+    if not isinstance(names, list):
+        raise UserError(f"{where}: expected a list of scales, found {names!r}")
+    for name in names:
+        if name not in SCALES:
+            raise UserError(f"{where}: unknown scale {name!r}; use {', '.join(SCALES)}")
 
 
 class _Loader(yaml.SafeLoader):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lrm import rules
-from lrm.compose import load
+from lrm.compose import SCALES, load
 from lrm.cost import estimate
 from lrm.errors import UserError
 from lrm.experiment import parse_seeds
@@ -51,6 +51,17 @@ def test_arms_times_grid_times_seeds(experiment):
     assert not plan_of(runs[0], "norm.final").trainable
     assert plan_of(runs[-1], "norm.final").trainable
     assert runs[-1].settings.optimizer.lr == 0.5
+
+
+def test_an_arm_of_some_scales_only(experiment):
+    text = BODY.replace("  B: {", "  B: {scales: [tiny, small], ")
+    arms = {scale: {run.arm for run in experiment(text).runs(scale, [0])} for scale in SCALES}
+    assert arms == {"smoke": {"A"}, "tiny": {"A", "B"}, "small": {"A", "B"}, "paper": {"A"}}
+    # It is no setting, and says nothing of what a run is.
+    assert experiment(text).runs("tiny", [0])[-1] == experiment().runs("tiny", [0])[-1]
+    for wrong, said in (("[huge]", "unknown scale 'huge'"), ("tiny", "expected a list of scales")):
+        with pytest.raises(UserError, match=f"arms.B: scales: {said}"):
+            experiment(BODY.replace("  B: {", f"  B: {{scales: {wrong}, "))
 
 
 def test_precedence(experiment):

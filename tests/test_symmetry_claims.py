@@ -2,6 +2,8 @@
 
 import zlib
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -31,10 +33,15 @@ def normal(*key, size=()):
     return generator.standard_normal(size)
 
 
-def table_of_runs(**grid):
+def table_of_runs(forward=None, **grid):
+    """``forward``: fixed factors by tensor."""
     settings = {"train": {"steps": STEPS}, "schedule": {"decay_steps": DECAY},
                 "model": {"head_dim": HEAD}, "probes": {"every": 10}}  # fmt: skip
-    description = {"settings": settings}
+    rules = [
+        {"tensor": f"{tensor}@0", "multiplier": None, "forward": factor}
+        for tensor, factor in (forward or {}).items()
+    ]
+    description = {"settings": settings, "rules": rules}
     return {"kind": "train", "description": description, **grid}
 
 
@@ -203,26 +210,45 @@ def test_stress(claim, losses, bump, expected):
 WIDTHS = (16, 32, 64, 128, 256)
 
 
-def width_world(weight=0.0, alpha=-0.2, scale=-0.8, start=-0.5):
-    """‖W‖ ∝ d^weight; scalars of projector and dt ∝ d^scale, of Q and K each; α ∝ d^alpha."""
+def width_world(
+    weight=0.0, alpha=-0.2, scale=-0.8, from_one=None, late=0.0, growth=0.1, stream=(0.0, 0.0)
+):
+    """‖W‖ ∝ d^weight; scalars of projector and dt ∝ d^scale, of Q and K each; α ∝ d^alpha.
+
+    Half of ``scale`` is the fixed factor's. ``from_one``: ``scale`` where multipliers begin at 1.
+    ``late``: by how much the exponent of ‖W‖ moves in the last quarter; ``growth``: by how much
+    outputs do in ln in the second half, but for the projector's. ``stream``: of outputs in the
+    residual stream the exponent on top, from either start, and half of it of the gate's.
+    """
     rows, runs = [], []
-    names = {name for group in ws.MATRICES.values() for name in group}
-    for width in WIDTHS:
-        run = f"LEARNED {width}"
-        runs.append(table_of_runs(run=run, arm=ws.LEARNED, width=width))
-        for seed in SEEDS:
-            for tensor in sorted(names):
-                for step, a in ((0, start), (END * 3 // 4, alpha), (END, alpha)):
-                    jitter = np.exp(0.01 * normal(seed, tensor, width, step))
-                    norm = 0.05 * width**weight * jitter
-                    s = width**scale * 16 if step else 1.0
-                    output = s * width * (3 * width**a if step else width**a) * norm
-                    stats = {"weight_norm": norm, "scalar_multiplier_norm": s,
-                             "activation_norm": output}  # fmt: skip
-                    rows += [
-                        (run, "train", ws.LEARNED, seed, step, tensor, 0, stat, value, width)
-                        for stat, value in stats.items()
-                    ]
+    names = sorted({name for group in ws.MATRICES.values() for name in group})
+    free = {name: 1.0 for group in ws.FREE_IN_STREAM.values() for name in group}
+    free |= {name: 0.5 for group in ws.GATE.values() for name in group}
+    scales = {ws.LEARNED: scale, ws.FROM_ONE: scale if from_one is None else from_one}
+    extra = dict(zip(scales, stream, strict=True))
+    for (arm, exponent), width in itertools.product(scales.items(), WIDTHS):
+        run, fixed = f"{arm} {width}", width ** (exponent / 2)
+        runs += [
+            table_of_runs(forward=dict.fromkeys(names, fixed), run=run, arm=arm, width=width,
+                          seed=seed)
+            for seed in SEEDS
+        ]  # fmt: skip
+        for seed, tensor in itertools.product(SEEDS, names):
+            courses = ((0, -0.5, weight), (END // 2, alpha, weight),
+                       (END * 3 // 4, alpha, weight), (END, alpha, weight + late))  # fmt: skip
+            for step, a, w in courses:
+                norm = 0.05 * width**w * np.exp(0.01 * normal(seed, tensor, width, step))
+                s = 16 * width ** (exponent / 2) if step else 1.0
+                output = s * fixed * width * (3 if step else 1) * width**a * norm
+                output *= width ** (extra[arm] * free.get(tensor, 0.0))
+                if tensor != "projector" and step == END:
+                    output *= np.exp(growth)
+                stats = {"weight_norm": norm, "scalar_multiplier_norm": s,
+                         "activation_norm": output}  # fmt: skip
+                rows += [
+                    (run, "train", arm, seed, step, tensor, 0, stat, value, width)
+                    for stat, value in stats.items()
+                ]
     return pd.DataFrame(rows, columns=[*COLUMNS, "width"]), pd.DataFrame(runs)
 
 
@@ -231,10 +257,18 @@ def width_world(weight=0.0, alpha=-0.2, scale=-0.8, start=-0.5):
     [
         ("WS1", {}, REPRODUCED),
         ("WS1", {"weight": 0.3}, NOT),
+        ("WS1", {"late": 0.06}, OPEN),  # not at rest
+        ("WS2b", {"stream": (0.3, 0.3)}, REPRODUCED),
+        ("WS2b", {"stream": (0.0, 0.0)}, NOT),
+        ("WS2b", {"stream": (0.0, 0.3)}, PARTLY),  # it is the start's
         ("WS3", {}, REPRODUCED),
         ("WS3", {"scale": -0.4}, NOT),
+        ("WS3", {"from_one": -0.4}, NOT),  # it is the start's
         ("WS4", {}, REPRODUCED),
         ("WS4", {"alpha": 0.0}, NOT),
+        ("WS6", {"scale": -0.7}, REPRODUCED),
+        ("WS6", {"scale": -0.6}, PARTLY),  # the projector's output differs between widths
+        ("WS6", {"scale": -0.6, "growth": 0.0}, NOT),
     ],
 )
 def test_exponents_of_the_width(claim, world, expected):
@@ -243,17 +277,31 @@ def test_exponents_of_the_width(claim, world, expected):
     assert found.verdict == expected
 
 
+def test_late_growth_is_of_the_drifting_arm():
+    still, runs = width_world(growth=0.0)
+    drifting = width_world(growth=0.1)[0]
+    drifting = drifting[drifting["arm"] == ws.LEARNED].assign(arm=ws.DRIFT)
+    alone = WIDTH_JUDGES["WS6"](drifting.assign(arm=ws.LEARNED), runs, criterion("WS6"))
+    both = WIDTH_JUDGES["WS6"](pd.concat([still, drifting]), runs, criterion("WS6"))
+    assert both == alone
+
+
 @pytest.mark.parametrize(
-    ("learned", "fixed", "scaled", "expected"),
-    [(0.0, 0.4, -0.4, REPRODUCED), (0.4, 0.4, -0.4, NOT), (0.0, 0.05, 0.0, NOT)],
+    ("learned", "from_one", "fixed", "scaled", "expected"),
+    [
+        (0.0, 0.0, 0.4, -0.4, REPRODUCED),
+        (0.4, 0.0, 0.4, -0.4, NOT),
+        (0.0, 0.4, 0.4, -0.4, NOT),
+        (0.0, 0.0, 0.05, 0.0, NOT),
+    ],
 )
-def test_constancy_needs_a_contrast(learned, fixed, scaled, expected):
+def test_constancy_needs_a_contrast(learned, from_one, fixed, scaled, expected):
+    exponents = {ws.LEARNED: learned, ws.FROM_ONE: from_one, ws.FIXED: fixed, ws.SCALED: scaled}
     runs = [
         table_of_runs(run=f"{arm} {width}", arm=arm, width=width)
-        for arm in (ws.LEARNED, ws.FIXED, ws.SCALED)
+        for arm in exponents
         for width in WIDTHS
     ]
-    exponents = {ws.LEARNED: learned, ws.FIXED: fixed, ws.SCALED: scaled}
     rows = [
         (run["run"], "train", run["arm"], seed, END, tensor, 0, "activation_norm",
          run["width"] ** exponents[run["arm"]] * np.exp(0.01 * normal(seed, run["run"], tensor)),

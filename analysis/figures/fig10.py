@@ -1,7 +1,8 @@
 """Figure 10 (appendix): norms of outputs over training, a line a width.
 
 Left the embedding's, in the middle those of attention and MLP (geometric mean over layers), right
-the projector's, which are the logits. With learned scalar multipliers.
+the projector's, which are the logits. With learned scalar multipliers that drift as far as the
+paper's.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from analysis.figures import Context, Tables
 from analysis.norms import over_layers
 from analysis.style import TEXT_WIDTH, caption, plain_log_axis
 from analysis.sweep_axes import series
-from analysis.width_scaling import LEARNED
+from analysis.width_scaling import drifting
 
 EXPERIMENTS = ("width_scaling",)
 OUTPUTS = {
@@ -28,7 +29,7 @@ OUTPUTS = {
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: tensor, width, seed, step, value."""
     frame = tables["width_scaling"].scalars
-    chosen = frame[(frame["arm"] == LEARNED) & (frame["stat"] == "activation_norm")]
+    chosen = frame[(frame["arm"] == drifting(frame)) & (frame["stat"] == "activation_norm")]
     parts = []
     for tensor in OUTPUTS:
         of = chosen[chosen["tensor"] == tensor]

@@ -1,8 +1,9 @@
 """Figure 5 (section 4.2): norms and scalar multipliers over the width, η and λ fixed.
 
-Left: matrix norms. Middle: activation norms; thin and dotted the same without learnable multipliers
-(s fixed), the contrast. Right: learned multipliers with the slopes that muP expects; the legends
-give exponents fitted over all widths, mean and 95% interval over seeds.
+Matrix norms; activation norms, those that the model fixes and those that are free in the residual
+stream; multipliers, learned and fixed factor together, with the slopes that muP expects. Solid: the
+multipliers begin ∝ 1/d; dashed: at 1; dotted: s is fixed at 1, the contrast. The legends give
+exponents fitted over all widths of the solid lines, mean and 95% interval over seeds.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ COLOURS = {
     "gate": "#E69F00", "attention output": "#56B4E9", "SSM output": "#44AA99",
     "MLP output": "#D55E00",
 }  # fmt: skip
-PANELS = ("matrices", "activations", "multipliers")
+# Panels of the drawing: title, axis, quantities' panel, and which of them.
+PANELS = (
+    ("a   Matrices", "‖W‖", "matrices", tuple(ws.MATRICES)),
+    ("b   Activations", "norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
+    ("c   Outputs to the stream", "norm", "activations", tuple(ws.FREE_IN_STREAM)),
+    ("d   Multipliers", "|s|", "multipliers", tuple(ws.MULTIPLIERS)),
+)
+STYLES = {ws.LEARNED: "-", ws.FROM_ONE: "--", ws.FIXED: ":"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -40,44 +48,47 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
             rows.assign(panel=panel, arm=arm, quantity=quantity, exponent=rows["seed"].map(fitted))
         )
 
-    for group in ws.MATRICES:
-        put("matrices", ws.LEARNED, group, ws.matrices(*given, ws.LEARNED, group))
-    for name in ws.ACTIVATIONS:
-        for arm in (ws.LEARNED, ws.FIXED, ws.SCALED):
+    for arm in (ws.LEARNED, ws.FROM_ONE, ws.FIXED, ws.SCALED):
+        for group in ws.MATRICES:
+            put("matrices", arm, group, ws.matrices(*given, arm, group))
+        for name in ws.ACTIVATIONS:
             put("activations", arm, name, ws.activations(*given, arm, name))
-    for name in ws.MULTIPLIERS:
-        put("multipliers", ws.LEARNED, name, ws.multipliers(*given, name))
-        put("alignment", ws.LEARNED, name, ws.alignment(*given, name))
+    for arm in ws.STARTS:
+        for name in ws.MULTIPLIERS:
+            put("multipliers", arm, name, ws.multipliers(*given, name, arm))
+            put("alignment", arm, name, ws.alignment(*given, name, arm))
     columns = ["panel", "arm", "quantity", "seed", "width", "value", "exponent"]
     return pd.concat(found)[columns].sort_values(columns[:-2], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels with their legends below."""
-    figure, axes = plt.subplots(1, 3, figsize=(TEXT_WIDTH, 3.9))
-    figure.get_layout_engine().set(rect=(0, 0.04, 1, 0.96), w_pad=0.05)
-    for axis, panel in zip(axes, PANELS, strict=True):
-        rows = numbers[(numbers["panel"] == panel) & (numbers["arm"] == ws.LEARNED)]
-        for quantity in (name for name in COLOURS if name in set(rows["quantity"])):
-            of = rows[rows["quantity"] == quantity]
-            series(axis, of, "width", COLOURS[quantity], marker="o", ms=3)
-            fitted = of.drop_duplicates("seed")["exponent"]
+    """Four panels with their legends beside, and one of the lines below."""
+    figure, axes = plt.subplots(2, 2, figsize=(TEXT_WIDTH, 4.6), sharex=True)
+    figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92), w_pad=0.05)
+    for axis, (title, label, panel, names) in zip(axes.flat, PANELS, strict=True):
+        for quantity in names:
+            rows = numbers[(numbers["panel"] == panel) & (numbers["quantity"] == quantity)]
+            for arm, style in STYLES.items():
+                of = rows[rows["arm"] == arm]
+                if of.empty:  # a fixed s is no multiplier
+                    continue
+                look = {"marker": "o", "ms": 3} if arm == ws.LEARNED else {"lw": 1.0}
+                series(axis, of, "width", COLOURS[quantity], line=style, **look)
+            fitted = rows[rows["arm"] == ws.LEARNED].drop_duplicates("seed")["exponent"]
             said = with_interval(fitted, 2).replace("-0.00", "0.00").replace("-", "−")
-            axis.plot([], [], "o-", ms=3, color=COLOURS[quantity], label=f"{quantity}  {said}")
+            axis.plot([], [], "o-", ms=3, color=COLOURS[quantity], label=f"{quantity}\n{said}")
         _widths(axis, numbers["width"])
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), title="exponent of d",
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), title="exponent of d",
                     fontsize=6.5, title_fontsize=6.5)  # fmt: skip
-    fixed = numbers[(numbers["panel"] == "activations") & (numbers["arm"] == ws.FIXED)]
-    for quantity, of in fixed.groupby("quantity"):
-        series(axes[1], of, "width", COLOURS[quantity], line=":")
-    axes[0].set(ylabel="‖W‖")
-    plain_log_axis(axes[0])
-    axes[1].set(yscale="log", ylabel="norm of the activation")
-    axes[2].set(yscale="log", ylabel="|s|")
-    axes[0].set_title("a   Matrices", loc="left")
-    axes[1].set_title("b   Activations (dotted: s fixed)", loc="left")
-    axes[2].set_title("c   Multipliers", loc="left")
-    _guides(axes[2], numbers[numbers["panel"] == "multipliers"])
+        axis.set(yscale="log", ylabel=label)
+        axis.set_title(title, loc="left")
+    for axis in axes[1]:
+        axis.set_xlabel("width d")
+    plain_log_axis(axes[0, 0])
+    _guides(axes[1, 1], numbers[numbers["panel"] == "multipliers"])
+    lines = [plt.Line2D([], [], color="#444444", ls=style) for style in STYLES.values()]
+    said = [f"learned, {start}" for start in ws.STARTS.values()] + ["s = 1"]
+    figure.legend(lines, said, ncols=len(said), loc="lower center", bbox_to_anchor=(0.5, 0.03))
     caption(figure, context)
     return figure
 
@@ -87,12 +98,12 @@ def _widths(axis, widths: pd.Series) -> None:
     axis.set_xscale("log", base=2)
     axis.set_xticks(values, [str(value) for value in values])
     axis.minorticks_off()
-    axis.set_xlabel("width d")
 
 
 def _guides(axis, rows: pd.DataFrame) -> None:
     """Lines ∝ d⁻¹ and d⁻² from where the projector's and Q·K's multipliers begin."""
     d = np.array(sorted(rows["width"].unique()), dtype=float)
+    rows = rows[rows["arm"] == ws.LEARNED]
     for quantity, exponent in (("projector", -1.0), ("Q·K", -2.0)):
         values = rows[rows["quantity"] == quantity].groupby("width")["value"].median()
         start = float(values.iloc[0])

@@ -1,8 +1,7 @@
 """Judging functions on planted worlds: symmetries (S0 to S4, S6, LOG1), the width (WS1 to WS5)."""
 
-import zlib
-
 import itertools
+import zlib
 
 import numpy as np
 import pandas as pd

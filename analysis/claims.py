@@ -82,7 +82,22 @@ def _main(options: argparse.Namespace) -> None:
     records, path = judge_and_write(options.scale, options.source, options.results)
     print(text(records))
     whose = {"runs": "your own runs", "reference": "the published reference"}[options.source]
+    if options.source == "runs":
+        for line in left_out(options.scale, options.results):
+            print(line)
     print(f"\njudged from {whose}; wrote {path}")
+
+
+def left_out(scale: str, folder: Path) -> list[str]:
+    """A line a seed of own runs that is judged nowhere: who reads means over seeds must know."""
+    criteria = read_yaml(CRITERIA).values()
+    experiments = dict.fromkeys(c["experiment"] for c in criteria if "experiment" in c)
+    return [
+        f"left out: {experiment}, seed {seed}, of which {len(labels)} runs stopped, diverged or "
+        f"have not begun, {labels[0]} first"
+        for experiment in experiments
+        for seed, labels in results.unfinished(experiment, scale, folder).items()
+    ]
 
 
 def judge_and_write(scale: str, source: str, folder: Path) -> tuple[list[dict[str, Any]], Path]:

@@ -187,6 +187,28 @@ def _current(
     return [(description, path) for description, path in found if description["id"] in wanted]
 
 
+def unfinished(experiment: str, scale: str, results: Path = RESULTS) -> dict[int, list[str]]:
+    """Own seeds that ``load`` leaves out: by seed the labels of runs that have not finished.
+
+    They were stopped, diverged, or have not begun while others of the seed have.
+    """
+    folder = results / "runs" / experiment
+    begun = [(read_description(path.parent), path.parent) for path in folder.glob("*/run.json")]
+    begun = [(d, path) for d, path in begun if d["scale"] == scale and d["kind"] == "train"]
+    finished = {d["id"] for d, path in begun if is_complete(path)}
+    have = {d["id"] for d, _ in begun}
+    plan = load_experiment(ROOT / "experiments" / experiment / "config.yaml")
+    found: dict[int, list[str]] = {}
+    for corpus in {d["corpus"]["hash"] for d, _ in begun}:
+        for seed in sorted({d["seed"] for d, _ in begun}):
+            runs = [run for run in plan.runs(scale, [seed]) if run.kind == "train"]
+            labels = {dataclasses.replace(run, corpus=corpus).id: run.label for run in runs}
+            missing = [label for run, label in labels.items() if run not in finished]
+            if missing and labels.keys() & have:
+                found[seed] = missing
+    return found
+
+
 def _published(path: Path) -> list[dict]:
     try:
         return json.loads(gzip.decompress(path.read_bytes()))

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 import zlib
 
 import numpy as np
@@ -9,7 +10,7 @@ import pandas as pd
 import pytest
 
 from analysis import bench_claims
-from analysis.claims import JUDGES, VECTOR_JUDGES, judge_all, text
+from analysis.claims import JUDGES, VECTOR_JUDGES, judge_all, left_out, text
 from analysis.criteria import CRITERIA
 from analysis.judging import (
     NOT,
@@ -293,6 +294,17 @@ def test_claims_without_runs(tmp_path):
         from analysis.results import load as load_results
 
         load_results("projector", source="nowhere", results=tmp_path)
+
+
+def test_a_seed_that_is_judged_nowhere_is_named(smoke_results, tmp_path):
+    copy = tmp_path / "runs" / "grad_clipping"
+    shutil.copytree(smoke_results / "runs" / "grad_clipping", copy)
+    assert left_out("smoke", tmp_path) == []
+    done = next(copy.glob("*/done.json"))
+    label = json.loads((done.parent / "run.json").read_text())["label"]
+    done.unlink()
+    (line,) = left_out("smoke", tmp_path)
+    assert line.startswith("left out: grad_clipping, seed 0, of which 1 runs") and label in line
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             said = with_interval(fitted, 2).replace("-0.00", "0.00").replace("-", "−")
             axis.plot([], [], "o-", ms=3, color=COLOURS[quantity], label=f"{quantity}\n{said}")
         _widths(axis, numbers["width"])
-        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), title="exponent of d",
+        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), title="exponent (solid)",
                     fontsize=6.5, title_fontsize=6.5)  # fmt: skip
         axis.set(yscale="log", ylabel=label)
         axis.set_title(title, loc="left")

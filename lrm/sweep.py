@@ -84,10 +84,17 @@ def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None
     if not jobs:
         return
     workers = max(1, min(workers, len(jobs)))
-    # Noise second: while the first run compiles the layers, others would wait for its code.
+    _Sweep(ordered(jobs), corpora, workers).run()
+
+
+def ordered(jobs: Sequence[tuple[Run, Path]]) -> list[tuple[Run, Path]]:
+    """The first job, then noise, then the longest first, so that workers end together.
+
+    Noise second: while the first run compiles the layers, others would wait for its code.
+    """
     first, *rest = jobs
-    rest.sort(key=lambda job: job[0].kind != "brownian")
-    _Sweep([first, *rest], corpora, workers).run()
+    rest.sort(key=lambda job: (job[0].kind != "brownian", -estimate(job[0]).flops))
+    return [first, *rest]
 
 
 class _Worker:

@@ -11,6 +11,7 @@ from lrm.cost import estimate
 from lrm.errors import UserError
 from lrm.experiment import parse_seeds
 from lrm.products import products
+from lrm.sweep import ordered
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 BODY = """
@@ -62,6 +63,17 @@ def test_an_arm_of_some_scales_only(experiment):
     for wrong, said in (("[huge]", "unknown scale 'huge'"), ("tiny", "expected a list of scales")):
         with pytest.raises(UserError, match=f"arms.B: scales: {said}"):
             experiment(BODY.replace("  B: {", f"  B: {{scales: {wrong}, "))
+
+
+def test_long_runs_come_first_so_that_workers_end_together():
+    runs = load(EXPERIMENTS / "table1" / "config.yaml").runs("tiny", [0])
+    (first, _), *rest = ordered([(run, Path()) for run in runs])
+    assert first == runs[0]
+    kinds = [run.kind for run, _ in rest]
+    assert kinds == sorted(kinds)  # brownian, then train
+    for kind in ("brownian", "train"):
+        flops = [estimate(run).flops for run, _ in rest if run.kind == kind]
+        assert flops == sorted(flops, reverse=True)
 
 
 def test_precedence(experiment):

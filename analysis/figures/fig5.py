@@ -3,7 +3,8 @@
 Matrix norms; activation norms, those that the model fixes and those that are free in the residual
 stream; multipliers, learned and fixed factor together, with the slopes that muP expects. Solid: the
 multipliers begin ∝ 1/d; dashed: at 1; dotted: s is fixed at 1, the contrast. The legends give
-exponents fitted over all widths of the solid lines, mean and 95% interval over seeds.
+exponents fitted over all widths of the solid lines, mean and 95% interval over seeds. Lines are
+medians; of the solid ones the seeds are drawn too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from analysis import width_scaling as ws
 from analysis.figures import Context, Tables
@@ -72,19 +74,26 @@ def draw(numbers: pd.DataFrame, context: Context):
                 of = rows[rows["arm"] == arm]
                 if of.empty:  # a fixed s is no multiplier
                     continue
-                look = {"marker": "o", "ms": 3} if arm == ws.LEARNED else {"lw": 1.0}
-                series(axis, of, "width", COLOURS[quantity], line=style, **look)
+                if arm == ws.LEARNED:
+                    series(axis, of, "width", COLOURS[quantity], line=style, marker="o", ms=3)
+                else:  # beside it, and of all seeds the median alone
+                    middle = of.groupby("width")["value"].median()
+                    axis.plot(middle.index, middle, color=COLOURS[quantity], ls=style, lw=1.0)
             fitted = rows[rows["arm"] == ws.LEARNED].drop_duplicates("seed")["exponent"]
             said = with_interval(fitted, 2).replace("-0.00", "0.00").replace("-", "−")
             axis.plot([], [], "o-", ms=3, color=COLOURS[quantity], label=f"{quantity}\n{said}")
         _widths(axis, numbers["width"])
-        axis.legend(loc="upper left", bbox_to_anchor=(1.0, 1.03), title="exponent (solid)",
+        beside = 1.1 if panel == "multipliers" else 1.0  # of the names of the slopes
+        axis.legend(loc="upper left", bbox_to_anchor=(beside, 1.03), title="exponent (solid)",
                     fontsize=6.5, title_fontsize=6.5)  # fmt: skip
         axis.set(yscale="log", ylabel=label)
         axis.set_title(title, loc="left")
     for axis in axes[1]:
         axis.set_xlabel("width d")
     plain_log_axis(axes[0, 0])
+    axes[0, 1].yaxis.set_minor_formatter(NullFormatter())
+    axes[0, 1].yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes[0, 1].yaxis.set_major_formatter("{x:g}")
     _guides(axes[1, 1], numbers[numbers["panel"] == "multipliers"])
     lines = [plt.Line2D([], [], color="#444444", ls=style) for style in STYLES.values()]
     said = [f"learned, {start}" for start in ws.STARTS.values()] + ["s = 1"]
@@ -109,5 +118,5 @@ def _guides(axis, rows: pd.DataFrame) -> None:
         start = float(values.iloc[0])
         axis.plot(d, start * (d / d[0]) ** exponent, color="#777777", lw=0.8, ls="--", zorder=1)
         axis.annotate(f"$d^{{{exponent:g}}}$", (d[-1], start * (d[-1] / d[0]) ** exponent),
-                      fontsize=7, color="#555555", xytext=(2, -2),
+                      fontsize=7, color="#555555", xytext=(5, -3),
                       textcoords="offset points")  # fmt: skip

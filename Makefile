@@ -16,7 +16,8 @@ OURS := gradient_noise frozen_multipliers mlp_scale_design multiplier_lr project
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
-train = $(BIN)/python experiments/$(1)/run.py --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS) $(2)
+options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
+train = $(BIN)/python experiments/$(1)/run.py $(options) $(2)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
@@ -49,14 +50,20 @@ $(VENV)/.notebooks: $(VENV)/.core
 	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[notebooks]'
 	@touch $@
 
-# Ours, controls most of all, take as long again: drawn of the reference, where there is one, unless
-# FROM=runs.
+TRAINED := projector mlp_scale scale_diversity symmetry symmetry_placement width_scaling table1 grad_clipping
+
+# In one sweep, so that no worker waits for an experiment's last run. Ours, controls most of all, take
+# as long again: drawn of the reference, where there is one, unless FROM=runs.
 ifeq ($(and $(filter reference,$(FROM)),$(wildcard $(RESULTS)/reference/$(SCALE))),)
-all: $(PAPER) $(OURS)
+all: names := $(TRAINED) $(OURS)
+all: figures := $(PAPER) $(OURS)
 else
-all: $(PAPER) reference_figures
+all: names := $(TRAINED)
+all: figures := $(PAPER) reference_figures
 endif
-all:  ## every figure: the paper's trained and drawn, ours drawn of the reference (FROM=runs: trained too)
+all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn of the reference (FROM=runs: trained too)
+	@$(BIN)/python -m lrm.experiment $(addprefix experiments/,$(names)) $(options)
+	@$(MAKE) --no-print-directory $(figures)
 
 reference_figures: $(VENV)/.core
 	@for figure in $(OURS); do $(call draw,$$figure) --source reference || exit; done

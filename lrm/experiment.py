@@ -1,6 +1,7 @@
 """The command line of every experiment: plan, train what is missing, or only show the plan.
 
-``experiments/<name>/run.py`` is ``main(__file__)``. The planner does not import torch, so that
+``experiments/<name>/run.py`` is ``main(__file__)``; ``python -m lrm.experiment experiments/a
+experiments/b`` trains several in one sweep, which leaves no worker idle between them. The planner does not import torch, so that
 a call with nothing to do ends in about a second.
 """
 
@@ -37,11 +38,33 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     guarded(lambda: (_main_together if together else _main)(folder, arguments))
 
 
+def main_of_several(arguments: list[str] | None = None) -> None:
+    """Run the experiments in the folders that are named first, together."""
+    guarded(lambda: _main_of_several(arguments))
+
+
+def _main_of_several(arguments: list[str] | None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m lrm.experiment", description="Train the missing runs of experiments."
+    )
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="experiments/<name>"
+    )
+    _add_options(parser, Path("results"))
+    options = parser.parse_args(arguments)
+    _sweep([job for folder in options.folders for job in _missing(folder, options)], options)
+
+
 def _parse(folder: Path, arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=f"python experiments/{folder.name}/run.py",
         description="Train the missing runs of this experiment; finished ones are kept.",
     )
+    _add_options(parser, folder.parents[1] / "results")
+    return parser.parse_args(arguments)
+
+
+def _add_options(parser: argparse.ArgumentParser, results: Path) -> None:
     parser.add_argument("--scale", default="tiny", help="smoke, tiny (default), small or paper")
     parser.add_argument(
         "--seeds", default="1", help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)"
@@ -55,9 +78,8 @@ def _parse(folder: Path, arguments: list[str] | None) -> argparse.Namespace:
         help="only runs whose label matches, e.g. 'FPN*' (repeatable)",
     )  # fmt: skip
     parser.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
-    parser.add_argument("--results", type=Path, default=folder.parents[1] / "results",
+    parser.add_argument("--results", type=Path, default=results,
                         help="folder of runs and corpora")  # fmt: skip
-    return parser.parse_args(arguments)
 
 
 def _positive(text: str) -> int:
@@ -84,7 +106,10 @@ def guarded(action) -> None:
 
 def _main(folder: Path, arguments: list[str] | None) -> None:
     options = _parse(folder, arguments)
-    missing = _missing(folder, options)
+    _sweep(_missing(folder, options), options)
+
+
+def _sweep(missing: list[tuple[Run, Path]], options: argparse.Namespace) -> None:
     if missing:
         workers = options.workers or default_workers([run for run, _ in missing])
         sweep(missing, options.results / "data", workers)
@@ -116,7 +141,8 @@ def _missing(
     experiment = load(folder / "config.yaml")
     seeds = parse_seeds(options.seeds)
     runs = experiment.runs(options.scale, seeds, options.set, options.only)
-    runs = _with_criteria(runs, experiment, folder.parents[1] / "analysis" / "criteria.yaml")
+    criteria = folder.resolve().parents[1] / "analysis" / "criteria.yaml"
+    runs = _with_criteria(runs, experiment, criteria)
     for run in runs:
         resolve(run.settings)  # a rule that matches nothing is told before anything is built
     corpora = options.results / "data"
@@ -312,3 +338,7 @@ def _products(records: list[dict]) -> list[str]:
             )
         ] = None
     return columns([("product", "Σηλ", "needed", "travel Ση", "step η/init"), *rows])
+
+
+if __name__ == "__main__":
+    main_of_several()

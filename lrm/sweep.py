@@ -142,6 +142,8 @@ class _Sweep:
         self.total = sum(self.weights.values())
         self.finished = 0.0
         self.count, self.done = len(jobs), 0
+        # Labels tell the runs of one experiment apart.
+        self.several = len({run.experiment for run, _ in jobs}) > 1
         self.errors: list[str] = []
         self.crashes: list[str] = []
         self.messages: queue.Queue = queue.Queue()
@@ -238,7 +240,8 @@ class _Sweep:
                 continue
             part = worker.step / worker.run.settings.train.steps
             under_way += part * self.weights[id(worker.run)]
-            lines.append(_run_line(worker.run, worker.step, worker.loss))
+            line = _run_line(worker.run, worker.step, worker.loss)
+            lines.append(f"{line}  {worker.run.experiment}" if self.several else line)
         part = (self.finished + under_way) / self.total
         whole = _whole_line(part, self.done, self.count, elapsed)
         self.display.show([*lines, whole], last)

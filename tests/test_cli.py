@@ -112,6 +112,20 @@ def test_a_second_call_does_nothing(trained):
     assert began == {path: path.stat().st_mtime_ns for path in began}
 
 
+def test_several_experiments_in_one_sweep(trained, tmp_path):
+    """With the runs that each has by itself."""
+    names = ("grad_clipping", "gradient_noise")
+    for name in names:
+        shutil.copytree(trained / "runs" / name, tmp_path / "runs" / name)
+        shutil.rmtree(next((tmp_path / "runs" / name).glob("*")))
+    shutil.copytree(trained / "data", tmp_path / "data")
+    folders = [f"experiments/{name}" for name in names]
+    said = call("-m", "lrm.experiment", *folders, "--scale", "smoke", "--results", tmp_path)
+    assert all(f"{name} at smoke: 1 to train" in said for name in names)
+    for name in names:
+        assert run(name, "--results", tmp_path).startswith(f"{name} at smoke: 0 to train")
+
+
 def test_planning_does_not_load_torch(trained):
     code = (
         "import sys; sys.argv = ['run.py', '--scale', 'smoke', '--seeds', '2', '--results', "

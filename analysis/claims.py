@@ -93,8 +93,8 @@ def left_out(scale: str, folder: Path) -> list[str]:
     criteria = read_yaml(CRITERIA).values()
     experiments = dict.fromkeys(c["experiment"] for c in criteria if "experiment" in c)
     return [
-        f"left out: {experiment}, seed {seed}, of which {len(labels)} runs stopped, diverged or "
-        f"have not begun, {labels[0]} first"
+        f"left out: {experiment}, seed {seed}: stopped, diverged or not begun: {labels[0]}"
+        + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")
         for experiment in experiments
         for seed, labels in results.unfinished(experiment, scale, folder).items()
     ]

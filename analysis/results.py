@@ -190,22 +190,25 @@ def _current(
 def unfinished(experiment: str, scale: str, results: Path = RESULTS) -> dict[int, list[str]]:
     """Own seeds that ``load`` leaves out: by seed the labels of runs that have not finished.
 
-    They were stopped, diverged, or have not begun while others of the seed have.
+    They were stopped, diverged, or have not begun while others of the seed have. Of several
+    corpora a seed counts by the one of which least is missing.
     """
     folder = results / "runs" / experiment
-    begun = [(read_description(path.parent), path.parent) for path in folder.glob("*/run.json")]
-    begun = [(d, path) for d, path in begun if d["scale"] == scale and d["kind"] == "train"]
-    finished = {d["id"] for d, path in begun if is_complete(path)}
-    have = {d["id"] for d, _ in begun}
+    every = [(read_description(path.parent), path.parent) for path in folder.glob("*/run.json")]
+    every = [(d, path) for d, path in every if d["scale"] == scale]
+    finished = {d["id"] for d, path in every if is_complete(path)}
+    begun = [d for d, _ in every if d["kind"] == "train"]
+    have = {d["id"] for d in begun}
     plan = load_experiment(ROOT / "experiments" / experiment / "config.yaml")
     found: dict[int, list[str]] = {}
-    for corpus in {d["corpus"]["hash"] for d, _ in begun}:
-        for seed in sorted({d["seed"] for d, _ in begun}):
-            runs = [run for run in plan.runs(scale, [seed]) if run.kind == "train"]
+    for seed in sorted({d["seed"] for d in begun}):
+        runs, of_corpora = plan.runs(scale, [seed]), []
+        for corpus in {d["corpus"]["hash"] for d in begun}:
             labels = {dataclasses.replace(run, corpus=corpus).id: run.label for run in runs}
-            missing = [label for run, label in labels.items() if run not in finished]
-            if missing and labels.keys() & have:
-                found[seed] = missing
+            if labels.keys() & have:
+                of_corpora.append([label for id, label in labels.items() if id not in finished])
+        if missing := min(of_corpora, key=len, default=[]):
+            found[seed] = missing
     return found
 
 

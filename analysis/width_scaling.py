@@ -17,7 +17,7 @@ LEARNED, FIXED, SCALED = "LEARNED", "FIXED", "SCALED"
 FROM_ONE, DRIFT = "FROM_ONE", "DRIFT"
 # Where learned multipliers begin: at ∝ 1/d, with which every width is centred, and at 1.
 STARTS = {LEARNED: "from ∝ 1/d", FROM_ONE: "from 1"}
-# Matrices of figure 5 (left), averaged over types and layers.
+# Matrices of figure 5, averaged over types and layers.
 MATRICES = {
     "embedding": ("embedding",),
     "attention": ("attention.q", "attention.k", "attention.v", "attention.out"),
@@ -25,7 +25,7 @@ MATRICES = {
     "MLP": ("mlp.gate", "mlp.up", "mlp.down"),
     "projector": ("projector",),
 }
-# Activations of figure 5 (middle): products of these norms.
+# Activations of figure 5: products of these norms.
 FIXED_BY_MODEL = {
     "logits": ("projector",),
     "Q·K": ("attention.q", "attention.k"),
@@ -39,7 +39,7 @@ FREE_IN_STREAM = {
 }
 GATE = {"gate": ("mlp.gate",)}
 ACTIVATIONS = {**FIXED_BY_MODEL, **GATE, **FREE_IN_STREAM}
-# Multipliers of figure 5 (right): the activation that they scale, and the exponent muP expects.
+# Multipliers of figure 5: the activation that they scale, and the exponent muP expects.
 MULTIPLIERS = {"projector": ("logits", -1.0), "dt": ("dt", -1.0), "Q·K": ("Q·K", -2.0)}
 
 

@@ -241,6 +241,8 @@ class Experiment:
                         check_pattern(pattern, present, optional=False)
                     # Brownian motion draws its own seeds: one run serves all of the arm's.
                     runs.append(Run(self.name, scale, arm, point, 0, *common, "brownian", brownian))
+        if not runs:
+            raise UserError(f"{self.path}: no arm is for the scale {scale}; choose another")
         runs = [self._with_source(run, runs) for run in runs]
         if not only:
             return runs

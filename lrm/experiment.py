@@ -1,8 +1,8 @@
 """The command line of every experiment: plan, train what is missing, or only show the plan.
 
 ``experiments/<name>/run.py`` is ``main(__file__)``; ``python -m lrm.experiment experiments/a
-experiments/b`` trains several in one sweep, which leaves no worker idle between them. The planner does not import torch, so that
-a call with nothing to do ends in about a second.
+experiments/b`` trains several in one sweep, which leaves no worker idle between them. The planner
+does not import torch, so that a call with nothing to do ends in about a second.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ from lrm.rundir import is_complete, make_folder, read_description, read_outcome
 from lrm.schedule import batch_size_at
 from lrm.sweep import default_workers, sweep, sweep_together
 
+# What torchrun tells each of its processes.
+_TOGETHER = {"RANK", "WORLD_SIZE"}
+
 
 def main(file: str, arguments: list[str] | None = None) -> None:
     """Run the experiment whose ``run.py`` is ``file``; exits with 2 on bad input.
@@ -34,7 +37,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     Started by ``torchrun``, every run is trained by all of its processes together.
     """
     folder = Path(file).resolve().parent
-    together = {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+    together = os.environ.keys() >= _TOGETHER
     guarded(lambda: (_main_together if together else _main)(folder, arguments))
 
 
@@ -52,7 +55,10 @@ def _main_of_several(arguments: list[str] | None) -> None:
     )
     _add_options(parser, Path("results"))
     options = parser.parse_args(arguments)
-    _sweep([job for folder in options.folders for job in _missing(folder, options)], options)
+    if os.environ.keys() >= _TOGETHER:
+        raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
+    folders = dict.fromkeys(folder.resolve() for folder in options.folders)
+    _sweep([job for folder in folders for job in _missing(folder, options)], options)
 
 
 def _parse(folder: Path, arguments: list[str] | None) -> argparse.Namespace:
@@ -141,7 +147,7 @@ def _missing(
     experiment = load(folder / "config.yaml")
     seeds = parse_seeds(options.seeds)
     runs = experiment.runs(options.scale, seeds, options.set, options.only)
-    criteria = folder.resolve().parents[1] / "analysis" / "criteria.yaml"
+    criteria = folder.parents[1] / "analysis" / "criteria.yaml"
     runs = _with_criteria(runs, experiment, criteria)
     for run in runs:
         resolve(run.settings)  # a rule that matches nothing is told before anything is built

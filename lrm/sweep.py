@@ -188,16 +188,17 @@ class _Sweep:
     def _next(self, worker: _Worker, message: dict) -> int:
         """Take note of a finished run and hand out the next; 1 if this place is given up."""
         if worker.run is not None:
+            name = f"{worker.run.experiment} {worker.run.label}"
             self.finished += self.weights[id(worker.run)]
             if "done" in message:
                 self.done += 1
             elif "error" in message:
                 self.errors.append(message["error"])
             elif "crash" in message:
-                self.crashes.append(f"{worker.run.label}: {message['crash']}")
+                self.crashes.append(f"{name}: {message['crash']}")
             elif "gone" in message:
                 self.crashes.append(
-                    f"{worker.run.label}: its process ended with code {message['gone']}; "
+                    f"{name}: its process ended with code {message['gone']}; "
                     "the same command goes on from its checkpoint"
                 )
             worker.run = None
@@ -240,8 +241,7 @@ class _Sweep:
                 continue
             part = worker.step / worker.run.settings.train.steps
             under_way += part * self.weights[id(worker.run)]
-            line = _run_line(worker.run, worker.step, worker.loss)
-            lines.append(f"{line}  {worker.run.experiment}" if self.several else line)
+            lines.append(_run_line(worker.run, worker.step, worker.loss, self.several))
         part = (self.finished + under_way) / self.total
         whole = _whole_line(part, self.done, self.count, elapsed)
         self.display.show([*lines, whole], last)
@@ -301,10 +301,11 @@ def _tell(errors: Sequence[str]) -> None:
         raise UserError(errors[0] + more)
 
 
-def _run_line(run: Run, step: int, loss: float) -> str:
+def _run_line(run: Run, step: int, loss: float, several: bool = False) -> str:
     steps = run.settings.train.steps
     shown = "" if loss != loss else f"  loss {loss:.3f}"
-    return f"{bar(step / steps)} {step:>6}/{steps}  {run.label}{shown}"
+    label = f"{run.experiment} {run.label}" if several else run.label
+    return f"{bar(step / steps)} {step:>6}/{steps}  {label}{shown}"
 
 
 def _whole_line(part: float, done: int, count: int, elapsed: float) -> str:

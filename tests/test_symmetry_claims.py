@@ -1,4 +1,4 @@
-"""Judging functions on planted worlds: symmetries (S0 to S4, S6, LOG1), the width (WS1 to WS5)."""
+"""Judging functions on planted worlds: symmetries (S0 to S4, S6, LOG1), the width (WS1 to WS6)."""
 
 import itertools
 import zlib

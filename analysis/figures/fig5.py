@@ -116,7 +116,7 @@ def _guides(axis, rows: pd.DataFrame) -> None:
     for quantity, exponent in (("projector", -1.0), ("Q·K", -2.0)):
         values = rows[rows["quantity"] == quantity].groupby("width")["value"].median()
         start = float(values.iloc[0])
-        axis.plot(d, start * (d / d[0]) ** exponent, color="#777777", lw=0.8, ls="--", zorder=1)
+        axis.plot(d, start * (d / d[0]) ** exponent, color="#777777", lw=0.8, ls="-.", zorder=1)
         axis.annotate(f"$d^{{{exponent:g}}}$", (d[-1], start * (d[-1] / d[0]) ** exponent),
                       fontsize=7, color="#555555", xytext=(5, -3),
                       textcoords="offset points")  # fmt: skip

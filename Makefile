@@ -62,9 +62,8 @@ all: names := $(TRAINED)
 all: figures := $(PAPER) reference_figures
 endif
 all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn of the reference (FROM=runs: trained too)
-	@$(BIN)/python -m lrm.experiment $(addprefix experiments/,$(names)) $(options); status=$$?; \
-		[ $$status -ne 130 ] || exit 130; \
-		$(MAKE) --no-print-directory --keep-going $(figures) && exit $$status
+	@$(BIN)/python -m lrm.experiment $(addprefix experiments/,$(names)) $(options) || test $$? -eq 3
+	@$(MAKE) --no-print-directory --keep-going $(figures)
 
 reference_figures: $(VENV)/.core
 	@for figure in $(OURS); do $(call draw,$$figure) --source reference || exit; done

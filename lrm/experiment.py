@@ -42,7 +42,10 @@ def main(file: str, arguments: list[str] | None = None) -> None:
 
 
 def main_of_several(arguments: list[str] | None = None) -> None:
-    """Run the experiments in the folders that are named first, together."""
+    """Run the experiments in the folders that are named first, together.
+
+    Exits with 3 where some runs diverged or had bad input: all others are trained then.
+    """
     guarded(lambda: _main_of_several(arguments))
 
 
@@ -58,7 +61,12 @@ def _main_of_several(arguments: list[str] | None) -> None:
     if os.environ.keys() >= _TOGETHER:
         raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
     folders = dict.fromkeys(folder.resolve() for folder in options.folders)
-    _sweep([job for folder in folders for job in _missing(folder, options)], options)
+    missing = [job for folder in folders for job in _missing(folder, options)]
+    try:
+        _sweep(missing, options)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise SystemExit(3) from None
 
 
 def _parse(folder: Path, arguments: list[str] | None) -> argparse.Namespace:

@@ -363,8 +363,10 @@ def test_one_bad_run_does_not_lose_the_others(tmp_path):
 
 def test_ctrl_c_then_the_same_command(tmp_path):
     """Interrupted from the terminal; what was done is kept, the rest goes on."""
-    command = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--results",
-               str(tmp_path), "--only", "FPN*", "--workers", "1"]  # fmt: skip
+    # So long that the last run is not over before the signal, on a busy machine either.
+    options = ["--results", tmp_path, "--only", "FPN*", "--set", "train.steps=200"]
+    command = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--workers", "1"]
+    command += map(str, options)
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
     while not list(tmp_path.glob("runs/projector/*/done.json")):
         time.sleep(0.05)
@@ -374,6 +376,6 @@ def test_ctrl_c_then_the_same_command(tmp_path):
     assert process.returncode == 130
     first = list(tmp_path.glob("runs/projector/*/done.json"))
     kept = {path: path.stat().st_mtime_ns for path in first}
-    assert f"{len(first)} finished" in run("projector", "--results", tmp_path, "--only", "FPN*")
+    assert f"{len(first)} finished" in run("projector", *options)
     assert kept == {path: path.stat().st_mtime_ns for path in first}
     assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 3

@@ -155,8 +155,7 @@ def _missing(
     experiment = load(folder / "config.yaml")
     seeds = parse_seeds(options.seeds)
     runs = experiment.runs(options.scale, seeds, options.set, options.only)
-    criteria = folder.parents[1] / "analysis" / "criteria.yaml"
-    runs = _with_criteria(runs, experiment, criteria)
+    runs = _with_criteria(runs, experiment, folder.parents[1] / "analysis" / "criteria.yaml")
     for run in runs:
         resolve(run.settings)  # a rule that matches nothing is told before anything is built
     corpora = options.results / "data"

@@ -21,7 +21,7 @@ train = $(BIN)/python experiments/$(1)/run.py $(options) $(2)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all reference_figures setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries symmetry_stress projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
+.PHONY: help all paper_figures our_figures reference_figures setup setup-dev setup-notebooks fig1 fig2 fig3 fig4 fig5 fig6 fig8 fig9 fig10 table1 symmetries symmetry_stress projector_placement equilibrium projector_controls mlp_scale_design gradient_noise frozen_multipliers multiplier_lr notebooks lab claims publish export probe bench test lint list clean-runs lock
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,17 +56,23 @@ TRAINED := projector mlp_scale scale_diversity symmetry symmetry_placement width
 # as long again: drawn of the reference, where there is one, unless FROM=runs.
 ifeq ($(and $(filter reference,$(FROM)),$(wildcard $(RESULTS)/reference/$(SCALE))),)
 all: names := $(TRAINED) $(OURS)
-all: figures := $(PAPER) $(OURS)
+all: figures := paper_figures our_figures
 else
 all: names := $(TRAINED)
-all: figures := $(PAPER) reference_figures
+all: figures := paper_figures reference_figures
 endif
 all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn of the reference (FROM=runs: trained too)
 	@$(BIN)/python -m lrm.experiment $(addprefix experiments/,$(names)) $(options) || test $$? -eq 3
-	@$(MAKE) --no-print-directory --keep-going $(figures)
+	@$(MAKE) --no-print-directory --keep-going -j2 $(figures)
+
+paper_figures: $(VENV)/.core
+	@$(call draw,$(PAPER))
+
+our_figures: $(VENV)/.core
+	@$(call draw,$(OURS))
 
 reference_figures: $(VENV)/.core
-	@for figure in $(OURS); do $(call draw,$$figure) --source reference || exit; done
+	@$(call draw,$(OURS)) --source reference
 
 fig1: $(VENV)/.core  ## figure 1: train what is missing of the projector sweep and of the MLP's with Adam, draw
 	@$(call train,projector)

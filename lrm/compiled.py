@@ -36,8 +36,12 @@ def wanted(choice: str, seconds: float, device: torch.device) -> bool:
     return fits and seconds >= WORTHWHILE and any(map(shutil.which, ("g++", "clang++")))
 
 
-def compile_layers(layers: nn.ModuleList, trial: Callable[[], None], required: bool) -> bool:
+def compile_layers(
+    layers: nn.ModuleList, trial: Callable[[], None], required: bool, name: str = "layers"
+) -> bool:
     """Compile ``layers`` and call ``trial``, which must run them forward and backward.
+
+    Of processes that do so at once with one ``name``, one compiles and the others take its code.
 
     Returns whether they are compiled: a compiler that does not work here leaves them as they
     were, or raises UserError if it is ``required``.
@@ -46,12 +50,14 @@ def compile_layers(layers: nn.ModuleList, trial: Callable[[], None], required: b
     torch._dynamo.config.accumulated_recompile_limit = _VARIANTS
     # Beyond the limit layers would run uncompiled without a word.
     torch._dynamo.config.fail_on_recompile_limit_hit = True
-    # On CPUs what calls the kernels is C++ too: 7% off a step at tiny, and sooner compiled.
-    options = {"cpp_wrapper": next(layers.parameters()).device.type == "cpu"}
+    # On CPUs what calls the kernels is C++ too: 7% off a step at tiny, and sooner compiled; apart
+    # from them, which takes a fifth off that and nothing measurable from a step's speed.
+    on_cpu = next(layers.parameters()).device.type == "cpu"
+    options = {"cpp_wrapper": on_cpu, "cpp_wrapper_build_separate": on_cpu}
     for layer in layers:
         layer.compile(dynamic=False, options=options)
     try:
-        with _behind_the_first():
+        with _behind_the_first(name):
             trial()
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
         for layer in layers:
@@ -67,10 +73,10 @@ def compile_layers(layers: nn.ModuleList, trial: Callable[[], None], required: b
 
 
 @contextlib.contextmanager
-def _behind_the_first() -> Iterator[None]:
-    """Of several processes that begin at once one compiles, and the others find its code."""
+def _behind_the_first(name: str) -> Iterator[None]:
+    """Of several processes that compile the same at once one does, and the others find its code."""
     folder = Path(torch._inductor.runtime.cache_dir_utils.cache_dir())
-    with open(folder / "lrm.lock", "w") as lock:
+    with open(folder / f"{name}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # it loads torch
     from lrm.distributed import Group
 
 # What a worker's environment needs on top of its parent's: one thread, and glibc told to keep
-# freed memory (top pad, trim and mmap thresholds in bytes).
+# freed memory (top pad, trim and mmap thresholds in bytes) and to ask for huge pages.
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
@@ -40,6 +40,7 @@ ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(1 << 28),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
 }
 
 

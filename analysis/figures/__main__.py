@@ -1,4 +1,4 @@
-"""``python -m analysis.figures fig1 --scale tiny``: draw a figure if its runs or style changed."""
+"""``python -m analysis.figures fig1 --scale tiny``: draw figures whose runs or style changed."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 
 from analysis import results
 from analysis.figures import Tables, context_of, tables_of
+from lrm.errors import UserError
 from lrm.experiment import guarded
 from lrm.rundir import make_folder, write_atomic
 
@@ -19,22 +20,37 @@ FOLDER = Path(__file__).parent
 
 
 def main() -> None:
-    """Parse the command line and draw."""
+    """Parse the command line and draw; a figure that cannot be drawn does not stop the others."""
     names = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
     parser = argparse.ArgumentParser(prog="python -m analysis.figures")
-    parser.add_argument("figure", help=", ".join(names))
+    parser.add_argument("figures", nargs="+", metavar="figure", help=", ".join(names))
     parser.add_argument("--scale", default="tiny")
     parser.add_argument(
         "--source", default="runs", choices=results.SOURCES, help="yours, or what is published"
     )
     parser.add_argument("--results", type=Path, default=results.RESULTS)
     options = parser.parse_args()
-    if options.figure not in names:
-        parser.error(f"unknown figure {options.figure!r}; there are {', '.join(names)}")
+    for figure in options.figures:
+        if figure not in names:
+            parser.error(f"unknown figure {figure!r}; there are {', '.join(names)}")
     target = options.results / "figures" / options.scale
     if options.source != "runs":
         target /= options.source
-    guarded(lambda: render(options.figure, options.scale, options.source, options.results, target))
+    guarded(lambda: _render_all(options, target))
+
+
+def _render_all(options: argparse.Namespace, target: Path) -> None:
+    """Raises the last figure's UserError; the lines of the others are printed."""
+    failed: UserError | None = None
+    for figure in options.figures:
+        try:
+            render(figure, options.scale, options.source, options.results, target)
+        except UserError as error:
+            if failed is not None:
+                print(f"error: {failed}", file=sys.stderr)
+            failed = error
+    if failed is not None:
+        raise failed
 
 
 def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> Path:

@@ -33,21 +33,26 @@ setup: $(VENV)/.core  ## make .venv with what training and drawing need
 setup-dev: $(VENV)/.dev  ## the same with what the tests need
 setup-notebooks: $(VENV)/.notebooks  ## the same with Jupyter
 
+# pip byte-compiles on one core, file after file; this takes all of them. What cannot be compiled is
+# for other versions of Python.
+install = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(1) \
+	&& { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
+
 # torch first and by its exact version: a range could take another build with it.
 $(VENV)/.core: pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: Python 3.11 or later is needed; make PYTHON=python3.11"; exit 2; }
-	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
-	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $$(grep '^torch==' requirements.lock)
+	$(call install,-c requirements.lock -e .)
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[dev]'
+	$(call install,-c requirements.lock -e '.[dev]')
 	@touch $@
 
 $(VENV)/.notebooks: $(VENV)/.core
-	$(BIN)/pip install --quiet --disable-pip-version-check -c requirements.lock -e '.[notebooks]'
+	$(call install,-c requirements.lock -e '.[notebooks]')
 	@touch $@
 
 TRAINED := projector mlp_scale scale_diversity symmetry symmetry_placement width_scaling table1 grad_clipping

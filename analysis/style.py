@@ -50,6 +50,9 @@ def plain_log_axis(axis, x: bool = False) -> None:
     """A logarithmic y (or x) axis over about a decade, labelled 2, 3, 5, not powers of ten."""
     (axis.set_xscale if x else axis.set_yscale)("log")
     along = axis.xaxis if x else axis.yaxis
-    along.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+    low, high = along.get_view_interval()
+    # Along x numbers stand side by side, and over more than a decade would touch.
+    subs = (1, 2, 5) if x and high > 10 * low else (1, 1.5, 2, 3, 5, 7)
+    along.set_major_locator(LogLocator(subs=subs))
     along.set_major_formatter("{x:g}")
     along.set_minor_formatter(NullFormatter())

@@ -189,7 +189,8 @@ def backward(
     learner.zero_grad()
     total = batch.new_zeros((), dtype=torch.float32)
     parts = batch.split(micro_batch or len(batch))
-    with learner.multipliers.unchanged():
+    several = len(parts) > 1
+    with learner.multipliers.unchanged() if several else contextlib.nullcontext():
         for part in parts:
             share = len(part) / len(batch)
             with learner.group.accumulating(learner.call, part is not parts[-1]):

@@ -88,14 +88,22 @@ def test_figure_1_end_to_end(trained):
     assert (folder / "fig1.png").stat().st_mtime_ns == before
 
 
-@pytest.mark.parametrize("figure", FIGURES)
-def test_every_figure_is_drawn(trained, figure):
-    call("-m", "analysis.figures", figure, "--scale", "smoke", "--results", trained)
+def test_every_figure_is_drawn(trained):
+    call("-m", "analysis.figures", *FIGURES, "--scale", "smoke", "--results", trained)
     folder = trained / "figures" / "smoke"
-    with Image.open(folder / f"{figure}.png") as image:
-        assert image.size[0] > 1200 and image.convert("L").getextrema() == (0, 255)
-    assert (folder / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
-    assert len(pd.read_csv(folder / f"{figure}.csv"))
+    for figure in FIGURES:
+        with Image.open(folder / f"{figure}.png") as image:
+            assert image.size[0] > 1200 and image.convert("L").getextrema() == (0, 255), figure
+        assert (folder / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
+        assert len(pd.read_csv(folder / f"{figure}.csv")), figure
+
+
+def test_figures_without_runs_do_not_stop_the_others(trained, tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "grad_clipping").symlink_to(trained / "runs" / "grad_clipping")
+    draw = ("-m", "analysis.figures", "fig10", "fig6", "--scale", "smoke", "--results", tmp_path)
+    assert "no finished runs of width_scaling" in call(*draw, code=2)
+    assert [path.name for path in tmp_path.glob("figures/smoke/*.png")] == ["fig6.png"]
 
 
 def test_the_controls_in_numbers(trained):

@@ -13,6 +13,7 @@ from conftest import needs_a_compiler
 from lrm import compiled, data, train
 from lrm.compose import Cost, Run
 from lrm.config import Execution
+from lrm.rules import resolve
 from lrm.rundir import read_json
 from lrm.worker import encode
 
@@ -91,6 +92,25 @@ def _often(run: Run) -> Run:
     return dataclasses.replace(
         run, execution=run.execution.model_copy(update={"checkpoint_every": 4})
     )
+
+
+def test_runs_with_the_same_layers_have_one_name(settings):
+    """What is outside of the layers, and how large values are, makes no other code."""
+
+    def name(rules, rows=2, **options):
+        config = settings(rules=rules, train=options)
+        return train._code_name(config, resolve(config), rows, "float32")
+
+    mlp = {"match": "mlp.*", "multiplier": {"kind": "scalar", "lr": 1e-2}}
+    plain, scalar = name([]), name([mlp])
+    assert plain != scalar
+    assert scalar == name([{**mlp, "lr_scale": 0.5, "multiplier": {"kind": "scalar", "lr": 1e-3}}])
+    assert plain == name([{"match": "projector", "forward": 4.5, "multiplier": {"kind": "column"}}])
+    assert plain != name([{"match": "mlp.down", "forward": 0.2}])
+    assert plain != name([{"match": "mlp.down", "weight": "frozen"}])
+    assert plain != name([], rows=4) and plain != name([], sequence_length=12)
+    whole = {"multiplier_implementation": "optimizer"}
+    assert name([], **whole) == name([mlp], **whole)
 
 
 @needs_a_compiler

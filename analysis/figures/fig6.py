@@ -79,5 +79,5 @@ def draw(numbers: pd.DataFrame, context: Context):
         Line2D([], [], color="black", lw=0.8, ls="--", label=f"b: clipping at {threshold:g}"),
     ]
     figure.legend(handles=handles, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 0.04))
-    caption(figure, context)
+    caption(figure, context, "c: linear within the dotted lines")
     return figure

@@ -40,7 +40,9 @@ ENVIRONMENT = {
     "MALLOC_TOP_PAD_": str(1 << 28),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "GLIBC_TUNABLES": ":".join(
+        filter(None, (os.environ.get("GLIBC_TUNABLES"), "glibc.malloc.hugetlb=1"))
+    ),
 }
 
 

@@ -58,7 +58,7 @@ $(VENV)/.notebooks: $(VENV)/.core
 TRAINED := projector mlp_scale scale_diversity symmetry symmetry_placement width_scaling table1 grad_clipping
 
 # In one sweep, so that no worker waits for an experiment's last run. Ours, controls most of all, take
-# as long again: drawn of the reference, where there is one, unless FROM=runs.
+# as long again: drawn of the reference, where there is one, unless FROM=runs. Two processes draw.
 ifeq ($(and $(filter reference,$(FROM)),$(wildcard $(RESULTS)/reference/$(SCALE))),)
 all: names := $(TRAINED) $(OURS)
 all: figures := paper_figures our_figures

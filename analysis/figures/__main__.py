@@ -40,17 +40,16 @@ def main() -> None:
 
 
 def _render_all(options: argparse.Namespace, target: Path) -> None:
-    """Raises the last figure's UserError; the lines of the others are printed."""
-    failed: UserError | None = None
+    """One line for each figure that cannot be drawn, and then exit code 2."""
+    failed = False
     for figure in options.figures:
         try:
             render(figure, options.scale, options.source, options.results, target)
         except UserError as error:
-            if failed is not None:
-                print(f"error: {failed}", file=sys.stderr)
-            failed = error
-    if failed is not None:
-        raise failed
+            print(f"error: {error}", file=sys.stderr)
+            failed = True
+    if failed:
+        raise SystemExit(2)
 
 
 def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> Path:

@@ -18,11 +18,11 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
-from analysis.palette import in_palette
-from analysis.results import ROOT
+from analysis.drawing.palette import in_palette
+from analysis.tables.find import ROOT
+from lrm.cli import guarded
 from lrm.errors import UserError
-from lrm.experiment import guarded
-from lrm.rundir import write_atomic
+from lrm.store.files import write_atomic
 
 FOLDER = ROOT / "notebooks"
 # Bytes of a stored notebook: every change of a figure stays in the repository's history.
@@ -61,7 +61,10 @@ def run(path: Path) -> Seconds:
     """
     if not path.is_file():
         raise UserError(f"there is no notebook {path}")
-    notebook = nbformat.read(path, as_version=4)
+    try:
+        notebook = nbformat.read(path, as_version=4)
+    except Exception as error:  # of whatever a file that is no notebook makes its reader raise
+        raise UserError(f"{path} is no notebook ({error}); repair it") from None
     client = NotebookClient(
         notebook,
         kernel_name="python3",

@@ -1,11 +1,10 @@
 """Learnable multipliers: the method, the model and the experiments of the paper.
 
-Importing this package costs nothing: torch is only imported by the modules that train.
+Importing this package costs nothing. The calls below load torch, and nothing heavier, when they are
+first used.
 """
 
-__version__ = "0.1.0"
-
-# What users of other models call, from ``lrm.api``; looked up when first used.
+# What users of other models call; ``lrm.multipliers.library`` has them.
 _CALLS = (
     "attach_multipliers",
     "build_param_groups",
@@ -16,15 +15,16 @@ _CALLS = (
     "wrap_optimizer",
 )
 
-# Raised by hand whenever a change alters what a run computes; part of every run's identity.
-NUMERICS_VERSION = 1
-
 
 def __getattr__(name: str):
     if name in _CALLS:
-        from lrm import api
+        from lrm.multipliers import library
 
-        return getattr(api, name)
+        return getattr(library, name)
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("lrm-suite")
     raise AttributeError(f"module 'lrm' has no attribute {name!r}")
 
 

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import signal
+from typing import Any
+
+# What the system refuses because of a path or a device that the user named.
+_REFUSED = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC,
+            errno.EDQUOT}  # fmt: skip
+_LONGEST = 1000  # characters of an error's line
+
 
 class UserError(Exception):
     """Bad input: one line that names the culprit and the remedy.
@@ -17,12 +26,42 @@ class Diverged(UserError):
     """
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal asked the command to stop; its argument is the signal's number."""
+
+
+def shown(value: Any, quoted: bool = True) -> str:
+    """What a user wrote, to be quoted in a message: printable, and at most 80 characters."""
+    try:
+        text = repr(value) if quoted else str(value)
+    except ValueError:  # an integer of thousands of digits
+        text = f"an integer of {value.bit_length()} bits"
+    return _printable(text if len(text) <= 80 else f"{text[:50]}…{text[-25:]}")
+
+
+def line_of(error: UserError | OSError) -> str:
+    """The one line that is told of an error, whatever it quotes."""
+    text = str(error)
+    if isinstance(error, OSError):
+        text = f"{error.filename}: {error.strerror}; name another file or folder"
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 300]} … {text[-300:]}"
+    return f"error: {_printable(text)}"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def ending(error: BaseException) -> tuple[int, str | None] | None:
     """Exit code and last line of a command that ``error`` ends in good order; None of a crash."""
     if isinstance(error, UserError):
-        return 2, f"error: {error}"
+        return 2, line_of(error)
+    if isinstance(error, OSError) and error.errno in _REFUSED and error.filename is not None:
+        return 2, line_of(error)
     if isinstance(error, KeyboardInterrupt):
-        return 130, "\nstopped; the same command goes on from here"
+        number = error.args[0] if isinstance(error, Stopped) else signal.SIGINT
+        return 128 + number, "\nstopped; the same command goes on from here"
     if isinstance(error, BrokenPipeError):  # the reader of the output has gone: head, less
         return 141, None
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):

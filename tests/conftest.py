@@ -9,10 +9,12 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest  # noqa: E402
+import warm  # noqa: E402
 from filelock import FileLock  # noqa: E402
 
-from lrm.compose import Run, load  # noqa: E402
-from lrm.config import Settings, validate  # noqa: E402
+from lrm.plan.config import Settings, validate
+from lrm.plan.experiment import load
+from lrm.plan.run import Run
 
 needs_a_compiler = pytest.mark.skipif(
     shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
@@ -34,22 +36,54 @@ TINY_MODEL = {
 }
 
 
+def pytest_configure(config):
+    """One server of commands and one folder of compiled layers for all processes of pytest."""
+    if not hasattr(config, "workerinput"):
+        server = warm.Server()
+        config.add_cleanup(server.close)
+        warm.python = str(server.python)
+    else:
+        warm.python = config.workerinput["python"]
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(warm.python).with_name("compiled"))
+    # Else every process that compiles starts another, which imports torch, to compile for it.
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Tell a process of pytest-xdist of the server."""
+    node.workerinput["python"] = warm.python
+
+
 @pytest.fixture(scope="session")
-def smoke_results(tmp_path_factory):
+def shared(tmp_path_factory):
+    """The folder of what is made once for all processes of pytest."""
+    root = tmp_path_factory.getbasetemp()
+    return root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+
+
+@pytest.fixture(scope="session")
+def smoke_results(shared):
     """Results of every experiment at the smoke scale, one seed; the projector's with two.
 
-    Trained once for all processes of pytest; whoever writes there copies it first.
+    Whoever writes there copies it first. They are trained in one sweep by the programs that a user
+    starts; then every ``run.py`` finds its own finished, but for the projector's second seed.
     """
-    root = tmp_path_factory.getbasetemp()
-    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
-    folder, done = root / "smoke", root / "smoke_is_trained"
-    with FileLock(root / "smoke.lock"):
+    folder, done = shared / "smoke", shared / "smoke_is_trained"
+
+    def call(*command):
+        command = [*map(str, command), "--scale", "smoke", "--results", str(folder)]
+        found = subprocess.run(command, capture_output=True, text=True)
+        assert found.returncode == 0, found.stdout + found.stderr
+        return found.stdout
+
+    with FileLock(shared / "smoke.lock"):
         if not done.exists():
-            for path in sorted(EXPERIMENTS.glob("*/run.py")):
-                command = [sys.executable, path, "--scale", "smoke", "--results", folder]
-                command += ["--seeds", 2 if path.parent.name == "projector" else 1]
-                found = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-                assert found.returncode == 0, found.stdout + found.stderr
+            programs = sorted(EXPERIMENTS.glob("*/run.py"))
+            call(sys.executable, "-m", "lrm.sweep", *(path.parent for path in programs))
+            for path in programs:
+                assert ": 0 to train" in call(warm.python, path)
+            call(warm.python, EXPERIMENTS / "projector" / "run.py", "--seeds", "2")
             done.touch()
     return folder
 

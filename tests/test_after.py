@@ -2,15 +2,15 @@
 
 import json
 import subprocess
-import sys
 
 import pandas as pd
 import pytest
 import torch
+import warm
 
-from lrm.compose import load
 from lrm.errors import UserError
-from lrm.train import begin_with, build
+from lrm.plan.experiment import load
+from lrm.train.learner import begin_with, build
 
 CONFIG = """
 title: frozen multipliers
@@ -36,13 +36,13 @@ def experiment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("after") / "experiments" / "frozen"
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(CONFIG)
-    (folder / "run.py").write_text("from lrm.experiment import main\nmain(__file__)\n")
+    (folder / "run.py").write_text("from lrm.sweep.command import main\nmain(__file__)\n")
     return folder
 
 
 def call(experiment, *options, code=0):
     results = experiment.parents[1] / "results"
-    command = [sys.executable, experiment / "run.py", "--scale", "smoke", "--results", results]
+    command = [warm.python, experiment / "run.py", "--scale", "smoke", "--results", results]
     found = subprocess.run([*map(str, command), *options], capture_output=True, text=True)
     assert found.returncode == code, found.stdout + found.stderr
     return found.stdout + found.stderr
@@ -98,9 +98,9 @@ def test_noise_of_few_entries_is_drawn_again_from_them(experiment):
     run = next(run for run in runs if run.arm == "NOISE")
     multipliers = build(run.settings, 0).multipliers
     kept = torch.tensor([0.5, -1.0, 2.0])
-    values = {f"{key}.{axis}": kept for key, axis, _ in multipliers.named_factors()}
+    values = {name: kept for name, _, _ in multipliers.named()}
     begin_with(multipliers, values, noise=True)
-    for _, _, parameter in multipliers.named_factors():
+    for _, _, parameter in multipliers.named():
         found = sorted(set((parameter * kept.square().mean().sqrt()).tolist()))
         assert found == pytest.approx([-1.0, 0.5, 2.0]) and parameter.numel() > 3
     with pytest.raises(UserError, match="has 3 row multipliers of mlp.down@0, not"):

@@ -4,7 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.norms import (
+from analysis.drawing.style import power_of_two
+from analysis.quantities.norms import (
     at_step,
     geometric_mean,
     noise_spread,
@@ -12,13 +13,13 @@ from analysis.norms import (
     pooled_relative_norms,
     relative_norms,
 )
-from analysis.stats import interval, log_range, log_slope
-from analysis.style import power_of_two
-from lrm.compose import Cost, Run
-from lrm.config import Execution, ModelConfig
-from lrm.cost import estimate, flops_per_token
-from lrm.products import products
-from lrm.rules import resolve
+from analysis.quantities.stats import interval, log_range, log_slope
+from lrm.model.config import ModelConfig
+from lrm.plan.config import Execution
+from lrm.plan.cost import flops_per_token
+from lrm.plan.rules import resolve
+from lrm.plan.run import Cost, TrainRun
+from lrm.plan.timescales import products
 
 
 def test_intervals_and_fits():
@@ -76,9 +77,9 @@ def test_costs(settings):
     # 6 per entry of every matrix but the embedding, plus attention and SSD.
     matrices = 521_411_104 - 32784 * 1024
     assert 1.0 < flops_per_token(config, 4096) / (6 * matrices) < 1.4
-    run = Run("x", "smoke", "A", {}, 0, settings(), Execution(), Cost(
+    run = TrainRun("x", "smoke", "A", {}, 0, settings(), Execution(), Cost(
         devices=8, flops_per_second=1e12, price_per_hour=2.0), corpus="x")  # fmt: skip
-    found = estimate(run)
+    found = run.estimate()
     assert found.tokens == 12 * 4 * 16
     assert found.seconds == pytest.approx(found.flops / 8e12)
     assert found.dollars == pytest.approx(found.seconds / 3600 * 16)

@@ -6,10 +6,12 @@ import sys
 import pandas as pd
 import pytest
 
-from lrm import data, train
-from lrm.compose import Cost, Run
-from lrm.config import Execution
+from lrm import data
 from lrm.errors import UserError
+from lrm.plan.config import Execution
+from lrm.plan.run import Cost, TrainRun
+from lrm.train import loop
+from lrm.train.step import train_step
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def run(settings, tmp_path):
     config = settings(rules=[{"match": "mlp.up", "multiplier": {"kind": "row"}}])
     corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
     execution = Execution(precision="float32", checkpoint_every=7, tensorboard=True)
-    return Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+    return TrainRun("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
 
 
 class Killed(BaseException):
@@ -28,7 +30,7 @@ class Killed(BaseException):
 def test_an_interrupted_run_is_shown_once(run, tmp_path, monkeypatch):
     """Every scalar and every vector of the tables, at each of its steps once."""
     accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    real = train.train_step
+    real = train_step
 
     def step(learner, batch, config, number, *rest):
         if number == 10:  # step 8 is logged already
@@ -37,10 +39,10 @@ def test_an_interrupted_run_is_shown_once(run, tmp_path, monkeypatch):
 
     folder = tmp_path / "run"
     with monkeypatch.context() as patch:
-        patch.setattr(train, "train_step", step)
+        patch.setattr(loop, "train_step", step)
         with pytest.raises(Killed):
-            train.train(run, folder, tmp_path / "data")
-    train.train(run, folder, tmp_path / "data")
+            loop.train(run, folder, tmp_path / "data")
+    loop.train(run, folder, tmp_path / "data")
     shown = accumulators.EventAccumulator(
         str(folder / "tensorboard"), {accumulators.SCALARS: 0, accumulators.HISTOGRAMS: 0}
     )
@@ -68,7 +70,7 @@ def test_a_missing_package_is_told(run, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
     with pytest.raises(UserError, match=r"package tensorboard; install lrm-suite\[tensorboard\]"):
-        train.train(run, tmp_path / "run", tmp_path / "data")
+        loop.train(run, tmp_path / "run", tmp_path / "data")
 
 
 def test_a_board_that_breaks_does_not_stop_the_run(run, tmp_path, monkeypatch, capsys):
@@ -79,12 +81,16 @@ def test_a_board_that_breaks_does_not_stop_the_run(run, tmp_path, monkeypatch, c
         raise OSError("no space left")
 
     monkeypatch.setattr(SummaryWriter, "add_scalar", broken)
-    train.train(run, tmp_path / "run", tmp_path / "data")
+    loop.train(run, tmp_path / "run", tmp_path / "data")
     assert (tmp_path / "run" / "done.json").exists()
     told = capsys.readouterr().err
     assert told.count("is not written any more: no space left") == 1
 
 
 def test_nothing_is_loaded_unless_wanted():
-    code = "import sys, lrm.train; assert not any('tensorboard' in name for name in sys.modules)"
+    code = (
+        "import sys, lrm.train.loop\n"
+        "names = 'tensorboard', 'torch.utils.tensorboard'\n"
+        "assert not [name for name in sys.modules if name.startswith(names)]"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 import torch
 
-from lrm import token_noise
-from lrm.brownian import expected_square, simulate, walkers
-from lrm.compose import Brownian
-from lrm.config import validate
 from lrm.errors import UserError
-from lrm.products import equilibrium_norm
-from lrm.rules import resolve
-from lrm.walker import Walker
+from lrm.noise import tokens
+from lrm.noise.closed_form import expected_square
+from lrm.noise.tensor import Walker, simulate, walkers
+from lrm.plan.config import validate
+from lrm.plan.rules import resolve
+from lrm.plan.run import Brownian
+from lrm.plan.timescales import equilibrium_norm
 
 
 @pytest.mark.parametrize(
@@ -45,13 +45,13 @@ def test_closed_form_matches_the_simulation(settings, lr, decay, start, betas):
 
 def test_without_the_correction_the_closed_form_would_fail(settings, monkeypatch):
     """The O(1 − β₂) terms are needed: the leading order is 1.5 to 3% too high."""
-    from lrm import brownian
+    from lrm.noise import closed_form
 
     config = settings(train={"steps": 400}, schedule={"warmup_steps": 0, "decay_steps": 0})
     walker = Walker("w", 4096, 8e-3, 2.0, 0.06, constant=False)
     full = expected_square(walker, config)[-1]
-    real = brownian._covariances
-    monkeypatch.setattr(brownian, "_covariances", lambda b1, b2, n: real(b1, 1 - 1e-9, n))
+    real = closed_form._covariances
+    monkeypatch.setattr(closed_form, "_covariances", lambda b1, b2, n: real(b1, 1 - 1e-9, n))
     plain = expected_square(walker, config)[-1]
     assert 1.01 < plain / full < 1.04
 
@@ -102,7 +102,7 @@ def test_a_logarithm_walks_as_one(settings):
     ]
     config = settings(rules=rules)
     [_, walker] = walkers(resolve(config), ("mlp.up@0",), config)
-    assert walker.log and walker.start == 2.0
+    assert walker.parametrization.name == "log" and walker.start == 2.0
     _, norms = simulate(walker, config, draws=64, seed=0)
     direct = simulate(Walker("x", 24, 0.01, 0.0, 2.0, constant=True), config, draws=64, seed=0)[1]
     assert norms[0] == pytest.approx(2.0, rel=1e-5)
@@ -126,7 +126,7 @@ def test_rare_tokens_stay_below_the_dense_equilibrium(settings):
         schedule={"warmup_steps": 0, "decay_steps": 0},
     )
     generator = torch.Generator().manual_seed(0)
-    found = token_noise.simulate(config, Seen(), 64, generator, 0.09, 8e-3, 0.5)
+    found = tokens.simulate(config, Seen(), 64, generator, 0.09, 8e-3, 0.5)
     rows = found.row_norms[3000]
     norms = np.sqrt(np.square(rows[:300]).reshape(4, 75).mean(1))
     assert found.frequency[:300].reshape(4, 75).mean(1) == pytest.approx(

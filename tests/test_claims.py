@@ -1,5 +1,8 @@
 """Judging functions: what they hear in data with the effect, without it, and reversed."""
 
+import gzip
+import importlib
+import inspect
 import json
 import math
 import shutil
@@ -9,10 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import bench_claims
-from analysis.claims import JUDGES, VECTOR_JUDGES, judge_all, left_out, text
-from analysis.criteria import CRITERIA
-from analysis.judging import (
+from analysis.claims import bench as bench_claims
+from analysis.claims.__main__ import text
+from analysis.claims.judging import (
     NOT,
     OPEN,
     PARTLY,
@@ -23,8 +25,13 @@ from analysis.judging import (
     at_least,
     at_most,
 )
-from lrm.compose import load, read_yaml
+from analysis.claims.verdicts import judge_all, judge_of, left_out
+from analysis.tables import criteria as criteria_module
+from analysis.tables.criteria import criteria_of, every_criterion
+from analysis.tables.find import EXPERIMENTS, ROOT
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 from lrm.errors import UserError
+from lrm.plan.identity import criterion_hash
 
 GRID = [1 / 32, 1 / 8, 1 / 2, 2.0, 8.0, 32.0]
 STEPS, DECAY, LR = 2600, 420, 0.006
@@ -32,6 +39,7 @@ CONSTANT = STEPS - DECAY
 SEEDS = range(100, 108)
 ARMS = ("FPN", "SPN", "VPN")
 PROJECTOR = [f"P{i}" for i in range(8)]
+CRITERIA = every_criterion()
 
 
 # Spread of a run's final loss beside its pair, measured on exploration seeds.
@@ -44,7 +52,7 @@ def noise(seed, *key, size):
 
 
 def projector_world(loss, logits, weight, multiplier, drift=0.0, spread=0.02, world=0):
-    """Frame and runs from functions of (arm, S); norms get ``spread`` in logs over seeds.
+    """Tables from functions of (arm, S); norms get ``spread`` in logs over seeds.
 
     ``world`` draws another noise.
     """
@@ -96,7 +104,7 @@ def projector_world(loss, logits, weight, multiplier, drift=0.0, spread=0.02, wo
             for s in SEEDS
         ]  # fmt: skip
     )
-    return frame, runs
+    return Tables(runs, frame)
 
 
 def bowl(s):
@@ -136,9 +144,12 @@ def reversed_effect():
     )
 
 
-def verdict(claim, world):
-    criterion = read_yaml(CRITERIA)[claim]
-    return JUDGES[claim](*world, criterion).verdict
+def judged(claim, tables):
+    return judge_of(CRITERIA[claim]["experiment"], claim)(tables, CRITERIA[claim])
+
+
+def verdict(claim, tables):
+    return judged(claim, tables).verdict
 
 
 @pytest.mark.parametrize("claim", PROJECTOR)
@@ -171,20 +182,19 @@ def test_an_effect_on_one_side_only_is_reported_as_that():
 
 def test_points_out_of_reach_are_not_judged():
     """A multiplier that cannot travel far enough says nothing about its claim."""
-    criterion = read_yaml(CRITERIA)["P4"]
-    frame, runs = faithful()
-    judged = JUDGES["P4"](frame, runs, criterion)
-    assert judged.note == "judged at S = 0.125, 0.5, 2, 8"
+    world = faithful()
+    assert judged("P4", world).note == "judged at S = 0.125, 0.5, 2, 8"
     rules = [{"tensor": "norm.final", "trainable": True, "lr": 0.0015}]
-    runs = runs.assign(description=[{**d, "rules": rules} for d in runs["description"]])
-    assert JUDGES["P4"](frame, runs, criterion).note == "judged at S = 0.5, 2, 8, 32"
+    runs = world.runs.assign(description=[{**d, "rules": rules} for d in world.runs["description"]])
+    assert judged("P4", Tables(runs, world.scalars)).note == "judged at S = 0.5, 2, 8, 32"
 
 
 def test_too_few_seeds_are_inconclusive():
-    frame, runs = faithful()
-    few = frame[(frame["seed"] < 102) | (frame["kind"] == "brownian")]
+    world = faithful()
+    few = world.scalars
+    few = few[(few["seed"] < 102) | (few["kind"] == "brownian")]
     for claim in PROJECTOR:
-        assert verdict(claim, (few, runs)) == OPEN
+        assert verdict(claim, Tables(world.runs, few)) == OPEN
 
 
 def placement_world(rows, fixed, world=0):
@@ -199,7 +209,7 @@ def placement_world(rows, fixed, world=0):
         ]
     ]  # fmt: skip
     columns = ["kind", "arm", "seed", "row_lr", "s", "step", "stat", "value"]
-    return pd.DataFrame(losses, columns=columns), None
+    return Tables(None, pd.DataFrame(losses, columns=columns))
 
 
 def test_pr1():
@@ -230,8 +240,7 @@ def equilibrium_world(lr_exponent, wd_exponent):
                     value = 0.1 * factor**exponent * math.exp(noise(seed, *common, size=0.01))
                     rows.append(("train", seed, *common, value))
     columns = ["kind", "seed", "arm", "factor", "step", "tensor", "layer", "stat", "value"]
-    runs = faithful()[1].assign(kind="train")
-    return pd.DataFrame(rows, columns=columns), runs
+    return Tables(faithful().runs, pd.DataFrame(rows, columns=columns))
 
 
 def test_eq1():
@@ -267,21 +276,76 @@ def test_gates():
 
 def test_criteria_are_complete():
     """Every claim of every experiment has a criterion and a judge, and the reverse."""
-    every = read_yaml(CRITERIA)
-    criteria = {claim: body for claim, body in every.items() if "experiment" in body}
-    assert set(criteria) == JUDGES.keys() | VECTOR_JUDGES.keys()
-    for claim, criterion in every.items():
+    criteria = {claim: body for claim, body in CRITERIA.items() if "experiment" in body}
+    for claim, criterion in CRITERIA.items():
         for test in criterion.get("tests", []):
             file, _, name = test.partition("::")
-            assert f"def {name}(" in (CRITERIA.parents[1] / file).read_text()
-        assert claim in criteria or "tests" in criterion or claim in bench_claims.JUDGES
+            assert f"def {name}(" in (ROOT / file).read_text()
+        assert claim in criteria or "tests" in criterion or judge_of("bench", claim), claim
     for claim, criterion in criteria.items():
         assert {"experiment", "statement", "criterion", "thresholds", "smallest_effect", "reason",
                 "gates", "seeds"} <= set(criterion)  # fmt: skip
-        path = CRITERIA.parents[1] / "experiments" / criterion["experiment"] / "config.yaml"
-        assert claim in load(path).header.claims
+        assert judge_of(criterion["experiment"], claim), claim
+        assert claim in criteria_of(criterion["experiment"])
         for gate in criterion["gates"]:
             assert list(criteria).index(gate) < list(criteria).index(claim)
+
+
+def test_judging_modules_hold_judges_alone():
+    """Each is named by its experiment; a public function in it judges the claim of that name."""
+    for path in (ROOT / "analysis" / "claims").glob("[a-z]*.py"):
+        if path.stem in ("judging", "verdicts", "bench"):
+            continue
+        module = importlib.import_module(f"analysis.claims.{path.stem}")
+        functions = {
+            name
+            for name, function in inspect.getmembers(module, inspect.isfunction)
+            if function.__module__ == module.__name__ and not name.startswith("_")
+        }
+        assert functions == {claim.lower() for claim in criteria_of(path.stem)}, path.stem
+        for name in functions:
+            judge = getattr(module, name)
+            assert list(inspect.signature(inspect.unwrap(judge)).parameters)
+            assert judge.__doc__, name
+
+
+def test_published_runs_name_todays_criteria():
+    """Their hashes stand in every run that judged: a criterion has not changed since."""
+    found = 0
+    for path in (ROOT / "results" / "reference").glob("*/*/runs.json.gz"):
+        now = {claim: criterion_hash(body) for claim, body in criteria_of(path.parent.name).items()}
+        for run in json.loads(gzip.decompress(path.read_bytes())):
+            if run["kind"] == "train" and run["seed"] >= FIRST_JUDGING_SEED:
+                assert run["criteria"] == now, run["label"]
+                found += len(now)
+    assert found > 1000
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("X1: {experiment: other}", "X1: write experiment: mine in it"),
+        ("X1: 3", "X1: write experiment: mine in it"),
+        ("P0: {experiment: mine}", "P0: experiments mine and projector have a claim of that name"),
+    ],
+)
+def test_criteria_in_the_wrong_place_are_told(monkeypatch, tmp_path, text, message):
+    for name in ("projector", "mine"):
+        (tmp_path / name).mkdir()
+        shutil.copy(EXPERIMENTS / "projector" / "config.yaml", tmp_path / name)
+    shutil.copy(EXPERIMENTS / "projector" / "criteria.yaml", tmp_path / "projector")
+    (tmp_path / "mine" / "criteria.yaml").write_text(text)
+    monkeypatch.setattr(criteria_module, "EXPERIMENTS", tmp_path)
+    with pytest.raises(UserError, match=message):
+        every_criterion()
+
+
+def test_a_criterion_that_nobody_judges_yet_is_told(monkeypatch, smoke_results):
+    monkeypatch.delattr("analysis.claims.gradient_noise.n1")
+    [record] = judge_all("smoke", "runs", smoke_results, ["gradient_noise"])
+    assert record["verdict"] == UNJUDGED
+    assert record["note"] == "no function n1 in analysis/claims/gradient_noise.py"
+    assert judge_of("frozen_multipliers", "Z1") is None
 
 
 def test_claims_without_runs(tmp_path):
@@ -291,7 +355,7 @@ def test_claims_without_runs(tmp_path):
     assert json.loads(json.dumps(records)) == records
     assert "P1" in text(records)
     with pytest.raises(UserError, match="unknown source"):
-        from analysis.results import load as load_results
+        from analysis.tables.results import load as load_results
 
         load_results("projector", source="nowhere", results=tmp_path)
 
@@ -312,7 +376,7 @@ def test_a_seed_that_is_judged_nowhere_is_named(smoke_results, tmp_path):
 )
 def test_i1(tmp_path, cost, verdict):
     """Read from the newest record of the user's own; a damaged one is told."""
-    criterion = read_yaml(CRITERIA)["I1"]
+    criterion = CRITERIA["I1"]
     assert bench_claims.record("runs", tmp_path, "cpu") is None
     rows = [
         {

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import warm
 from PIL import Image
 
 from lrm.errors import UserError
-from lrm.rundir import make_folder
+from lrm.store.files import make_folder
 
 ROOT = Path(__file__).parents[1]
 FIGURES = sorted(path.stem for path in ROOT.glob("analysis/figures/[a-z]*.py"))
 
 
-def call(*arguments, code=0, **options):
-    """Run a command of the suite; returns its output, standard error last."""
-    found = subprocess.run(
-        [sys.executable, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True, **options
-    )
+def call(*arguments, code=0, fresh=False, **options):
+    """Run a command of the suite; its output, standard error last. ``fresh``: nothing is loaded."""
+    command = [sys.executable if fresh else warm.python, *map(str, arguments)]
+    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, **options)
     assert found.returncode == code, found.stdout + found.stderr
     if code == 2:
         assert "Traceback" not in found.stderr
@@ -43,23 +43,20 @@ def trained(tmp_path_factory, smoke_results):
     return shutil.copytree(smoke_results, tmp_path_factory.mktemp("cli") / "results")
 
 
-def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path, monkeypatch):
+def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path):
     """Also of the seeds of which not everything is published."""
-    from analysis import claims
-    from analysis import publish as publishing
-    from lrm.compose import load
+    from analysis.claims.verdicts import judge_all
+    from analysis.publish import kept
+    from analysis.tables import compact
 
-    monkeypatch.setattr(publishing, "render", lambda *_: None)
     shutil.copytree(trained / "runs", tmp_path / "runs")
     for folder in (tmp_path / "runs").glob("*/*"):
         description = json.loads((folder / "run.json").read_text())
         if description["kind"] == "train":
             frame = pd.read_parquet(folder / "scalars.parquet")
-            frame = publishing._averaged(frame, description)
-            header = load(ROOT / "experiments" / folder.parent.name / "config.yaml").header
-            frame = publishing._thinned(frame, description, publishing.courses_of(header))
+            frame = compact.scalars(frame, description, kept(folder.parent.name), whole=False)
             frame.to_parquet(folder / "scalars.parquet")
-    before, after = (claims.judge_all("smoke", "runs", folder) for folder in (trained, tmp_path))
+    before, after = (judge_all("smoke", "runs", folder) for folder in (trained, tmp_path))
     judged = {record["id"] for record in before if record.get("components")}
     assert {"C1", "N1", "D1", "W1"} <= judged  # at smoke few S are
     for one, other in zip(before, after, strict=True):
@@ -128,7 +125,7 @@ def test_several_experiments_in_one_sweep(trained, tmp_path):
         shutil.rmtree(next((tmp_path / "runs" / name).glob("*")))
     shutil.copytree(trained / "data", tmp_path / "data")
     folders = [f"experiments/{name}" for name in names]
-    said = call("-m", "lrm.experiment", *folders, "--scale", "smoke", "--results", tmp_path)
+    said = call("-m", "lrm.sweep", *folders, "--scale", "smoke", "--results", tmp_path)
     assert all(f"{name} at smoke: 1 to train" in said for name in names)
     for name in names:
         assert run(name, "--results", tmp_path).startswith(f"{name} at smoke: 0 to train")
@@ -143,7 +140,7 @@ def test_planning_does_not_load_torch(trained):
         "m.render('fig1', 'smoke', 'runs', results, results / 'figures' / 'smoke'); "
         "assert 'torch' not in sys.modules"
     )
-    call("-c", code)
+    call("-c", code, fresh=True)
 
 
 def test_claims_of_smoke_runs(trained):
@@ -161,7 +158,7 @@ def test_claims_of_smoke_runs(trained):
 
 
 def test_results_as_a_tidy_frame(trained):
-    from analysis.results import load, load_runs, load_vectors
+    from analysis.tables.results import load, load_runs, load_vectors
 
     frame = load("projector", "smoke", results=trained)
     assert {"experiment", "run", "kind", "arm", "seed", "scale", "corpus", "S", "step", "layer",
@@ -179,7 +176,7 @@ def test_results_as_a_tidy_frame(trained):
 
 
 def test_runs_of_another_configuration_are_left_out(trained, tmp_path):
-    from analysis.results import load
+    from analysis.tables.results import load
 
     override = ("--set", "train.steps=20", "--set", "schedule.decay_steps=5")
     run("projector", "--results", tmp_path, "--only", "FPN*", *override)
@@ -190,7 +187,7 @@ def test_runs_of_another_configuration_are_left_out(trained, tmp_path):
 
 def test_reference_round_trip(trained, tmp_path, monkeypatch):
     from analysis import publish as publishing
-    from analysis.results import load, load_runs, load_vectors
+    from analysis.tables.results import load, load_runs, load_vectors
 
     results = tmp_path / "results"
     shutil.copytree(trained / "runs" / "projector", results / "runs" / "projector")
@@ -224,7 +221,7 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     assert set(last["step"]) == {50, 60} and set(last["seed"]) == {0}
     assert len(load_runs("projector", "smoke", "reference", results)) == 24
     # Of more seeds where a claim reads them.
-    monkeypatch.setitem(publishing.claims.VECTOR_TENSORS, "P1", ("projector",))
+    monkeypatch.setattr("analysis.claims.projector.p1.vectors", ("projector",), raising=False)
     publishing.publish("projector", "smoke", [0, 1], results)
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["seed"]) == {0, 1}
@@ -249,9 +246,9 @@ def test_dry_run_shows_everything_and_trains_nothing(tmp_path):
 def test_list_and_clean(trained, tmp_path):
     results = tmp_path / "results"
     shutil.copytree(trained / "runs", results / "runs")
-    output = call("-m", "lrm.runs", "list", "--results", results)
+    output = call("-m", "lrm.sweep.runs", "list", "--results", results)
     assert "FPN S=1 seed=0" in output and re.search(r"\d+ runs in", output)
-    clean = ("-m", "lrm.runs", "clean", "--results", results)
+    clean = ("-m", "lrm.sweep.runs", "clean", "--results", results)
     assert "nothing removed" in call(*clean, code=2, stdin=subprocess.DEVNULL)
     assert "no runs" in call(*clean, "--scale", "tiny", "--yes")
     assert "removed" in call(*clean, "--experiment", "projector", "--yes")
@@ -330,8 +327,8 @@ def test_damaged_run_records(trained, tmp_path, content):
     figure = ("-m", "analysis.figures", "fig1", "--scale", "smoke", "--results", results)
     assert "is damaged" in call(*figure, code=2)
     run("projector", "--results", results, "--dry-run", "--only", "FPN S=1 *")
-    assert "damaged" in call("-m", "lrm.runs", "list", "--results", results)
-    call("-m", "lrm.runs", "clean", "--results", results, "--yes")
+    assert "damaged" in call("-m", "lrm.sweep.runs", "list", "--results", results)
+    call("-m", "lrm.sweep.runs", "clean", "--results", results, "--yes")
     assert not list(results.glob("runs/*/*"))
 
 
@@ -340,7 +337,7 @@ def test_workers_that_cannot_start_are_told(tmp_path):
     (tmp_path / "torch.py").write_text("raise ImportError('broken on purpose')")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     output = run("projector", "--results", tmp_path / "results", "--only", "FPN*", code=1,
-                 env={**os.environ, "PYTHONPATH": path})  # fmt: skip
+                 env={**os.environ, "PYTHONPATH": path}, fresh=True)  # fmt: skip
     assert "3 runs were not begun" in output
 
 
@@ -364,7 +361,7 @@ def test_one_bad_run_does_not_lose_the_others(tmp_path):
     assert f"{victim.parent / 'checkpoint.pt'} is damaged; remove it" in output
     assert another.exists()
     # So that make all knows that the rest is trained.
-    call("-m", "lrm.experiment", "experiments/projector", "--scale", "smoke", *only, code=3)
+    call("-m", "lrm.sweep", "experiments/projector", "--scale", "smoke", *only, code=3)
     (victim.parent / "checkpoint.pt").unlink()
     assert "1 to train, 2 finished" in run("projector", *only)
 
@@ -375,7 +372,11 @@ def test_ctrl_c_then_the_same_command(tmp_path):
     options = ["--results", tmp_path, "--only", "FPN*", "--set", "train.steps=200"]
     command = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--workers", "1"]
     command += map(str, options)
-    process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stderr=subprocess.PIPE, text=True,
+        # As a terminal starts it: a suite that runs in the background may have it ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
     while not list(tmp_path.glob("runs/projector/*/done.json")):
         time.sleep(0.05)
         assert process.poll() is None

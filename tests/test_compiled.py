@@ -10,12 +10,14 @@ import pytest
 import torch
 from conftest import needs_a_compiler
 
-from lrm import compiled, data, train
-from lrm.compose import Cost, Run
-from lrm.config import Execution
-from lrm.rules import resolve
-from lrm.rundir import read_json
-from lrm.worker import encode
+from lrm import data
+from lrm.plan.config import Execution
+from lrm.plan.rules import resolve
+from lrm.plan.run import Cost, TrainRun
+from lrm.store.files import read_json
+from lrm.sweep.process import encode
+from lrm.train import compiled, loop
+from lrm.train.step import add_gradients
 
 RULES = [
     {"match": "mlp.*", "multiplier": {"kind": "row_column"}},
@@ -28,11 +30,11 @@ RULES = [
 def job(settings, tmp_path):
     """A function from compile's value to a run whose corpus is built."""
 
-    def make(choice, **train) -> Run:
+    def make(choice, **train) -> TrainRun:
         config = settings(rules=RULES, train=train)
         corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
         execution = Execution(precision="float32", compile=choice, checkpoint_every=5)
-        return Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+        return TrainRun("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
 
     return make
 
@@ -60,7 +62,7 @@ def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
     on, off = (job(choice, sequence_length=140, batch_size=2) for choice in ("always", "never"))
     losses = {}
     for name, run in (("never", off), ("always", on)):
-        train.train(run, tmp_path / name, tmp_path / "data")
+        loop.train(run, tmp_path / name, tmp_path / "data")
         learner_weights = torch.load(tmp_path / name / "weights.pt", weights_only=True)
         losses[name] = (read_json(tmp_path / name / "done.json"), learner_weights)
         assert read_json(tmp_path / name / "run.json")["execution"]["compiled"] is (
@@ -81,14 +83,14 @@ def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        train.train(_often(on), stopped, tmp_path / "data", stop)
-    train.train(_often(on), stopped, tmp_path / "data")
+        loop.train(_often(on), stopped, tmp_path / "data", stop)
+    loop.train(_often(on), stopped, tmp_path / "data")
     again = torch.load(stopped / "weights.pt", weights_only=True)
     for name, weight in losses["always"][1].items():
         assert torch.equal(again[name], weight), name
 
 
-def _often(run: Run) -> Run:
+def _often(run: TrainRun) -> TrainRun:
     return dataclasses.replace(
         run, execution=run.execution.model_copy(update={"checkpoint_every": 4})
     )
@@ -99,7 +101,7 @@ def test_runs_with_the_same_layers_have_one_name(settings):
 
     def name(rules, rows=2, **options):
         config = settings(rules=rules, train=options)
-        return train._code_name(config, resolve(config), rows, "float32")
+        return loop._code_name(config, resolve(config), rows, "float32")
 
     mlp = {"match": "mlp.*", "multiplier": {"kind": "scalar", "lr": 1e-2}}
     plain, scalar = name([]), name([mlp])
@@ -116,13 +118,13 @@ def test_runs_with_the_same_layers_have_one_name(settings):
 @needs_a_compiler
 def test_a_compiler_that_fails(job, tmp_path):
     """With "always" one clear line; the worker lives on."""
-    lines = encode((job("always"), str(tmp_path / "always"), str(tmp_path / "data"))) + "\n"
+    lines = encode((job("always"), str(tmp_path / "always"), str(tmp_path / "data"))) + "\n\n"
     broken = tmp_path / "bin" / "g++"
     broken.parent.mkdir()
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, "-m", "lrm.worker"],
+        [sys.executable, "-m", "lrm.sweep.process", "lrm.sweep.worker"],
         input=lines,
         capture_output=True,
         text=True,
@@ -146,10 +148,10 @@ def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkey
     def fail(*_, **__):
         raise torch._dynamo.exc.TorchDynamoException("no")
 
-    monkeypatch.setattr("lrm.train.add_gradients", _first(fail, train.add_gradients))
-    train.train(job("auto"), tmp_path / "auto", tmp_path / "data")
+    monkeypatch.setattr("lrm.train.loop.add_gradients", _first(fail, add_gradients))
+    loop.train(job("auto"), tmp_path / "auto", tmp_path / "data")
     monkeypatch.undo()
-    train.train(job("never"), tmp_path / "never", tmp_path / "data")
+    loop.train(job("never"), tmp_path / "never", tmp_path / "data")
     assert read_json(tmp_path / "auto" / "run.json")["execution"]["compiled"] is False
     a, b = (torch.load(tmp_path / n / "weights.pt", weights_only=True) for n in ("auto", "never"))
     assert all(torch.equal(a[name], b[name]) for name in b)

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from lrm import rules
-from lrm.compose import SCALES, load
-from lrm.cost import estimate
+from lrm.cli import parse_seeds
 from lrm.errors import UserError
-from lrm.experiment import parse_seeds
-from lrm.products import products
-from lrm.sweep import ordered
+from lrm.plan import rules
+from lrm.plan.experiment import SCALES, load
+from lrm.plan.timescales import products
+from lrm.sweep.scheduler import ordered
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 BODY = """
@@ -72,7 +71,7 @@ def test_long_runs_come_first_so_that_workers_end_together():
     kinds = [run.kind for run, _ in rest]
     assert kinds == sorted(kinds)  # brownian, then train
     for kind in ("brownian", "train"):
-        flops = [estimate(run).flops for run, _ in rest if run.kind == kind]
+        flops = [run.estimate().flops for run, _ in rest if run.kind == kind]
         assert flops == sorted(flops, reverse=True)
 
 
@@ -109,9 +108,9 @@ base_width: 8
     run = experiment(text).runs("smoke", [0])[0]
     up, up1, q = (plan_of(run, key) for key in ("mlp.up@0", "mlp.up@1", "attention.q@0"))
     assert up.lr == 1.0
-    assert [(f.axis, f.lr, f.weight_decay) for f in up.factors] == [
+    assert [(f.axis, f.lr, f.weight_decay) for f in up.multipliers] == [
         ("row", 0.1, 0.3), ("column", 0.1, 0.3)]  # fmt: skip
-    assert [f.axis for f in up1.factors] == ["scalar"]
+    assert [f.axis for f in up1.multipliers] == ["scalar"]
     assert (q.lr, q.forward) == (8.0e-3 / 4, 0.5)
 
 
@@ -272,9 +271,9 @@ def test_every_experiment_plans_at_every_scale(name, scale):
         assert products(plans, run.settings)
         if scale == "paper" and run.kind == "train":
             if name not in ("mlp_scale_design", "width_scaling", "table1"):  # of other shapes
-                assert estimate(run).parameters == 521_411_104
+                assert run.estimate().parameters == 521_411_104
             if name not in ("projector_controls", "table1"):  # which vary batch or length
-                assert estimate(run).tokens == pytest.approx(30e9, rel=0.01)
+                assert run.estimate().tokens == pytest.approx(30e9, rel=0.01)
 
 
 WIDE = """

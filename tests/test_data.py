@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from lrm.config import DataConfig
 from lrm.data import Batches, build, corpora, fixed_sequences, identity, prepare, verify
 from lrm.data import tokenizer as bpe
 from lrm.data.corpora import Place
 from lrm.errors import UserError
+from lrm.plan.config import DataConfig
 
 VOCAB = 300
 
@@ -287,7 +287,7 @@ def test_a_killed_build_leaves_nothing_half_made(texts, tmp_path):
 
 def test_two_processes_build_one_corpus(texts, tmp_path):
     code = (
-        "import sys; from pathlib import Path; from lrm.config import DataConfig\n"
+        "import sys; from pathlib import Path; from lrm.plan.config import DataConfig\n"
         "from lrm.data import prepare\n"
         "config = DataConfig(source='folder', path=sys.argv[1], validation_fraction=0.3)\n"
         "print(prepare(config, 300, Path(sys.argv[2]), print).hash)\n"

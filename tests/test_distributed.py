@@ -13,13 +13,16 @@ import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
+import warm
 
-from lrm import data, distributed, machine, train
-from lrm.compose import Cost, Run
-from lrm.config import Execution
+from lrm import data
 from lrm.data import Batches
 from lrm.errors import UserError
-from lrm.rundir import read_json
+from lrm.plan.config import Execution
+from lrm.plan.run import Cost, TrainRun
+from lrm.store.files import read_json
+from lrm.train import device, distributed, loop
+from lrm.train.step import train_step
 
 ROOT = Path(__file__).parents[1]
 RULES = [
@@ -40,14 +43,14 @@ def steps(group, variants):
     """Losses, gradient norms and final tensors of ten steps, all in float64."""
     found = []
     for settings, micro_batch in variants:
-        learner = train.build(settings, 0, dtype=torch.float64)
+        learner = loop.build(settings, 0, dtype=torch.float64)
         learner.join(group)
         tokens = np.random.default_rng(0).integers(0, settings.model.vocab_size, 4000)
         batches = Batches(tokens, settings.train.batch_size, settings.train.sequence_length, 0)
         records = []
         for step in range(10):
             batch = torch.from_numpy(batches.batch(step, group.rank, group.world))
-            loss, norm, clipped = train.train_step(
+            loss, norm, clipped = train_step(
                 learner, batch, settings, step, micro_batch=micro_batch
             )
             records.append((group.mean(loss).item(), norm.item(), clipped.item()))
@@ -62,8 +65,8 @@ class Killed(BaseException):
 
 def trainings(group, jobs):
     """Whole or interrupted trainings, in float64: (run, directory, corpora, last step)."""
-    build, step = train.build, train.train_step
-    train.build = functools.partial(build, dtype=torch.float64)
+    build, step = loop.build, loop.train_step
+    loop.build = functools.partial(build, dtype=torch.float64)
     try:
         for run, path, corpora, last in jobs:
 
@@ -72,11 +75,11 @@ def trainings(group, jobs):
                     raise Killed
                 return step(learner, batch, settings, number, *rest)
 
-            train.train_step = stopped
+            loop.train_step = stopped
             with contextlib.suppress(Killed):
-                train.train(run, path, corpora, group=group)
+                loop.train(run, path, corpora, group=group)
     finally:
-        train.build, train.train_step = build, step
+        loop.build, loop.train_step = build, step
 
 
 def failure(group, argument):
@@ -103,7 +106,7 @@ def together(tmp_path):
     def start(name, argument, world):
         (tmp_path / "argument").write_bytes(pickle.dumps(argument))
         command = [
-            sys.executable,
+            warm.python,
             __file__,
             name,
             str(tmp_path / "argument"),
@@ -138,11 +141,11 @@ def together(tmp_path):
 def run(settings, tmp_path):
     """A function from overrides to a run whose corpus is built."""
 
-    def make(**sections) -> Run:
+    def make(**sections) -> TrainRun:
         config = settings(rules=RULES, **sections)
         corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
         execution = Execution(precision="float32", checkpoint_every=3, micro_batch=2)
-        return Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+        return TrainRun("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
 
     return make
 
@@ -232,7 +235,7 @@ def test_a_crash_ends_all_and_shows_one_traceback(together):
 
 def torchrun(*arguments, processes=2):
     """The command line as its user calls it; returns (exit code, output, errors)."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+    command = [warm.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
     command += [str(processes), "experiments/projector/run.py", "--scale", "smoke"]
     done = subprocess.run([*command, *map(str, arguments)], cwd=ROOT, capture_output=True,
                           text=True, timeout=300)  # fmt: skip
@@ -241,7 +244,7 @@ def torchrun(*arguments, processes=2):
 
 def test_the_command_line_under_torchrun(tmp_path):
     """Complete directories, as if one process had trained; then nothing is left to do."""
-    from analysis.results import load
+    from analysis.tables.results import load
 
     call = ("--results", tmp_path / "two", "--only", "VPN S=1 *", "--set", "train.steps=20")
     code, output, errors = torchrun(*call)
@@ -250,7 +253,7 @@ def test_the_command_line_under_torchrun(tmp_path):
     assert errors.count("1/1 runs") == 1
     code, output, errors = torchrun(*call)
     assert code == 0 and output.splitlines() == ["projector at smoke: 0 to train, 1 finished"]
-    alone = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--results",
+    alone = [warm.python, "experiments/projector/run.py", "--scale", "smoke", "--results",
              tmp_path / "one", *call[2:]]  # fmt: skip
     subprocess.run(alone, cwd=ROOT, check=True, capture_output=True)
     frames = [
@@ -283,7 +286,7 @@ def test_one_device_cannot_serve_two_processes():
         world = 2
 
     with pytest.raises(UserError, match="one device for 2 processes"):
-        machine._device("cuda:0", Two())
+        device._device("cuda:0", Two())
 
 
 def test_environment_that_is_incomplete(monkeypatch):

@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +10,22 @@ import pandas as pd
 import pytest
 import torch
 import transformers
+import warm
 import yaml
 from conftest import TINY_MODEL
 
 import lrm
-from analysis.checkpoint_norms import render, summary
-from lrm import checkpoint_norms, data, hub, probes, train
-from lrm.compose import Cost, Run
-from lrm.config import Execution, Settings, validate
+from analysis.explore.checkpoint_norms import render, summary
+from lrm import data
 from lrm.errors import UserError
-from lrm.export import export, trained
-from lrm.rundir import read_description
+from lrm.exchange import measure_checkpoint
+from lrm.exchange.export import export, trained
+from lrm.model import transformers as hub
+from lrm.plan.config import Execution, Settings, validate
+from lrm.plan.run import Cost, TrainRun
+from lrm.store.rundir import read_description
+from lrm.train import loop, probes
+from lrm.train.learner import build
 
 ROOT = Path(__file__).parents[1]
 RULES = [
@@ -55,9 +59,9 @@ def finished(request, results):
     }, "test")  # fmt: skip
     corpus = data.prepare(settings.data, settings.model.vocab_size, results / "data")
     execution = Execution(precision="float32", compile="never")
-    run = Run("test", "smoke", "A", {}, 0, settings, execution, Cost(), corpus=corpus.hash)
+    run = TrainRun("test", "smoke", "A", {}, 0, settings, execution, Cost(), corpus=corpus.hash)
     path = results / "runs" / "test" / run.id
-    train.train(run, path, results / "data")
+    loop.train(run, path, results / "data")
     return path
 
 
@@ -134,7 +138,7 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
     """By the settings that lrm.adopt prints; the weights are part of the run's identity."""
     export(finished, tmp_path / "a")
     printed = subprocess.run(
-        [sys.executable, "-m", "lrm.adopt", str(tmp_path / "a")],
+        [warm.python, "-m", "lrm.exchange.adopt", str(tmp_path / "a")],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     adopted = yaml.safe_load(printed)
@@ -143,21 +147,22 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
     settings |= {"model": adopted["model"], "schedule": {"warmup_steps": 1, "decay_steps": 1}}
     for rules in (adopted["rules"], []):  # folded into the weights where no rule holds them
         begun = validate(Settings, {**settings, "rules": rules}, "test")
-        learner = train.build(begun, seed=7)
+        learner = build(begun, seed=7)
         tokens = torch.randint(300, (2, 9))
         expected = trained(finished)(tokens)
         torch.testing.assert_close(learner.model(tokens), expected, rtol=1e-4, atol=1e-4)
     corpus = data.prepare(begun.data, begun.model.vocab_size, results / "data")
     execution = Execution(precision="float32", compile="never")
-    run = Run("test", "smoke", "B", {}, 0, begun, execution, Cost(), corpus=corpus.hash)
+    run = TrainRun("test", "smoke", "B", {}, 0, begun, execution, Cost(), corpus=corpus.hash)
     before = run.id
-    train.train(run, results / "runs" / "test" / before, results / "data")
+    loop.train(run, results / "runs" / "test" / before, results / "data")
     weights = trained(results / "runs" / "test" / before)
     hub.save_transformers(weights, tmp_path / "a")
     assert run.id != before
     other = begun.model_copy(update={"model": begun.model.model_copy(update={"head_dim": 8})})
-    with pytest.raises(UserError, match=r"has model.head_dim = 4, the settings 8; python -m lrm.a"):
-        train.build(other, 0)
+    message = r"has model.head_dim = 4, the settings 8; python -m lrm.exchange.adopt"
+    with pytest.raises(UserError, match=message):
+        build(other, 0)
     nowhere = begun.train.model_copy(update={"start": str(tmp_path)})
     with pytest.raises(UserError, match="is no model's folder"):
         _ = dataclasses.replace(run, settings=begun.model_copy(update={"train": nowhere})).id
@@ -177,14 +182,14 @@ def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
     with pytest.raises(UserError, match="holds a gpt2, not a falcon_h1"):
         hub.load_transformers(tmp_path / "gpt2")
     with pytest.raises(UserError, match=r"has no .safetensors files"):
-        checkpoint_norms.norms(tmp_path)
+        measure_checkpoint.norms(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nonsense")
     with pytest.raises(UserError, match="model.safetensors is damaged"):
-        checkpoint_norms.norms(tmp_path)
+        measure_checkpoint.norms(tmp_path)
     with pytest.raises(UserError, match="nowhere is no folder"):
-        checkpoint_norms.located("nowhere")
+        measure_checkpoint.located("nowhere")
     found = subprocess.run(
-        [sys.executable, "-m", "lrm.export", str(tmp_path), str(tmp_path / "new")],
+        [warm.python, "-m", "lrm.exchange.export", str(tmp_path), str(tmp_path / "new")],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert found.returncode == 2 and found.stderr.startswith("error: ")
@@ -202,7 +207,7 @@ def test_norms_of_a_checkpoint(tmp_path):
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[7] = 0.0
     model.save_pretrained(tmp_path / "llama")
-    target = checkpoint_norms.measure(str(tmp_path / "llama"), tmp_path / "results")
+    target = measure_checkpoint.measure(str(tmp_path / "llama"), tmp_path / "results")
     table = pd.read_parquet(target / "norms.parquet")
     up = table[table["tensor"] == "model.layers.*.mlp.up_proj.weight"]
     assert len(up) == 6 and set(up["layer"]) == {0, 1, 2}

@@ -14,7 +14,7 @@ import pytest
 
 from analysis import explore
 from analysis.explore.menus import Menus
-from analysis.norms import noise_spread
+from analysis.quantities.norms import noise_spread
 from lrm.errors import UserError
 
 STEPS = [0, 10, 20, 30, 40]

@@ -15,17 +15,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lrm import data, train
-from lrm.compose import Cost, Run
-from lrm.config import Execution, KernelConfig, ModelConfig
+from lrm import data
+from lrm.bench.throughput import throughput
 from lrm.errors import UserError
-from lrm.model import gpu, kernels, selection
+from lrm.model import ops
+from lrm.model.config import KernelConfig, ModelConfig
 from lrm.model.falcon_h1 import FalconH1
+from lrm.model.gpu import adapters, selection
 from lrm.model.init import initialize
-from lrm.rundir import read_json
-from lrm.throughput import throughput
+from lrm.multipliers.precision import HALF
+from lrm.plan.config import Execution
+from lrm.plan.run import Cost, TrainRun
+from lrm.store.files import read_json
+from lrm.train import loop
+from lrm.train.learner import build
+from lrm.train.step import train_step
 
-CASES = [(kernel, package) for kernel, found in gpu.ADAPTERS.items() for package in found]
+CASES = [(kernel, package) for kernel, found in adapters.ADAPTERS.items() for package in found]
 CUDA = torch.device("cuda")
 SMALL = ModelConfig(
     vocab_size=61,
@@ -50,9 +56,9 @@ def reasons(config, device, precision):
     return {
         kernel: {
             package: selection.unusable(kernel, package, config, device, precision)
-            for package in gpu.ADAPTERS[kernel]
+            for package in adapters.ADAPTERS[kernel]
         }
-        for kernel in selection.USED[config.mixer]
+        for kernel in selection.used(config)
     }
 
 
@@ -63,7 +69,7 @@ def naive_mamba(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_sof
     assert dt.shape == (batch, length, heads) and A.shape == (heads,) and D.shape == (heads,)
     assert B.shape == C.shape == (batch, length, groups, state) and heads % groups == 0
     assert chunk_size >= 16 and chunk_size & (chunk_size - 1) == 0
-    assert x.dtype == B.dtype == C.dtype and dt.dtype == A.dtype and dt.dtype not in kernels.HALF
+    assert x.dtype == B.dtype == C.dtype and dt.dtype == A.dtype and dt.dtype not in HALF
     assert z is None and dt_bias is None and not dt_softplus
     xd, dt, A, B, C, D = (t.double() for t in (x, dt, A, B, C, D))
     # Head h reads group h // (heads / groups).
@@ -79,7 +85,7 @@ def naive_mamba(x, dt, A, B, C, chunk_size, D=None, z=None, dt_bias=None, dt_sof
 def naive_gla(q, k, v, g=None, g_gamma=None, scale=None, initial_state=None, **options):
     """chunk_simple_gla: S <- exp(g) S + k v^T, o = scale q S; and the final state."""
     assert q.shape == k.shape and q.shape[:3] == v.shape[:3] == g.shape
-    assert q.dtype == k.dtype == v.dtype and g.dtype not in kernels.HALF
+    assert q.dtype == k.dtype == v.dtype and g.dtype not in HALF
     assert g_gamma is None and initial_state is None and not options
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     dtype = q.dtype
@@ -126,7 +132,7 @@ NAIVE = {
 
 
 def forget():
-    gpu.load.cache_clear()
+    adapters.load.cache_clear()
     selection.unusable.cache_clear()
 
 
@@ -138,7 +144,7 @@ def clean():
     yield
     forget()
     for name in set(sys.modules) - before:
-        if name.partition(".")[0] in gpu.PACKAGES:
+        if name.partition(".")[0] in adapters.PACKAGES:
             del sys.modules[name]
 
 
@@ -149,7 +155,7 @@ def install(clean, monkeypatch):
     def put(**functions):
         forget()
         for package, function in functions.items():
-            entry = gpu.PACKAGES[package]
+            entry = adapters.PACKAGES[package]
             module = types.ModuleType(entry.module)
             setattr(module, entry.function, function)
             monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
@@ -177,7 +183,7 @@ def scan_case(heads, groups, width, state, length, chunk):
         x, B, C = xBC.split([heads * width, groups * state, groups * state], -1)
         x = x.unflatten(-1, (heads, width))
         B, C = (t.unflatten(-1, (groups, state)) for t in (B, C))
-        return kernels.ssd(x, dt, A, B, C, chunk, D, implementation)
+        return ops.ssd(x, dt, A, B, C, chunk, D, implementation)
 
     return leaves, function, ("dt", "A", "D")
 
@@ -188,7 +194,7 @@ def attention_case(heads, kv_heads, width, length):
 
     def function(q, k, v, implementation="torch"):
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        return kernels.attention(q.contiguous(), k.contiguous(), v, 0.3, implementation)
+        return ops.attention(q.contiguous(), k.contiguous(), v, 0.3, implementation)
 
     return leaves, function, ()
 
@@ -199,7 +205,7 @@ def convolution_case(channels, width, length):
         "weight": draw(channels, 1, width),
         "bias": draw(channels),
     }
-    return leaves, kernels.causal_conv1d, ("weight", "bias")
+    return leaves, ops.causal_conv1d, ("weight", "bias")
 
 
 SHAPES = {
@@ -279,10 +285,10 @@ def test_the_whole_model_with_other_kernels(mixer, scan, install):
     install(**{name: (lambda *a, f=f, n=name, **k: calls.append(n) or f(*a, **k))
                for name, f in NAIVE.items()})  # fmt: skip
     config = SMALL.model_copy(update={"mixer": mixer})
-    chosen = gpu.Kernels(scan, "flash_attn", "causal_conv1d")
+    chosen = adapters.Kernels(scan, "flash_attn", "causal_conv1d")
     tokens = torch.randint(61, (2, 21), generator=torch.Generator().manual_seed(1))
     found = {}
-    for name, choice in (("torch", gpu.PLAIN), ("other", chosen)):
+    for name, choice in (("torch", adapters.PLAIN), ("other", chosen)):
         model = FalconH1(config, implementations=choice).double()
         initialize(model, config, 0)
         logits = model(tokens)
@@ -292,7 +298,7 @@ def test_the_whole_model_with_other_kernels(mixer, scan, install):
     for name, value in found["torch"].items():
         torch.testing.assert_close(found["other"][name], value, rtol=1e-8, atol=1e-10, msg=name)
     wanted = {"scan": scan, "attention": "flash_attn", "convolution": "causal_conv1d"}
-    assert set(calls) == {wanted[kernel] for kernel in selection.USED[mixer]}
+    assert set(calls) == {wanted[kernel] for kernel in selection.used(config)}
 
 
 # The choice.
@@ -300,9 +306,9 @@ def test_the_whole_model_with_other_kernels(mixer, scan, install):
 
 def test_settings_name_the_packages_there_are():
     for kernel, field in KernelConfig.model_fields.items():
-        assert set(field.annotation.__args__) == {"auto", "torch", *gpu.ADAPTERS[kernel]}
-    assert set(gpu.ADAPTERS) == set(KernelConfig.model_fields)
-    assert {package for _, package in CASES} == set(gpu.PACKAGES)
+        assert set(field.annotation.__args__) == {"auto", "torch", *adapters.ADAPTERS[kernel]}
+    assert set(adapters.ADAPTERS) == set(KernelConfig.model_fields)
+    assert {package for _, package in CASES} == set(adapters.PACKAGES)
 
 
 @pytest.fixture
@@ -318,7 +324,7 @@ def agreeing(install, monkeypatch):
 
 def test_auto_takes_the_first_that_is_usable(agreeing):
     auto = KernelConfig()
-    best = gpu.Kernels("mamba_ssm", "flash_attn", "causal_conv1d")
+    best = adapters.Kernels("mamba_ssm", "flash_attn", "causal_conv1d")
     assert selection.select(auto, SMALL, CUDA, "bfloat16") == best
     assert reasons(SMALL, CUDA, "bfloat16") == {
         "scan": {"mamba_ssm": None, "fla": None},
@@ -328,7 +334,7 @@ def test_auto_takes_the_first_that_is_usable(agreeing):
     forget()
     agreeing |= {"mamba_ssm", "causal_conv1d"}
     chosen = selection.select(auto, SMALL, CUDA, "bfloat16")
-    assert chosen == gpu.Kernels("fla", "flash_attn", "torch")
+    assert chosen == adapters.Kernels("fla", "flash_attn", "torch")
     line = selection.summary(chosen, auto, SMALL, CUDA, "bfloat16")
     assert "scan fla of unknown version (mamba_ssm: it is wrong), attention flash_attn" in line
     assert line.endswith("convolution torch (causal_conv1d: it is wrong)")
@@ -336,12 +342,12 @@ def test_auto_takes_the_first_that_is_usable(agreeing):
 
 def test_torch_elsewhere_and_where_it_is_asked_for(agreeing):
     auto, cpu = KernelConfig(), torch.device("cpu")
-    assert selection.select(auto, SMALL, cpu, "bfloat16") == gpu.PLAIN
-    assert selection.select(auto, SMALL, torch.device("mps"), "bfloat16") == gpu.PLAIN
-    assert selection.select(auto, SMALL, CUDA, "float32") == gpu.PLAIN
+    assert selection.select(auto, SMALL, cpu, "bfloat16") == adapters.PLAIN
+    assert selection.select(auto, SMALL, torch.device("mps"), "bfloat16") == adapters.PLAIN
+    assert selection.select(auto, SMALL, CUDA, "float32") == adapters.PLAIN
     plain = KernelConfig(scan="torch", attention="torch", convolution="torch")
-    assert selection.select(plain, SMALL, CUDA, "bfloat16") == gpu.PLAIN
-    assert selection.summary(gpu.PLAIN, auto, SMALL, cpu, "float32") == (
+    assert selection.select(plain, SMALL, CUDA, "bfloat16") == adapters.PLAIN
+    assert selection.summary(adapters.PLAIN, auto, SMALL, cpu, "float32") == (
         "kernels on cpu in float32: scan torch, attention torch, convolution torch"
     )
 
@@ -351,7 +357,7 @@ def test_operations_that_the_model_has_not_are_left_alone(agreeing):
     wanted = KernelConfig(scan="fla")
     agreeing.add("fla")
     chosen = selection.select(wanted, config, CUDA, "bfloat16")
-    assert chosen == gpu.Kernels(attention="flash_attn")
+    assert chosen == adapters.Kernels(attention="flash_attn")
     assert set(reasons(config, CUDA, "bfloat16")) == {"attention"}
 
 
@@ -403,8 +409,8 @@ def test_the_scan_is_found_without_the_cuda_extension(clean, tmp_path, monkeypat
     package_on_disk(tmp_path, "import selective_scan_cuda\n", SCAN)
     (tmp_path / "mamba_ssm" / "ops" / "triton" / "more.py").write_text("VALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert gpu.load("mamba_ssm")() == 7
-    assert gpu.missing("mamba_ssm") is None
+    assert adapters.load("mamba_ssm")() == 7
+    assert adapters.missing("mamba_ssm") is None
     # Nothing half made is left under the package's name.
     assert "mamba_ssm" not in sys.modules
     with pytest.raises(ModuleNotFoundError, match="selective_scan_cuda"):
@@ -426,7 +432,7 @@ def test_the_scan_is_found_without_the_cuda_extension(clean, tmp_path, monkeypat
 def test_a_broken_package_is_told_from_a_missing_one(scan, said, clean, tmp_path, monkeypatch):
     package_on_disk(tmp_path, "", scan)
     monkeypatch.syspath_prepend(tmp_path)
-    why = gpu.missing("mamba_ssm")
+    why = adapters.missing("mamba_ssm")
     assert said in why and "\n" not in why
     assert selection.select(KernelConfig(), SMALL, CUDA, "bfloat16").scan == "torch"
 
@@ -513,7 +519,7 @@ def test_a_run_records_its_kernels_and_keeps_to_them(settings, tmp_path, monkeyp
     config = settings()
     corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
     execution = Execution(precision="float32", checkpoint_every=3, device="cpu")
-    run = Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+    run = TrainRun("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
     folder, notes = tmp_path / "run", []
 
     def stop(step, loss):
@@ -521,21 +527,21 @@ def test_a_run_records_its_kernels_and_keeps_to_them(settings, tmp_path, monkeyp
             raise Stop
 
     with pytest.raises(Stop):
-        train.train(run, folder, tmp_path / "data", stop, note=notes.append)
+        loop.train(run, folder, tmp_path / "data", stop, note=notes.append)
     assert notes == ["kernels on cpu in float32: scan torch, attention torch, convolution torch"]
     plain = {"scan": "torch", "attention": "torch", "convolution": "torch"}
     assert read_json(folder / "run.json")["execution"]["kernels"] == plain
     with monkeypatch.context() as patch:
-        patch.setattr(selection, "select", lambda *_: gpu.Kernels(scan="fla"))
+        patch.setattr(selection, "select", lambda *_: adapters.Kernels(scan="fla"))
         with pytest.raises(UserError, match="was begun with kernels = .*'scan': 'torch'.*'fla "):
-            train.train(run, folder, tmp_path / "data")
-    train.train(run, folder, tmp_path / "data")
+            loop.train(run, folder, tmp_path / "data")
+    loop.train(run, folder, tmp_path / "data")
     assert (folder / "done.json").exists()
     asked = dataclasses.replace(
         run, execution=Execution(kernels=KernelConfig(attention="flash_attn"), device="cpu")
     )
     with pytest.raises(UserError, match="execution.kernels.attention = 'flash_attn' is not usable"):
-        train.train(asked, tmp_path / "other", tmp_path / "data")
+        loop.train(asked, tmp_path / "other", tmp_path / "data")
     assert asked.id == run.id
 
 
@@ -569,7 +575,7 @@ def need(package: str) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
     forget()
-    if why := gpu.missing(package):
+    if why := adapters.missing(package):
         pytest.skip(f"{package}: {why}")
 
 
@@ -599,11 +605,14 @@ def test_training_with_a_package_follows_torch(kernel, package, settings):
     config = settings(model=sizes, train={"steps": 20, "sequence_length": 64})
     batch = torch.randint(300, (4, 65), generator=torch.Generator().manual_seed(0)).to(CUDA)
     losses = {}
-    for name, chosen in (("torch", gpu.PLAIN), ("other", gpu.Kernels(**{kernel: package}))):
-        learner = train.build(config, 0, CUDA, kernels=chosen)
+    for name, chosen in (
+        ("torch", adapters.PLAIN),
+        ("other", adapters.Kernels(**{kernel: package})),
+    ):
+        learner = build(config, 0, CUDA, kernels=chosen)
         context = torch.autocast("cuda", torch.bfloat16)
         losses[name] = [
-            train.train_step(learner, batch, config, step, context)[0].item() for step in range(20)
+            train_step(learner, batch, config, step, context)[0].item() for step in range(20)
         ]
     assert losses["other"] == pytest.approx(losses["torch"], abs=0.02)
     assert losses["other"][-1] < losses["other"][0] - 0.1

@@ -6,15 +6,16 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.criteria import CRITERIA
-from analysis.grad_clipping_claims import JUDGES, gradient_norms
-from analysis.judging import NOT, OPEN, REPRODUCED
-from lrm.compose import read_yaml
+from analysis.claims import grad_clipping
+from analysis.claims.judging import NOT, OPEN, REPRODUCED
+from analysis.quantities.grad_clipping import gradient_norms
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
 
-CRITERION = read_yaml(CRITERIA)
+CRITERIA = criteria_of("grad_clipping")
 STEPS, SEEDS = 100, range(100, 108)
 ARMS = ("NONE", "EXCLUDED", "INCLUDED")
-COLUMNS = ["arm", "seed", "step", "tensor", "layer", "stat", "value"]
+COLUMNS = ["kind", "arm", "seed", "step", "tensor", "layer", "stat", "value"]
 
 
 def world(multipliers, losses):
@@ -30,7 +31,7 @@ def world(multipliers, losses):
                 own = 0.0 if arm == "NONE" else multipliers
                 norm = math.hypot(0.2, own if arm == "INCLUDED" else 0.0)
                 factor = min(1.0, 1.0 / norm)
-                add = (arm, seed, step)
+                add = ("train", arm, seed, step)
                 rows.append((*add, "model", pd.NA, "global_gradient_norm", norm))
                 rows.append((*add, "model", pd.NA, "clipped_fraction", float(norm > 1)))
                 rows.append((*add, "mlp.up", 1, "gradient_norm", 0.1 * factor))
@@ -39,21 +40,22 @@ def world(multipliers, losses):
                     stat = "scalar_multiplier_gradient_norm"
                     rows.append((*add, "mlp.up", 1, stat, clipped))
             loss = losses[arm] + 0.003 * generator.standard_normal()
-            rows.append((arm, seed, STEPS, "model", pd.NA, "validation_loss", loss))
+            rows.append(("train", arm, seed, STEPS, "model", pd.NA, "validation_loss", loss))
     rules = [{"tensor": "mlp.up@1", "multiplier": None, "shape": [2, 2]},
              {"tensor": "mlp.up@1", "multiplier": "scalar", "shape": [1]}]  # fmt: skip
     runs = pd.DataFrame([{"kind": "train", "arm": arm, "description": {"rules": rules}}
                          for arm in ARMS])  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS), runs
+    return Tables(runs, pd.DataFrame(rows, columns=COLUMNS))
 
 
 def verdicts(multipliers, losses):
     tables = world(multipliers, dict(zip(ARMS, losses, strict=True)))
-    return {claim: judge(*tables, CRITERION[claim]).verdict for claim, judge in JUDGES.items()}
+    judges = {"C0": grad_clipping.c0, "C1": grad_clipping.c1, "C2": grad_clipping.c2}
+    return {claim: judge(tables, CRITERIA[claim]).verdict for claim, judge in judges.items()}
 
 
 def test_norms_before_clipping_by_hand():
-    found = gradient_norms(*world(3.0, dict.fromkeys(ARMS, 3.0)))
+    found = gradient_norms(world(3.0, dict.fromkeys(ARMS, 3.0)))
     table = found.groupby(["arm", "quantity"])["value"].mean().unstack()
     assert table.loc["NONE"].tolist() == pytest.approx([0.2, 0.0, 0.2])  # all, multipliers, rest
     for arm in ("EXCLUDED", "INCLUDED"):

@@ -15,8 +15,8 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 import lrm
-from lrm import effective
 from lrm.errors import UserError
+from lrm.multipliers import equations
 
 COMMON = {
     "vocab_size": 96,
@@ -256,13 +256,13 @@ def test_multipliers_are_left_out_of_clipping():
         found = lrm.attach_multipliers(model, {"*": "row_column"}, implementation=implementation)
         (100 * model(torch.randn(16, 4))).square().mean().backward()
         found.pull_gradients()
-        factors = [f.grad.clone() for _, _, f in found.named_factors()]
+        factors = [f.grad.clone() for _, _, f in found.named()]
         others = [*found.weights.values(), model[0].bias, model[1].bias]
         expected = torch.cat([p.grad.flatten() for p in others]).norm()
         assert lrm.clip_grad_norm_(model, 1.0) == pytest.approx(expected.item(), rel=1e-5)
         after = torch.cat([p.grad.flatten() for p in others]).norm()
         assert after.item() == pytest.approx(1.0, rel=1e-4) and expected > 10
-        for (_, _, parameter), before in zip(found.named_factors(), factors, strict=True):
+        for (_, _, parameter), before in zip(found.named(), factors, strict=True):
             assert torch.equal(parameter.grad, before)
 
 
@@ -296,7 +296,7 @@ def test_a_tied_weight_is_multiplied_once_for_both():
     ]  # fmt: skip
     assert not any("lm_head.multipliers" in key for key in model.state_dict())
     with torch.no_grad():
-        model.model.embed_tokens.multipliers["weight"].factors()[0].column.mul_(2.0)
+        model.model.embed_tokens.multipliers["weight"].scalings()[0].column.mul_(2.0)
     torch.testing.assert_close(model.lm_head.weight, model.model.embed_tokens.weight)
     w = dict(model.named_parameters())["model.embed_tokens.weight"]
     torch.testing.assert_close(model.lm_head.weight, 2 * w)
@@ -308,12 +308,12 @@ def test_scaling_goes_to_the_cheaper_side(monkeypatch):
     model = nn.Linear(24, 32).double()
     lrm.attach_multipliers(model, {"weight": "row_column"})
     with torch.no_grad():
-        for factors in model.multipliers["weight"].factors():
-            for parameter in factors.parameters():
+        for scaling in model.multipliers["weight"].scalings():
+            for parameter in scaling.parameters():
                 parameter.uniform_(0.5, 2.0)
     built = []
-    original = effective.effective
-    monkeypatch.setattr(effective, "effective", lambda *a: built.append(1) or original(*a))
+    original = equations.effective
+    monkeypatch.setattr(equations, "effective", lambda *a: built.append(1) or original(*a))
     x = torch.randn(40, 24, dtype=torch.float64)
 
     def gradients(parts):
@@ -333,8 +333,8 @@ def test_weights_are_built_once_for_all_micro_batches(monkeypatch):
     model = nn.Linear(4, 3)
     lrm.attach_multipliers(model, {"weight": "row"})
     x, built = torch.randn(64, 4), []
-    original = effective.write
-    monkeypatch.setattr(effective, "write", lambda *a, **n: built.append(1) or original(*a, **n))
+    original = equations.write
+    monkeypatch.setattr(equations, "write", lambda *a, **n: built.append(1) or original(*a, **n))
     with lrm.same_weights(model):
         for _ in range(3):
             model(x).sum().backward()
@@ -389,11 +389,11 @@ def test_half_precision_models_have_float32_multipliers():
     for implementation in ("forward", "optimizer"):
         found = lrm.attach_multipliers(model, {"weight": "row_column"},
                                        implementation=implementation)  # fmt: skip
-        assert all(f.dtype == torch.float32 for _, _, f in found.named_factors())
+        assert all(f.dtype == torch.float32 for _, _, f in found.named())
         assert model.weight.dtype == torch.bfloat16
         model(torch.randn(64, 16).bfloat16()).float().square().sum().backward()
         found.pull_gradients()
-        assert all(f.grad.dtype == torch.float32 for _, _, f in found.named_factors())
+        assert all(f.grad.dtype == torch.float32 for _, _, f in found.named())
         lrm.merge_multipliers(model)
         model.zero_grad()
 
@@ -482,8 +482,8 @@ def test_importing_the_package_does_not_import_torch():
 
 def test_the_example_of_the_page(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[1] / "lrm" / "LIBRARY.md").read_text()
+    page = (Path(__file__).parents[1] / "lrm" / "multipliers" / "README.md").read_text()
     [example] = re.findall(r"<!-- example.*?```python\n(.*?)```", page, re.DOTALL)
-    exec(compile(example, "LIBRARY.md", "exec"), {})
+    exec(compile(example, "README.md", "exec"), {})
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "merged")
     assert not any("multipliers" in name for name in loaded.state_dict())

@@ -1,10 +1,12 @@
 """Multipliers under DistributedDataParallel and FSDP2: two gloo processes train as one does."""
 
-import multiprocessing
+import subprocess
+import sys
 
 import pytest
 import torch
 import torch.distributed as dist
+import warm
 from torch import nn
 
 import lrm
@@ -82,29 +84,25 @@ def fsdp(rank, implementation):
 WHOLE = {"0.weight": "row_column", "2.weight": "scalar", "4.weight": "row_column"}
 
 
-def _child(rank, job, implementation, folder):
+def _child(job, implementation, folder, rank):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank,
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=int(rank),
                             world_size=WORLD)  # fmt: skip
-    torch.save(job(rank, implementation), f"{folder}/{rank}.pt")
+    torch.save(globals()[job](int(rank), implementation), f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("implementation", ["forward", "optimizer"])
 @pytest.mark.parametrize("job", [ddp, fsdp])
 def test_two_processes_train_as_one(job, implementation, tmp_path):
-    context = multiprocessing.get_context("spawn")
-    arguments = (job, implementation, str(tmp_path))
-    children = [context.Process(target=_child, args=(rank, *arguments)) for rank in range(WORLD)]
-    for child in children:
-        child.start()
+    command = [warm.python, __file__, job.__name__, implementation, str(tmp_path)]
+    children = [subprocess.Popen([*command, str(rank)]) for rank in range(WORLD)]
     built = model()
     sliced = job is ddp or implementation == "forward"
     lrm.attach_multipliers(built, PLACEMENT if sliced else WHOLE, implementation=implementation)
     records, weights, merged = train(built, built)
     for child in children:
-        child.join(120)
-        assert child.exitcode == 0
+        assert child.wait(120) == 0
     found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)]
     losses = [
         sum(pair) / WORLD for pair in zip(*([a for a, _ in f[0]] for f in found), strict=True)
@@ -116,3 +114,7 @@ def test_two_processes_train_as_one(job, implementation, tmp_path):
             assert have.keys() == want.keys()
             for name, weight in want.items():
                 torch.testing.assert_close(have[name], weight, rtol=1e-8, atol=1e-10)
+
+
+if __name__ == "__main__":
+    _child(*sys.argv[1:])

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from analysis import table1
-from analysis.stats import log_slope
-from lrm import linear_layer
-from lrm.config import Settings
+from analysis.quantities import table1
+from analysis.quantities.stats import log_slope
 from lrm.errors import UserError
-from lrm.rules import resolve
+from lrm.noise import linear_layer
+from lrm.plan.config import Settings
+from lrm.plan.rules import resolve
 
 OPTIMIZERS = {
     "ADAM": {"name": "adamw"},

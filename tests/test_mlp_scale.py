@@ -7,18 +7,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis.claims import CRITERIA
-from analysis.judging import NOT, REPRODUCED, UNJUDGED
-from analysis.mlp_scale import MLP, MlpSweep, growth
-from analysis.mlp_scale_claims import JUDGES, by_frequency, m5f
-from lrm.compose import read_yaml
+from analysis.claims.judging import NOT, REPRODUCED, UNJUDGED
+from analysis.claims.verdicts import judge_of
+from analysis.quantities.mlp_scale import MLP, MlpSweep, by_frequency, growth
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
 
 GRID = [1 / 16, 1 / 4, 1 / 2, 1.0, 2.0, 4.0, 8.0, 16.0]
 STEPS, DECAY, LR, LAYERS = 3000, 400, 0.01, 4
 END = STEPS - DECAY
 SEEDS = range(100, 108)
 ARMS = ("ADAM", "ADAM_LRM", "MUON", "MUON_LRM")
-CRITERION = read_yaml(CRITERIA)
+CRITERIA = criteria_of("mlp_scale")
+SCALARS = [claim for claim in CRITERIA if claim != "M5f"]
 SLICES = ("ssm.z", "ssm.x", "ssm.B", "ssm.C", "ssm.dt", "attention.q", "attention.k", "attention.v")
 
 
@@ -56,7 +57,7 @@ def nothing(arm, s):
 
 
 def world(of):
-    """Frame and runs of the experiment in which ``of`` (arm, S) is true up to noise."""
+    """The tables of the experiment in which ``of`` (arm, S) is true up to noise."""
     rows = []
     for arm in ARMS:
         for s in GRID:
@@ -79,7 +80,11 @@ def world(of):
     description = {"settings": settings, "rules": rules}
     runs = pd.DataFrame([{"kind": "train", "arm": arm, "seed": seed, "description": description}
                          for arm in ARMS for seed in SEEDS])  # fmt: skip
-    return frame, runs
+    return Tables(runs, frame)
+
+
+def judged(claim, tables):
+    return judge_of("mlp_scale", claim)(tables, CRITERIA[claim])
 
 
 @pytest.fixture(scope="module")
@@ -87,17 +92,17 @@ def worlds():
     return {of.__name__: world(of) for of in (paper, nothing)}
 
 
-@pytest.mark.parametrize("claim", JUDGES)
+@pytest.mark.parametrize("claim", SCALARS)
 def test_the_papers_effects_are_heard(worlds, claim):
-    judgement = JUDGES[claim](*worlds["paper"], CRITERION[claim])
+    judgement = judged(claim, worlds["paper"])
     assert judgement.verdict == REPRODUCED, judgement
     assert judgement.note == "judged at S = 0.25, 0.5, 1, 2, 4, 8"
 
 
-@pytest.mark.parametrize("claim", [claim for claim in JUDGES if claim != "M8"])
+@pytest.mark.parametrize("claim", [claim for claim in SCALARS if claim != "M8"])
 def test_and_nothing_else(worlds, claim):
     """Without growth the ratio of two growths is noise, which M7 may leave open."""
-    verdict = JUDGES[claim](*worlds["nothing"], CRITERION[claim]).verdict
+    verdict = judged(claim, worlds["nothing"]).verdict
     assert verdict != REPRODUCED if claim == "M7" else verdict == NOT
 
 
@@ -106,33 +111,31 @@ def test_multipliers_that_harm_are_heard():
         found, loss = paper(arm, s)
         return found, loss + (0.1 if arm.endswith("LRM") else 0.0)
 
-    assert JUDGES["M8"](*world(harm), CRITERION["M8"]).verdict == NOT
+    assert judged("M8", world(harm)).verdict == NOT
 
 
 def test_merged_matrices_count_as_one(worlds):
     """RMS over all entries: of slices with norms 1 and 7 and equal sizes, 5."""
-    frame, runs = worlds["paper"]
+    frame, runs = worlds["paper"].scalars, worlds["paper"].runs
     frame = frame[frame["tensor"].isin(["attention.q", "attention.k"])]
     norms = frame["tensor"].map({"attention.q": 1.0, "attention.k": 7.0})
-    merged = MlpSweep(frame.assign(value=norms), runs).merged(
-        "ADAM", ("attention.q", "attention.k")
-    )
+    sweep = MlpSweep(Tables(runs, frame.assign(value=norms)))
+    merged = sweep.merged("ADAM", ("attention.q", "attention.k"))
     assert merged.to_numpy() == pytest.approx(5.0)
 
 
 def test_out_of_reach_is_not_judged(worlds):
-    frame, runs = worlds["paper"]
+    frame, runs = worlds["paper"].scalars, worlds["paper"].runs
     short = frame["stat"].eq("scalar_multiplier_norm")
     frame = frame.assign(value=frame["value"].where(~short, frame["value"] * 4))
-    judgement = JUDGES["M4"](frame, runs, CRITERION["M4"])
+    judgement = judged("M4", Tables(runs, frame))
     assert judgement.note == "judged at S = 0.5, 1, 2, 4, 8"
     none = frame.assign(value=frame["value"].where(~short, frame["value"] * 100))
-    assert JUDGES["M4"](none, runs, CRITERION["M4"]).verdict == UNJUDGED
+    assert judged("M4", Tables(runs, none)).verdict == UNJUDGED
 
 
 @pytest.mark.parametrize(("escape", "verdict"), [(0.2, REPRODUCED), (0.0, NOT)])
 def test_frequent_tokens(worlds, escape, verdict):
-    frame, runs = worlds["paper"]
     frequency = np.linspace(0.0, 1.0, 101)  # the first is never seen
     twin = 0.05 + 0.05 * frequency
     rows = [
@@ -148,8 +151,9 @@ def test_frequent_tokens(worlds, escape, verdict):
                 rows.append(("train", arm, seed, s, STEPS, "embedding", "row_norms", values))
     columns = ["kind", "arm", "seed", "S", "step", "tensor", "stat", "value"]
     vectors = pd.DataFrame(rows, columns=columns)
-    assert m5f(frame, vectors, runs, CRITERION["M5f"]).verdict == verdict
-    table = by_frequency(vectors)
+    tables = Tables(worlds["paper"].runs, worlds["paper"].scalars, vectors)
+    assert judged("M5f", tables).verdict == verdict
+    table = by_frequency(tables)
     assert set(table["decile"]) == set(range(10))
     rarest = table[(table["decile"] == 0) & (table["S"] == 1)]
     assert rarest["share"].iloc[0] == pytest.approx(frequency[1:11].mean())

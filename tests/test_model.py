@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils import parametrize
 
-from lrm import hub
-from lrm.config import ModelConfig
 from lrm.errors import UserError
-from lrm.model import kernels
+from lrm.model import ops
+from lrm.model import transformers as hub
+from lrm.model.config import ModelConfig
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.init import initialize
 from lrm.model.tensors import addresses
@@ -178,7 +178,7 @@ def test_ssd_is_the_recurrence(length, chunk, groups):
     inputs = [draw(2, length, 4, 3), dt, -torch.exp(draw(4)), *state, draw(4)]
     inputs = [t.detach().requires_grad_() for t in inputs]
     x, dt, A, B, C, D = inputs
-    ours = kernels.ssd(x, dt, A, B, C, chunk, D)
+    ours = ops.ssd(x, dt, A, B, C, chunk, D)
     expected = recurrence(*inputs)
     torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
     weight = draw(*ours.shape)
@@ -193,7 +193,7 @@ def test_ssd_neither_overflows_nor_divides_by_zero():
     dt = torch.tensor([0.0, 300.0]).repeat(1, 64, 1).requires_grad_()
     A = torch.tensor([-16.0, -16.0], requires_grad=True)
     B = torch.ones(1, 64, 1, 4)
-    y = kernels.ssd(x, dt, A, B, B, 16)
+    y = ops.ssd(x, dt, A, B, B, 16)
     y.sum().backward()
     assert all(t.isfinite().all() for t in (y, x.grad, dt.grad, A.grad))
     torch.testing.assert_close(y[:, :, 1], torch.full((1, 64, 4), 1200.0))
@@ -222,25 +222,25 @@ def turned_reference(x: Tensor) -> Tensor:
 @pytest.mark.parametrize(
     ("ours", "reference", "shapes"),
     [
-        (kernels.causal_conv1d, conv_reference, [(2, 9, 6), (6, 1, 4), (6,)]),
-        (kernels.causal_conv1d, conv_reference, [(2, 2, 6), (6, 1, 4), (6,)]),
+        (ops.causal_conv1d, conv_reference, [(2, 9, 6), (6, 1, 4), (6,)]),
+        (ops.causal_conv1d, conv_reference, [(2, 2, 6), (6, 1, 4), (6,)]),
         (
-            lambda x, w: kernels.rms_norm(x, w, 1e-5),
+            lambda x, w: ops.rms_norm(x, w, 1e-5),
             lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-5),
             [(2, 5, 6), (6,)],
         ),
         (
-            lambda q, k, v: kernels.attention(q, k, v, 0.3),
+            lambda q, k, v: ops.attention(q, k, v, 0.3),
             attention_reference,
             [(2, 4, 7, 6), (2, 2, 7, 6), (2, 2, 7, 6)],
         ),
         # In blocks, the last of them shorter.
         (
-            lambda q, k, v: kernels.attention(q, k, v, 0.3),
+            lambda q, k, v: ops.attention(q, k, v, 0.3),
             attention_reference,
             [(1, 4, 300, 6), (1, 2, 300, 6), (1, 2, 300, 6)],
         ),
-        (lambda x: kernels.rope(x, 1.0e4), turned_reference, [(2, 5, 3, 8)]),
+        (lambda x: ops.rope(x, 1.0e4), turned_reference, [(2, 5, 3, 8)]),
     ],
     ids=["conv", "conv_shorter_than_kernel", "norm", "attention", "long_attention", "rope"],
 )
@@ -381,9 +381,9 @@ def test_float64_is_float64_throughout():
     factors = {"ssm.z@0": 0.3, "projector": 0.7, "attention.out@1": 1.1}
     single, double = build(config, factors), build(config, factors).double()
     tokens = tokens_of(config, 21)
-    taps: dict[str, Tensor] = {}
-    out = double(tokens, taps=taps)
-    assert {t.dtype for t in taps.values()} == {torch.float64}
+    activations: dict[str, Tensor] = {}
+    out = double(tokens, activations=activations)
+    assert {t.dtype for t in activations.values()} == {torch.float64}
     assert 0 < distance(single(tokens).double(), out) < 1e-4
     # A float32 anywhere would leave steps in the loss of the size of its rounding.
     weight = double.model.layers[0].mamba.in_proj.weight
@@ -404,23 +404,23 @@ def test_taps_hold_the_output_of_every_linear_map(mixer):
     config = small(mixer=mixer)
     plain, factored = build(config), build(config, {"embedding": 1.0, "mlp.gate@0": 0.25})
     tokens = tokens_of(config, 11)
-    taps: dict[str, Tensor] = {}
-    logits = plain(tokens, taps=taps)
+    activations: dict[str, Tensor] = {}
+    logits = plain(tokens, activations=activations)
     silent = {"ssm.conv_bias", "ssm.dt_bias", "ssm.A_log", "ssm.D"}
     expected = {a.key for a in addresses(config) if a.name not in silent}
-    assert set(taps) == expected | {"residual@0", "residual@1"}
-    assert not any(t.requires_grad for t in taps.values())
-    assert torch.equal(taps["projector"], logits)
+    assert set(activations) == expected | {"residual@0", "residual@1"}
+    assert not any(t.requires_grad for t in activations.values())
+    assert torch.equal(activations["projector"], logits)
     assert torch.equal(plain.logits(plain.hidden(tokens)), logits)
-    u = taps["norm.mixer@1"]
+    u = activations["norm.mixer@1"]
     for address in addresses(config):
         if address.layer == 1 and address.name in ("attention.k", "ssm.B", "ssm.dt"):
             weight = attrgetter(address.parameter)(plain)
             weight = weight[slice(*address.rows)] if address.rows else weight
-            torch.testing.assert_close(taps[address.key], u @ weight.T)
+            torch.testing.assert_close(activations[address.key], u @ weight.T)
     other: dict[str, Tensor] = {}
-    factored(tokens, taps=other)
-    torch.testing.assert_close(other["mlp.gate@0"], 0.25 * taps["mlp.gate@0"])
+    factored(tokens, activations=other)
+    torch.testing.assert_close(other["mlp.gate@0"], 0.25 * activations["mlp.gate@0"])
 
 
 @pytest.mark.parametrize("shape", [(3, 50), (50, 3), (50, 60)])
@@ -429,9 +429,9 @@ def test_a_factor_scales_the_output_wherever_it_is_applied(shape):
     weight = torch.randn(shape, dtype=torch.float64)
     for tokens in (1, 2, 40, 1000):
         x = torch.randn(tokens, shape[1], dtype=torch.float64)
-        torch.testing.assert_close(kernels.linear(x, weight, 0.3), 0.3 * (x @ weight.T))
+        torch.testing.assert_close(ops.linear(x, weight, 0.3), 0.3 * (x @ weight.T))
         ids = torch.randint(shape[0], (tokens, 2))
-        torch.testing.assert_close(kernels.embedding(ids, weight, 0.3), 0.3 * weight[ids])
+        torch.testing.assert_close(ops.embedding(ids, weight, 0.3), 0.3 * weight[ids])
 
 
 @pytest.mark.parametrize(

@@ -4,23 +4,29 @@ import pytest
 import torch
 from torch import nn
 
-from lrm import effective, optim, train
-from lrm.effective import Part
-from lrm.multipliers import Factors, layout
-from lrm.rules import Factor
+from lrm.multipliers import equations
+from lrm.multipliers.effective import Scaling
+from lrm.multipliers.equations import Part
+from lrm.multipliers.layout import layout
+from lrm.multipliers.multiplier import Multiplier
+from lrm.multipliers.parametrization import PARAMETRIZATIONS
+from lrm.optim import groups
+from lrm.train.learner import build
+from lrm.train.step import train_step
 
 KINDS = [("scalar",), ("row",), ("column",), ("row", "column")]
 
 
 def multipliers(axes, weight, parametrization="direct", init=1.3):
-    factors = tuple(Factor(a, 1, 0.1, 0.0, init, parametrization) for a in axes)
-    return Factors(weight.shape, factors, weight, layout(nn.Module(), weight))
+    found = PARAMETRIZATIONS[parametrization]
+    of_axes = tuple(Multiplier(axis, 1, 0.1, 0.0, init, found) for axis in axes)
+    return Scaling(weight.shape, of_axes, weight, layout(nn.Module(), weight))
 
 
 def gradients(part, weight, outer):
     """Equation (4), by name, in the shapes of the parameters."""
     inner, axes = torch.empty_like(outer), tuple(part.values())
-    found = effective.gradients(weight, outer, [Part(axes)], part.spread(), inner)
+    found = equations.gradients(weight, outer, [Part(axes)], part.spread(), inner)
     part.zero_grad()
     part.add_gradients(found)
     return {"weight": inner, **{a: part.get_parameter(a).grad for a in axes}}
@@ -43,7 +49,7 @@ def test_gradient_relations_equal_autograd(axes, parametrization, shape):
     outer = torch.randn_like(product)
     wanted = torch.autograd.grad(product, [weight, *part.parameters()], outer)
     axis = tuple(part.values())
-    function = effective.effective(weight, [Part(axis)], part.spread())
+    function = equations.effective(weight, [Part(axis)], part.spread())
     torch.testing.assert_close(function, product, rtol=1e-14, atol=1e-14)
     given = torch.autograd.grad(function, [weight, *part.parameters()], outer)
     torch.testing.assert_close(given, wanted, rtol=1e-12, atol=1e-11)
@@ -90,10 +96,10 @@ def test_both_implementations_train_alike(settings, log):
             train={"multiplier_implementation": implementation, "clip_norm": 0.3},
             multipliers={"parametrization": "log" if log else "direct", "lr": 0.03},
         )
-        learner = train.build(config, seed=0, dtype=torch.float64)
+        learner = build(config, seed=0, dtype=torch.float64)
         generator = torch.Generator().manual_seed(1)
         losses[implementation] = [
-            train.train_step(
+            train_step(
                 learner,
                 torch.randint(0, 300, (3, 17), generator=generator),
                 config,
@@ -109,10 +115,10 @@ def test_merging_leaves_the_effective_weight(settings, implementation):
     rules = [{"match": "ssm.[zxBC]", "multiplier": {"kind": "row_column", "init": 1.7}},
              {"match": "attention.q", "multiplier": {"kind": "scalar", "init": 0.4}}]  # fmt: skip
     config = settings(rules=rules, train={"multiplier_implementation": implementation})
-    learner = train.build(config, seed=0)
+    learner = build(config, seed=0)
     tokens = torch.randint(0, 300, (2, 9))
     before = learner.model(tokens)
-    plain = train.build(settings(), seed=0).model
+    plain = build(settings(), seed=0).model
     names = {name for name, _ in plain.named_parameters()}
     merged = learner.multipliers.merge()
     torch.testing.assert_close(merged(tokens), before)
@@ -121,9 +127,9 @@ def test_merging_leaves_the_effective_weight(settings, implementation):
 
 
 def test_adding_multipliers_shifts_no_initial_value(settings):
-    plain = train.build(settings(), seed=3)
+    plain = build(settings(), seed=3)
     rules = [{"match": "mlp.*", "multiplier": {"kind": "row_column"}}]
-    with_multipliers = train.build(settings(rules=rules), seed=3)
+    with_multipliers = build(settings(rules=rules), seed=3)
     tokens = torch.randint(0, 300, (2, 9))
     torch.testing.assert_close(plain.model(tokens), with_multipliers.model(tokens))
 
@@ -131,8 +137,8 @@ def test_adding_multipliers_shifts_no_initial_value(settings):
 def test_slices_have_multipliers_of_their_own(settings):
     rules = [{"match": "ssm.x", "multiplier": {"kind": "scalar", "init": 2.0}},
              {"match": "ssm.C", "multiplier": {"kind": "row", "init": 3.0}}]  # fmt: skip
-    learner = train.build(settings(rules=rules), seed=0)
-    plain = train.build(settings(), seed=0)
+    learner = build(settings(rules=rules), seed=0)
+    plain = build(settings(), seed=0)
     ratio = (
         learner.model.model.layers[0].mamba.in_proj.weight
         / plain.model.model.layers[0].mamba.in_proj.weight
@@ -147,8 +153,8 @@ def test_slices_have_multipliers_of_their_own(settings):
 def test_every_tensor_is_in_one_group(settings):
     rules = [{"match": "ssm.x", "lr_scale": 0.5}, {"match": "ssm.dt", "weight": "frozen"},
              {"match": "*.out", "multiplier": {"kind": "row_column"}}]  # fmt: skip
-    learner = train.build(settings(rules=rules), seed=0)
-    found = optim.entries(learner.model, learner.plans, learner.multipliers)
+    learner = build(settings(rules=rules), seed=0)
+    found = groups.entries(learner.model, learner.plans, learner.multipliers)
     total = sum(p.numel() for p in learner.model.parameters())
     frozen = 2 * sum(p.address.size for p in learner.plans if p.key == "ssm.dt@0")
     assert sum(entry.leaf.numel() for entry in found) == total - frozen
@@ -160,12 +166,12 @@ def test_a_frozen_slice_may_have_a_multiplier(settings, implementation):
     """Only that slice of the merged matrix stands still; its multiplier learns."""
     rules = [{"match": "ssm.x", "weight": "frozen", "multiplier": {"kind": "scalar"}}]
     config = settings(rules=rules, train={"multiplier_implementation": implementation})
-    learner = train.build(config, 0)
+    learner = build(config, 0)
     name = "model.layers.0.mamba.in_proj.weight"
     before = learner.multipliers.weights[name].detach().clone()
     for step in range(3):
-        train.train_step(learner, torch.randint(0, 300, (2, 9)), config, step)
+        train_step(learner, torch.randint(0, 300, (2, 9)), config, step)
     moved = (learner.multipliers.weights[name] - before).abs().amax(1)
     assert (moved[:16] > 0).all() and (moved[32:] > 0).all()
     assert (moved[16:32] == 0).all()
-    assert learner.multipliers.factors["ssm.x@0"].scalar.item() != 1.0
+    assert learner.multipliers.scalings["ssm.x@0"].scalar.item() != 1.0

@@ -8,17 +8,19 @@ import pytest
 import torch
 from torch import nn
 
-from lrm import rules, train
-from lrm.brownian import expected_square, has_closed_form, simulate, walkers
-from lrm.config import OptimizerConfig, TrainConfig
-from lrm.cost import estimate
-from lrm.muon import newton_schulz
-from lrm.muon_theory import noise_gain
-from lrm.optim import Entry, Optimizer
-from lrm.products import products
-from lrm.rules import Matrix
-from lrm.schedule import lr_factor
-from lrm.walker import Walker
+from lrm.multipliers.groups import Entry
+from lrm.noise.closed_form import expected_square, has_closed_form
+from lrm.noise.tensor import Walker, simulate, walkers
+from lrm.optim.muon import newton_schulz
+from lrm.optim.optimizer import Optimizer
+from lrm.plan import rules
+from lrm.plan.config import OptimizerConfig, TrainConfig
+from lrm.plan.newton_schulz import noise_gain
+from lrm.plan.rules import Matrix
+from lrm.plan.schedule import lr_factor
+from lrm.plan.timescales import products
+from lrm.train.learner import build
+from lrm.train.step import train_step
 
 MUON = {"name": "muon"}
 # Scale-free: no epsilon, no clipping.
@@ -80,7 +82,7 @@ def test_the_whole_run_equals_torch(settings, monkeypatch):
     """Hidden matrices by torch's Muon and the rest by its AdamW, clipped together (float64)."""
     monkeypatch.setattr(torch.Tensor, "bfloat16", torch.Tensor.clone)
     config = settings(train={"clip_norm": 0.5, "steps": 10}, optimizer=MUON)
-    ours = train.build(config, 0, dtype=torch.float64)
+    ours = build(config, 0, dtype=torch.float64)
     model = copy.deepcopy(ours.model)
     hidden = {n: p for n, p in model.named_parameters() if "layers" in n and p.dim() == 2}
     assert len(hidden) == 2 * 9  # q, k, v, o, in_proj, out_proj, gate, up, down
@@ -94,7 +96,7 @@ def test_the_whole_run_equals_torch(settings, monkeypatch):
         hidden.values(), lr=0.01, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"
     )
     for step in range(10):
-        train.train_step(ours, batch_of(step), config, step)
+        train_step(ours, batch_of(step), config, step)
         model.zero_grad()
         tokens = batch_of(step)
         model(tokens[:, :-1], tokens[:, 1:], config.train.z_loss)[1].backward()
@@ -125,7 +127,7 @@ def test_who_moves_what(settings):
     config = settings(
         optimizer=MUON, rules=[{"match": "mlp.up", "multiplier": {"kind": "row_column"}}]
     )
-    learner = train.build(config, 0)
+    learner = build(config, 0)
     found = {}
     for group in learner.optimizer.table():
         for key in group["tensors"]:
@@ -166,9 +168,9 @@ def test_both_implementations_train_alike(settings, matrices, log):
             train={"multiplier_implementation": implementation, "clip_norm": 0.3},
             multipliers={"parametrization": "log" if log else "direct", "lr": 0.03},
         )
-        learner = train.build(config, seed=0, dtype=torch.float64)
+        learner = build(config, seed=0, dtype=torch.float64)
         losses[implementation] = [
-            train.train_step(learner, batch_of(step), config, step)[0].item() for step in range(8)
+            train_step(learner, batch_of(step), config, step)[0].item() for step in range(8)
         ]
     torch.testing.assert_close(losses["forward"], losses["optimizer"], rtol=1e-10, atol=1e-10)
 
@@ -194,10 +196,10 @@ def test_compensated_sweep_reproduces_s_equal_one(settings, patterns, matrices, 
     }
     scaling = [{"match": p, "relative_scale": scale, "compensate": True} for p in patterns]
     configs = settings(**exact), settings(**{**exact, "rules": exact["rules"] + scaling})
-    base, scaled = (train.build(config, 0, dtype=torch.float64) for config in configs)
+    base, scaled = (build(config, 0, dtype=torch.float64) for config in configs)
     for step in range(12):
-        a = train.train_step(base, batch_of(step), configs[0], step)[0]
-        b = train.train_step(scaled, batch_of(step), configs[1], step)[0]
+        a = train_step(base, batch_of(step), configs[0], step)[0]
+        b = train_step(scaled, batch_of(step), configs[1], step)[0]
         assert abs(a.item() - b.item()) < 1e-8
     plain, theirs = (
         {**dict(learner.model.named_parameters()), **learner.multipliers.weights}
@@ -230,10 +232,10 @@ def test_slices_of_a_merged_matrix(settings, matrices):
         schedule={"warmup_steps": 0},
         train={"clip_norm": 0.0},
     )
-    learner = train.build(config, 0, dtype=torch.float64)
+    learner = build(config, 0, dtype=torch.float64)
     weight = learner.model.model.layers[0].mamba.in_proj.weight
     before = weight.detach().clone()
-    train.train_step(learner, batch_of(0), config, 0)
+    train_step(learner, batch_of(0), config, 0)
     rows = {p.address.name: slice(*p.address.rows) for p in learner.plans
             if p.address.layer == 0 and p.address.rows}  # fmt: skip
     learning = [name for name in rows if name != "ssm.B"]
@@ -265,15 +267,15 @@ def test_resuming_gives_the_same_bits(settings, implementation):
         optimizer=MUON,
         train={"multiplier_implementation": implementation},
     )
-    whole = train.build(config, 0)
+    whole = build(config, 0)
     for step in range(4):
-        train.train_step(whole, batch_of(step), config, step)
-    resumed = train.build(config, 1)
+        train_step(whole, batch_of(step), config, step)
+    resumed = build(config, 1)
     resumed.load(copy.deepcopy(whole.state()))
     assert set(whole.state()) == {"model", "adamw", "muon"}
     for step in range(4, 8):
-        a = train.train_step(whole, batch_of(step), config, step)
-        b = train.train_step(resumed, batch_of(step), config, step)
+        a = train_step(whole, batch_of(step), config, step)
+        b = train_step(resumed, batch_of(step), config, step)
         assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
     for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(a, b)
@@ -288,10 +290,10 @@ def test_micro_batches_add_up(settings):
         schedule={"batch_ramp": ramp},
         rules=[{"match": "mlp.*", "multiplier": {"kind": "row_column"}}],
     )
-    learners = [train.build(config, 0, dtype=torch.float64) for _ in range(2)]
+    learners = [build(config, 0, dtype=torch.float64) for _ in range(2)]
     for step, size in enumerate([1, 1, 3, 3, 3, 6, 6]):
         a, b = (
-            train.train_step(learner, batch_of(step, size), config, step, micro_batch=micro)
+            train_step(learner, batch_of(step, size), config, step, micro_batch=micro)
             for learner, micro in zip(learners, (0, 2), strict=True)
         )
         torch.testing.assert_close(a[:2], b[:2], rtol=1e-10, atol=1e-10)
@@ -405,13 +407,13 @@ def test_products_and_costs_know_muon(settings, smoke_runs):
     assert norms[1]["mlp.up@0"] == pytest.approx(gain * norms[0]["mlp.up@0"])
     plain, other = (smoke_runs("projector", overrides=["optimizer.name=" + name])[0]
                     for name in ("adamw", "muon"))  # fmt: skip
-    assert estimate(other).flops > 1.05 * estimate(plain).flops
-    assert estimate(other).tokens == estimate(plain).tokens
+    assert other.estimate().flops > 1.05 * plain.estimate().flops
+    assert other.estimate().tokens == plain.estimate().tokens
 
 
 def test_equal_shapes_go_through_one_call(settings, monkeypatch):
     """Layers and tensors of one shape are one batch; the order of leaves does not matter."""
-    from lrm import muon
+    from lrm.optim import muon
 
     calls = []
     real = muon.newton_schulz
@@ -422,8 +424,8 @@ def test_equal_shapes_go_through_one_call(settings, monkeypatch):
 
     monkeypatch.setattr(muon, "newton_schulz", counted)
     config = settings(optimizer=MUON)
-    learner = train.build(config, 0)
-    train.train_step(learner, batch_of(0), config, 0)
+    learner = build(config, 0)
+    train_step(learner, batch_of(0), config, 0)
     expected = {(2, 8, 16), (4, 4, 16), (2, 16, 8), (2, 42, 16), (2, 16, 16), (4, 24, 16),
                 (2, 16, 24)}  # fmt: skip
     assert len(calls) == len(set(calls)) and set(calls) == expected

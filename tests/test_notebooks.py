@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from analysis import notebooks
-from analysis.stats import with_interval
+from analysis.quantities.stats import with_interval
 from lrm.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -22,10 +22,13 @@ PARAMETERS = """
 from pathlib import Path
 RESULTS, SCALE, SOURCE = Path({results!r}), "smoke", "{source}"
 """
+# Tables are read and drawn in seconds, unless what trains is loaded too.
+LOADED = """
+import sys
+print("loaded:", sorted({"torch", "transformers"} & sys.modules.keys()))
+"""
 # Of code in a cell; imports are the longest.
 MOST_LINES = 20
-# 20 are promised, of a clock; this leaves room for slower processors.
-MOST_SECONDS = 40
 ABSOLUTE_PATH = re.compile(r"(?<![\w./<:])(?:/[\w.-]+){2,}|[A-Z]:\\")
 
 # Experiments without runs, so that a notebook says so.
@@ -112,8 +115,7 @@ def test_outputs_are_stored(path):
 @per_notebook
 def test_runs_on_the_reference(path, tmp_path):
     copy = Path(shutil.copy(path, tmp_path))
-    took = notebooks.run(copy)
-    assert took.cpu < MOST_SECONDS
+    notebooks.run(copy)
     assert_fit_to_store(copy)
     before, after = read(path), read(copy)
     assert [cell.source for cell in after.cells] == [cell.source for cell in before.cells]
@@ -124,12 +126,16 @@ def test_runs_on_the_reference(path, tmp_path):
 def test_runs_on_own_runs(path, tmp_path, results):
     notebook = read(path)
     code(notebook)[0].source = PARAMETERS.format(results=str(results), source="runs")
+    notebook.cells.append(nbformat.v4.new_code_cell(LOADED))
     copy = tmp_path / path.name
     nbformat.write(notebook, copy)
     notebooks.run(copy)
     assert len(images(read(copy))) >= 3
     assert f"source: runs, in {results}" in printed(read(copy))
     assert SAID.get(path.stem, "") in printed(read(copy))
+    # The symmetries are found in a model, which needs torch.
+    needed = ["torch"] if path.stem == "symmetry" else []
+    assert f"loaded: {needed}\n" in printed(read(copy))
 
 
 def test_numbers_in_tables():

@@ -8,10 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from lrm import train
-from lrm.config import OptimizerConfig, ScheduleConfig, TrainConfig
-from lrm.optim import Entry, Optimizer
-from lrm.schedule import constant_end, lr_factor, lr_factors
+from lrm.multipliers.groups import Entry
+from lrm.optim.optimizer import Optimizer
+from lrm.plan.config import OptimizerConfig, ScheduleConfig, TrainConfig
+from lrm.plan.schedule import constant_end, lr_factor, lr_factors
+from lrm.train.learner import build
+from lrm.train.step import train_step
 
 
 def entry(leaf, lr=0.1, decay=0.0, clipped=True, key="w"):
@@ -34,7 +36,7 @@ def test_first_step_by_hand():
 def test_equals_torch_adamw_over_a_run(settings):
     """The whole run against torch's unfused AdamW with a scheduler, in float64."""
     config = settings(train={"clip_norm": 0.5, "steps": 10})
-    ours = train.build(config, 0, dtype=torch.float64)
+    ours = build(config, 0, dtype=torch.float64)
     model = copy.deepcopy(ours.model)
     decayed = [p for n, p in model.named_parameters() if p.dim() == 2]
     others = [p for n, p in model.named_parameters() if p.dim() != 2]
@@ -47,7 +49,7 @@ def test_equals_torch_adamw_over_a_run(settings):
     )
     for step in range(10):
         batch = torch.randint(0, 300, (3, 17), generator=torch.Generator().manual_seed(step))
-        train.train_step(ours, batch, config, step)
+        train_step(ours, batch, config, step)
         reference.zero_grad()
         logits = model(batch[:, :-1]).flatten(0, 1)
         objective = F.cross_entropy(logits, batch[:, 1:].flatten())
@@ -96,12 +98,12 @@ def test_compensated_sweep_reproduces_s_equal_one(settings, pattern, scale):
     # Not 0: rows of the embedding that have not been seen yet would be 0 / 0.
     exact = {"optimizer": {"eps": 1e-40}, "train": {"clip_norm": 0.0}}
     rule = {"match": pattern, "relative_scale": scale, "compensate": True}
-    base = train.build(settings(**exact), 0, dtype=torch.float64)
-    scaled = train.build(settings(**exact, rules=[rule]), 0, dtype=torch.float64)
+    base = build(settings(**exact), 0, dtype=torch.float64)
+    scaled = build(settings(**exact, rules=[rule]), 0, dtype=torch.float64)
     for step in range(12):
         batch = torch.randint(0, 300, (3, 17), generator=torch.Generator().manual_seed(step))
-        a = train.train_step(base, batch, settings(**exact), step)[0]
-        b = train.train_step(scaled, batch, settings(**exact, rules=[rule]), step)[0]
+        a = train_step(base, batch, settings(**exact), step)[0]
+        b = train_step(scaled, batch, settings(**exact, rules=[rule]), step)[0]
         assert abs(a.item() - b.item()) < 1e-9
     plain = dict(base.model.named_parameters())
     for plan in scaled.plans:

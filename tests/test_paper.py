@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lrm import rules, train
-from lrm.compose import load
+from lrm.plan import rules
+from lrm.plan.experiment import load
+from lrm.train.learner import build
+from lrm.train.step import train_step
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 SMALL = {
@@ -30,7 +32,7 @@ def paper_runs():
 
 @pytest.mark.parametrize("run", paper_runs())
 def test_paper_configuration(run):
-    learner = train.build(run.settings, 0, device="meta")
+    learner = build(run.settings, 0, device="meta")
     total = sum(plan.address.size for plan in learner.plans)
     if run.experiment not in ("mlp_scale_design", "width_scaling", "table1"):  # of other shapes
         assert total == 521_411_104
@@ -55,10 +57,10 @@ def test_paper_configuration(run):
 def test_three_steps_with_only_size_and_batch_made_small(run):
     model = run.settings.model.model_copy(update=SMALL)
     settings = run.settings.model_copy(update={"model": model})
-    learner = train.build(settings, 0)
+    learner = build(settings, 0)
     losses = []
     for step in range(3):
         batch = torch.randint(0, 128, (2, 20), generator=torch.Generator().manual_seed(0))
-        losses.append(train.train_step(learner, batch, settings, step)[0].item())
+        losses.append(train_step(learner, batch, settings, step)[0].item())
     assert all(0 < loss < 20 for loss in losses)
     assert losses[2] < losses[0]

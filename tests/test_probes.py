@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from lrm import probes, train
+from lrm import data
+from lrm.errors import Diverged
+from lrm.plan.config import Execution
+from lrm.plan.cost import Cost
+from lrm.plan.run import TrainRun
+from lrm.train import loop, probes
+from lrm.train.learner import build
+from lrm.train.step import backward, gradient_statistics, train_step
 
 
 def test_norms_by_hand():
@@ -19,7 +26,7 @@ def test_norms_by_hand():
 
 
 def test_norms_of_tensors_by_hand(settings):
-    learner = train.build(settings(), 0)
+    learner = build(settings(), 0)
     views = probes.Views(learner.model, learner.plans, learner.multipliers)
     found = probes.tensor_norms(views)["weight_norm"]
     assert len(found) == len(learner.plans)
@@ -34,8 +41,8 @@ def test_every_address_is_probed_alike_by_both_implementations(settings, impleme
              {"match": "ssm.z", "multiplier": {"kind": "row_column", "init": 2.0}},
              {"match": "norm.mixer", "weight": "frozen"}]  # fmt: skip
     config = settings(rules=rules, train={"multiplier_implementation": implementation})
-    learner = train.build(config, 0)
-    plain = train.build(settings(), 0)
+    learner = build(config, 0)
+    plain = build(settings(), 0)
     batch = torch.randint(0, 300, (2, 17), generator=torch.Generator().manual_seed(0))
     views = probes.Views(learner.model, learner.plans, learner.multipliers)
     before = probes.tensor_norms(views)
@@ -45,10 +52,10 @@ def test_every_address_is_probed_alike_by_both_implementations(settings, impleme
         4 * before["weight_norm"]["ssm.z@0"]
     )
     assert before["row_multiplier_norm"]["ssm.z@1"] == 2.0
-    train.train_step(learner, batch, config, 0)
+    train_step(learner, batch, config, 0)
     found = probes.tensor_norms(views)
     gradients = found["gradient_norm"]
-    own = learner.multipliers.factors["ssm.z@0"].row.grad
+    own = learner.multipliers.scalings["ssm.z@0"].row.grad
     assert found["row_multiplier_gradient_norm"]["ssm.z@0"] == pytest.approx(
         own.square().mean().sqrt().item(), rel=1e-5
     )
@@ -62,7 +69,7 @@ def test_every_address_is_probed_alike_by_both_implementations(settings, impleme
 
 
 def test_logits_are_also_centred(settings):
-    learner = train.build(settings(), 0)
+    learner = build(settings(), 0)
     with torch.no_grad():
         learner.model.lm_head.weight += 5.0  # a shift common to the vocabulary
         tokens = torch.randint(0, 300, (2, 8))
@@ -83,17 +90,17 @@ def test_signal_and_noise_of_gradients_by_hand(settings, implementation):
     """Against the same sums from each batch's gradients, held whole."""
     rules = [{"match": "mlp.up", "multiplier": {"kind": "scalar", "init": 2.0}}]
     config = settings(rules=rules, train={"multiplier_implementation": implementation})
-    learner = train.build(config, 0, dtype=torch.float64)
+    learner = build(config, 0, dtype=torch.float64)
     views = probes.Views(learner.model, learner.plans, learner.multipliers)
     generator = torch.Generator().manual_seed(0)
     batches = [torch.randint(0, 300, (2, 17), generator=generator) for _ in range(5)]
-    found = train.gradient_statistics(learner, views, batches, config)
+    found = gradient_statistics(learner, views, batches, config)
     assert all(parameter.grad is None for parameter in learner.model.parameters())
     [plan] = [plan for plan in learner.plans if plan.key == "mlp.up@1"]
     weight = views.weight(plan).detach()
     gradients = []
     for batch in batches:
-        train.backward(learner, batch, config)
+        backward(learner, batch, config)
         learner.multipliers.pull_gradients()
         gradients.append(views.gradient(plan).clone())
     whole = torch.stack(gradients)
@@ -114,11 +121,31 @@ def test_the_sum_over_weight_and_gradient_is_the_scalars_own(settings):
     """The multiplier's own gradient is the sum over W and G, over its value."""
     rules = [{"match": "mlp.up", "multiplier": {"kind": "scalar", "init": 2.0}}]
     config = settings(rules=rules)
-    learner = train.build(config, 0, dtype=torch.float64)
+    learner = build(config, 0, dtype=torch.float64)
     views = probes.Views(learner.model, learner.plans, learner.multipliers)
     batch = torch.randint(0, 300, (2, 17), generator=torch.Generator().manual_seed(0))
-    train.backward(learner, batch, config)
+    backward(learner, batch, config)
     [plan] = [plan for plan in learner.plans if plan.key == "mlp.up@1"]
-    own = learner.multipliers.factors["mlp.up@1"].scalar.grad
+    own = learner.multipliers.scalings["mlp.up@1"].scalar.grad
     product = (views.weight(plan) * views.gradient(plan)).sum()
     torch.testing.assert_close(product / 2.0, own.squeeze())
+
+
+def test_a_start_that_is_not_finite_ends_as_diverged(settings, tmp_path, monkeypatch):
+    """Its norms are written as no numbers; the losses then end the run, in the usual words."""
+
+    def diverged(*arguments, **options):
+        learner = build(*arguments, **options)
+        learner.model.lm_head.weight.data[0, 0] = torch.nan
+        return learner
+
+    monkeypatch.setattr(loop, "build", diverged)
+    corpora = tmp_path / "corpora"
+    config = settings()
+    corpus = data.prepare(config.data, config.model.vocab_size, corpora)
+    execution = Execution(precision="float32", compile="never")
+    run = TrainRun("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+    with pytest.raises(Diverged, match="not finite at step 1 .*lower optimizer.lr"):
+        run.execute(tmp_path / "run", corpora)
+    found = probes._singular_values(torch.full((4, 3), torch.inf))
+    assert found.shape == (3,) and found.isnan().all()

@@ -1,55 +1,147 @@
 """The guide of experiments/README.md, as a reader would follow it."""
 
+import importlib
+import os
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-from analysis.figures import fig1
+import pytest
+
+from analysis.needs import experiments_of, figures, wanted
 
 ROOT = Path(__file__).parents[1]
 
 
-def test_the_guide_trains_and_draws(tmp_path):
-    """On a copy of the tree: its files as printed, then its commands as printed."""
-    for folder in ("lrm", "analysis", "experiments"):
-        shutil.copytree(ROOT / folder, tmp_path / "suite" / folder)
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory):
+    """A copy of the tree with the guide's files as printed, and the guide's commands."""
+    copy = tmp_path_factory.mktemp("tree")
+    for folder in ("lrm", "analysis", "experiments", "tests"):
+        shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ("Makefile", "README.md", "pyproject.toml", "requirements.lock"):
+        shutil.copy(ROOT / file, copy)
+    (copy / "results").mkdir()
+    (copy / "results" / "reference").symlink_to(ROOT / "results" / "reference")
     guide = (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
     guide = guide.split("<!-- guide")[1].split("<!-- end of the guide")[0]
     files = re.findall(r"`([\w/.]+)`\n```\w+\n(.*?)```", guide, re.S)
     assert len(files) == 3
     for name, text in files:
-        path = tmp_path / "suite" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        (copy / name).parent.mkdir(exist_ok=True)
+        assert not (copy / name).exists()
+        (copy / name).write_text(text)
     [commands] = re.findall(r"```sh\n(.*?)```", guide, re.S)
-    for command in commands.strip().splitlines():
+    return copy, commands.strip().splitlines()
+
+
+def call(folder, *arguments):
+    environment = {"PYTHONPATH": str(folder), "PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_guide_trains_and_draws(tree):
+    """On a copy of the tree: its files as printed, then its commands as printed."""
+    copy, commands = tree
+    for command in commands:
         words = command.split()
         assert words[0] == "python"
-        done = subprocess.run(
-            [sys.executable, *words[1:]],
-            cwd=tmp_path / "suite",
-            env={"PYTHONPATH": str(tmp_path / "suite"), "PATH": "", "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-    png = tmp_path / "suite" / "results" / "figures" / "smoke" / "my_figure.png"
+        call(copy, *words[1:])
+    png = copy / "results" / "figures" / "smoke" / "my_figure.png"
     assert png.stat().st_size > 10_000
 
 
-def test_make_trains_what_figure_1_reads():
-    makefile = (ROOT / "Makefile").read_text()
-    patterns = fig1.EXPERIMENTS["mlp_scale"]
-    assert " ".join(f"--only '{pattern}'" for pattern in patterns) in makefile
+def test_an_added_experiment_is_found_everywhere(tree):
+    """With the guide's files in the tree, and nothing else touched, the tests of what the tree
+    holds pass, and make knows the experiment and the figure."""
+    copy, _ = tree
+    files = [f"tests/test_{name}.py" for name in ("architecture", "claims", "compose", "readme")]
+    chosen = "downward or no_trainer or complete or without_runs or draws_every or my_sweep"
+    said = call(copy, "-m", "pytest", "-p", "no:cacheprovider", "-vv", *files, "-k", chosen)
+    assert "test_make_all_draws_every_figure[options0] PASSED" in said and "my_sweep" in said
+    listed = make(copy, "help")
+    assert re.search(r"^  make my_sweep +a fixed factor on the MLP's output$", listed, re.M)
+    assert re.search(r"^  make my_figure +", listed, re.M)
 
 
-def test_make_all_draws_every_figure():
-    makefile = (ROOT / "Makefile").read_text()
-    named = re.findall(r"^(?:PAPER|OURS) := (.*)$", makefile, re.M)
-    figures = {path.stem for path in (ROOT / "analysis" / "figures").glob("[a-z]*.py")}
-    assert set(" ".join(named).split()) == figures
+def make(folder, *arguments):
+    """What make says, and the calls of Python that it makes, one a line."""
+    done = subprocess.run(["make", *arguments], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def calls(tmp_path):
+    """Options of make with which every Python but the planner's only prints what it is given."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(
+        f'#!/bin/sh\ncase "$2" in analysis.needs) exec {sys.executable} "$@";; esac\n'
+        'line=; for word; do line="$line$word|"; done; echo "$line"\n'
+    )
+    python.chmod(0o755)
+    (tmp_path / ".core").touch()
+    return f"VENV={tmp_path}"
+
+
+def test_make_trains_what_figure_1_reads(calls):
+    projector, mlp, draw = make(ROOT, "fig1", calls, "SCALE=smoke").splitlines()
+    options = "--scale|smoke|--seeds|1|--results|results|"
+    assert projector == f"experiments/projector/run.py|{options}"
+    only = "".join(f"--only|{pattern}|" for pattern in experiments_of("fig1")["mlp_scale"])
+    assert mlp == f"experiments/mlp_scale/run.py|{only}{options}"
+    assert draw == "-m|analysis.figures|fig1|--scale|smoke|--results|results|"
+
+
+def test_make_stops_where_training_fails(calls, tmp_path):
+    python = tmp_path / "bin" / "python"
+    python.write_text(python.read_text() + 'case "$1" in experiments/*) exit 3;; esac\n')
+    done = subprocess.run(["make", "fig4", calls], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and "Error 3" in done.stderr
+    assert len(done.stdout.splitlines()) == 1
+
+
+def test_make_trains_an_experiment_that_has_no_figure_of_its_name(calls):
+    assert make(ROOT, "equilibrium", calls, "SEEDS=3").splitlines() == [
+        "experiments/equilibrium/run.py|--scale|tiny|--seeds|3|--results|results|"
+    ]
+
+
+@pytest.mark.parametrize("options", [("FROM=runs",), ("SCALE=smoke",), ()])
+def test_make_all_draws_every_figure(calls, options):
+    """Of what it trains or, where they are published, ours of the reference."""
+    sweep, *drawn = make(ROOT, "all", calls, *options).splitlines()
+    drawn = {line.endswith("--source|reference|"): line.split("|--scale")[0] for line in drawn}
+    own, borrowed = (drawn.get(source, "||").split("|")[2:] for source in (False, True))
+    assert sorted([*own, *filter(None, borrowed)]) == figures()
+    paper = [name for name in figures() if re.fullmatch(r"(fig|table)\d+", name)]
+    assert set(paper) <= set(own)
+    published = {path.stem for path in ROOT.glob("results/reference/tiny/figures/*.csv")}
+    assert set(filter(None, borrowed)) == (published - set(paper) if not options else set())
+    trained = re.findall(r"experiments/(\w+)\|", sweep)
+    assert trained == list(wanted(own))
+
+
+def test_what_figures_need():
+    assert wanted(["fig4", "symmetry_stress"]) == {
+        "symmetry": (), "symmetry_placement": (), "symmetry_stress": ()
+    }  # fmt: skip
+    assert (
+        wanted(["fig1", "fig8"]) == wanted(["fig8", "fig1"]) == {"projector": (), "mlp_scale": ()}
+    )
+    for name in figures():
+        module = importlib.import_module(f"analysis.figures.{name}")
+        assert list(experiments_of(name)) == list(module.EXPERIMENTS)
+    command = [sys.executable, "-m", "analysis.needs", "fig0"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: unknown figure 'fig0'; there are fig1, fig10")
 
 
 def test_drawing_the_reference_leaves_it_alone(tmp_path):

@@ -1,10 +1,8 @@
 """Scales over depth and width: judging functions and figures 2 and 3."""
 
 import subprocess
-import sys
 import zlib
 from pathlib import Path
-from types import SimpleNamespace
 
 import matplotlib
 
@@ -14,26 +12,27 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+import warm
 from PIL import Image
 
-from analysis.criteria import CRITERIA
-from analysis.figures import Context, fig2, fig3
-from analysis.judging import NOT, OPEN, PARTLY, REPRODUCED
-from analysis.scale_diversity_claims import (
+from analysis.claims.judging import NOT, OPEN, PARTLY, REPRODUCED
+from analysis.claims.verdicts import judge_of
+from analysis.drawing.style import style
+from analysis.figures import fig2, fig3
+from analysis.quantities.scale_diversity import (
     AXES,
     BLOCKS,
     GROUPS,
     INTERNAL,
-    JUDGES,
-    VECTOR_JUDGES,
     distributions,
     mixture_spread,
     repeats,
     rise,
     second_half,
 )
-from analysis.style import style
-from lrm.compose import read_yaml
+from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
 
 ROOT = Path(__file__).parents[1]
 SEEDS, LAYERS = range(100, 108), range(8)
@@ -201,11 +200,13 @@ def narrowed(vectors, tensors, power):
 
 
 def judge(claim, world):
+    criterion = criteria_of("scale_diversity")[claim]
+    return judge_of("scale_diversity", claim)(tables_of(world), criterion)
+
+
+def tables_of(world):
     frame, vectors, runs = world
-    criterion = read_yaml(CRITERIA)[claim]
-    if claim in JUDGES:
-        return JUDGES[claim](frame, runs, criterion)
-    return VECTOR_JUDGES[claim](frame, vectors, runs, criterion)
+    return Tables(runs, frame, vectors)
 
 
 WORLDS = {
@@ -257,8 +258,8 @@ def test_too_few_seeds_are_inconclusive():
 
 
 def test_dead_rows_are_counted():
-    _, vectors, runs = faithful_width(dead=True)
-    found = distributions(vectors, runs, "rows").set_index(["group", "variant", "seed"])
+    _, vectors, runs = world = faithful_width(dead=True)
+    found = distributions(tables_of(world), "rows").set_index(["group", "variant", "seed"])
     gate = found.loc["MLP gate", "NONE", 100]
     assert gate["dead"] == len(LAYERS) and len(gate["relative"]) == 127 * len(LAYERS)
     assert gate["spread"] == pytest.approx(0.09, rel=0.1)
@@ -267,8 +268,7 @@ def test_dead_rows_are_counted():
 
 def test_pure_noise_by_hand():
     """Columns of a slice with few rows spread more; shares are those of their entries."""
-    _, vectors, runs = faithful_width()
-    noise = distributions(vectors, runs, "columns").set_index("group")["noise"]
+    noise = distributions(tables_of(faithful_width()), "columns").set_index("group")["noise"]
     expected = np.mean([1 / (2 * ROWS[tensor]) for tensor in GROUPS["SSM input"]]) ** 0.5
     assert mixture_spread(noise["SSM input"].iloc[0]) == pytest.approx(expected)
     assert noise["MLP gate"].iloc[0] == {1 / (2 * 128) ** 0.5: 1.0}
@@ -281,10 +281,10 @@ def test_layers_by_hand():
 
 
 def test_correlations_between_data_orders():
-    _, vectors, runs = faithful_width(repeat=-1.0)
-    assert repeats(vectors, runs, "rows").to_numpy().max() < -0.9
-    _, vectors, runs = width_world(plain=0.09, learned=0.2, walk=0.2)
-    assert repeats(vectors, runs, "rows").to_numpy().mean() == pytest.approx(0.5, abs=0.05)
+    opposed = tables_of(faithful_width(repeat=-1.0))
+    assert repeats(opposed, "rows").to_numpy().max() < -0.9
+    half = tables_of(width_world(plain=0.09, learned=0.2, walk=0.2))
+    assert repeats(half, "rows").to_numpy().mean() == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize(
@@ -292,8 +292,7 @@ def test_correlations_between_data_orders():
 )
 def test_figures_of_several_seeds(module, world, bands):
     """Medians with bands; of Brownian motion a span, and none of pure noise."""
-    frame, vectors, runs = world()
-    tables = {"scale_diversity": SimpleNamespace(scalars=frame, vectors=vectors, runs=runs)}
+    tables = {"scale_diversity": tables_of(world())}
     with style():
         context = Context("tiny", list(SEEDS), "a corpus", "runs")
         figure = module.draw(module.numbers(tables), context)
@@ -303,16 +302,16 @@ def test_figures_of_several_seeds(module, world, bands):
     plt.close(figure)
 
 
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory):
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, smoke_results):
     """One seed at the smoke scale."""
     results = tmp_path_factory.mktemp("scale_diversity")
-    call("experiments/scale_diversity/run.py", "--seeds", 1, "--workers", 1, results=results)
+    (results / "runs").symlink_to(smoke_results / "runs")
     return results
 
 
 def call(*arguments, results):
-    command = [sys.executable, *map(str, arguments), "--scale", "smoke", "--results", str(results)]
+    command = [warm.python, *map(str, arguments), "--scale", "smoke", "--results", str(results)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
     return found.stdout

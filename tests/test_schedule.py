@@ -7,18 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from lrm import data, train
-from lrm.brownian import simulate
-from lrm.compose import Cost, Run, load
-from lrm.config import BatchStage, Execution, ScheduleConfig
-from lrm.cost import estimate
+from lrm import data
 from lrm.data import Batches
 from lrm.errors import UserError
-from lrm.products import products
-from lrm.rules import resolve
-from lrm.rundir import read_json
-from lrm.schedule import batch_size_at, constant_end, lr_factors, sequences_before
-from lrm.walker import Walker
+from lrm.noise.tensor import Walker, simulate
+from lrm.plan.config import BatchStage, Execution, ScheduleConfig
+from lrm.plan.experiment import load
+from lrm.plan.rules import resolve
+from lrm.plan.run import Cost, TrainRun
+from lrm.plan.schedule import batch_size_at, constant_end, lr_factors, sequences_before
+from lrm.plan.timescales import products
+from lrm.store.files import read_json
+from lrm.train import loop
+from lrm.train.step import train_step
 
 RAMP = (BatchStage(until_step=3, fraction=0.25), BatchStage(until_step=7, fraction=0.5))
 SIZES = [2] * 3 + [4] * 4 + [8] * 5  # of batch_size 8 in 12 steps
@@ -121,7 +122,7 @@ def run(settings, tmp_path):
     )
     corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
     execution = Execution(precision="float32", checkpoint_every=2)
-    return Run("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
+    return TrainRun("test", "smoke", "A", {}, 0, config, execution, Cost(), corpus=corpus.hash)
 
 
 class Killed(BaseException):
@@ -130,8 +131,8 @@ class Killed(BaseException):
 
 def test_killed_anywhere_on_a_ramp(run, tmp_path, monkeypatch):
     """With Muon's momentum in the checkpoint: the same bits."""
-    train.train(run, tmp_path / "whole", tmp_path / "data")
-    real = train.train_step
+    loop.train(run, tmp_path / "whole", tmp_path / "data")
+    real = train_step
     for stop in (2, 3, 4, 7, 9):
 
         def step(learner, batch, settings, number, *rest, stop=stop):
@@ -141,10 +142,10 @@ def test_killed_anywhere_on_a_ramp(run, tmp_path, monkeypatch):
             return real(learner, batch, settings, number, *rest)
 
         with monkeypatch.context() as patch:
-            patch.setattr(train, "train_step", step)
+            patch.setattr(loop, "train_step", step)
             with pytest.raises(Killed):
-                train.train(run, tmp_path / "broken", tmp_path / "data")
-    train.train(run, tmp_path / "broken", tmp_path / "data")
+                loop.train(run, tmp_path / "broken", tmp_path / "data")
+    loop.train(run, tmp_path / "broken", tmp_path / "data")
     a, b = (torch.load(tmp_path / n / "weights.pt") for n in ("whole", "broken"))
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
@@ -152,8 +153,8 @@ def test_killed_anywhere_on_a_ramp(run, tmp_path, monkeypatch):
 def test_a_ramp_is_counted_right(run, tmp_path):
     """Tokens, tokens per second, Ση and Σηλ."""
     tokens = sum(SIZES) * 16
-    assert estimate(run).tokens == tokens
-    train.train(run, tmp_path / "run", tmp_path / "data")
+    assert run.estimate().tokens == tokens
+    loop.train(run, tmp_path / "run", tmp_path / "data")
     outcome = read_json(tmp_path / "run" / "done.json")
     assert outcome["tokens_per_second"] * outcome["seconds"] == pytest.approx(tokens)
     total = lr_factors(run.settings.schedule, 12).sum()
@@ -166,7 +167,7 @@ def test_micro_batches_add_up_on_a_ramp(run, tmp_path):
     other = dataclasses.replace(run, execution=Execution(precision="float32", micro_batch=3))
     losses = []
     for name, job in (("a", run), ("b", other)):
-        train.train(job, tmp_path / name, tmp_path / "data")
+        loop.train(job, tmp_path / name, tmp_path / "data")
         losses.append(read_json(tmp_path / name / "done.json")["validation_loss"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-3)
 

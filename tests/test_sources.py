@@ -10,12 +10,12 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lrm.config import DataConfig
+from lrm.cli import Display
 from lrm.data import Batches, build, corpora, fixed_sequences, prepare, verify
 from lrm.data.corpora import SOURCES, Place
 from lrm.data.shards import ShardWriter, Tokens
-from lrm.display import Display
 from lrm.errors import UserError
+from lrm.plan.config import DataConfig
 
 VOCAB = 300
 TEXTS = [f"line {n}\n" + " ".join(f"word{n * k % 37}" for k in range(30)) for n in range(60)]

@@ -7,14 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from analysis import symmetry, table1
-from analysis import width_scaling as ws
-from analysis.criteria import CRITERIA
-from analysis.judging import NOT, OPEN, PARTLY, REPRODUCED
-from analysis.symmetry_claims import JUDGES, VECTOR_JUDGES, joint_growth
-from analysis.table1_claims import ws5
-from analysis.width_scaling_claims import JUDGES as WIDTH_JUDGES
-from lrm.compose import read_yaml
+from analysis.claims.judging import NOT, OPEN, PARTLY, REPRODUCED
+from analysis.claims.verdicts import judge_of
+from analysis.quantities import symmetry, table1
+from analysis.quantities import width_scaling as ws
+from analysis.tables.criteria import every_criterion
+from analysis.tables.results import Tables
 
 SEEDS, LAYERS = range(100, 106), range(16)
 STEPS, DECAY, HEAD = 400, 100, 8
@@ -23,8 +21,13 @@ QUERIES, KEYS, DRAWS = 4, 2, 8
 COLUMNS = ["run", "kind", "arm", "seed", "step", "tensor", "layer", "stat", "value"]
 
 
-def criterion(claim):
-    return read_yaml(CRITERIA)[claim]
+CRITERIA = every_criterion()
+
+
+def judged(claim, *tables):
+    """``tables``: runs, scalars and vectors."""
+    criterion = CRITERIA[claim]
+    return judge_of(criterion["experiment"], claim)(Tables(*tables), criterion)
 
 
 def normal(*key, size=()):
@@ -129,18 +132,17 @@ GROWTH = {"NONE": STILL, "FREE": (0.4, 0.5, 0.6, 0.4), "LIGHT": (0.0, 0.1, 0.2, 
     [((0.4, 0.5, 0.6, 0.1), 0.1), ((-0.4, -0.5, -0.2, -0.3), -0.2), ((0.4, 0.5, 0.6, -0.1), 0.0)],
 )
 def test_joint_growth_is_what_all_writers_have_in_common(changes, expected):
-    found = joint_growth(written_world({"FREE": changes}), RUNS, "FREE")
+    found = symmetry.joint_growth(Tables(RUNS, written_world({"FREE": changes})), "FREE")
     assert found.to_numpy() == pytest.approx(expected, abs=0.01)
 
 
 def verdict_of_pairs(claim, **world):
     given = dict(drift=0.6, learned=1.0, noise=0.2) | world
-    judge = VECTOR_JUDGES[claim]
-    return judge(written_world(GROWTH), pairs_world(**given), RUNS, criterion(claim)).verdict
+    return judged(claim, RUNS, written_world(GROWTH), pairs_world(**given)).verdict
 
 
 def test_a_faithful_world_of_pairs_is_reproduced():
-    for claim in VECTOR_JUDGES:
+    for claim in ("S0", "S1", "S2"):
         assert verdict_of_pairs(claim) == REPRODUCED, claim
 
 
@@ -169,8 +171,7 @@ def test_an_unfaithful_world_of_pairs_is_not(claim, world, expected):
     ],
 )
 def test_growth_of_the_stream(claim, change, expected):
-    found = JUDGES[claim](written_world(GROWTH | change), RUNS, criterion(claim))
-    assert found.verdict == expected
+    assert judged(claim, RUNS, written_world(GROWTH | change)).verdict == expected
 
 
 STRESS = {"FREE": 3.4, "FREE_BF16": 3.4, "FASTER": 3.8, "FASTER_BF16": 4.2, "FASTER_LIGHT": 3.7,
@@ -182,13 +183,13 @@ def stress_world(losses, bump):
     rows, runs = [], [table_of_runs(run=arm, arm=arm) for arm in losses]
     for arm, loss in losses.items():
         for seed in SEEDS:
-            jitter = 0.01 * normal(arm, seed)
-            rows.append((arm, "train", arm, seed, STEPS, "", 0, "validation_loss", loss + jitter))
-            rows.append((arm, "train", arm, seed, END, "residual", 3, "activation_norm", 2.0))
+            own, jitter = (f"{arm} {seed}", "train", arm, seed), 0.01 * normal(arm, seed)
+            rows.append((*own, STEPS, "", 0, "validation_loss", loss + jitter))
+            rows.append((*own, END, "residual", 3, "activation_norm", 2.0))
             for step in range(10, STEPS + 1, 10):
                 course = 7 - step / 200 + (bump if arm == "LOG" and step > STEPS / 2 else 0.0)
-                rows.append((arm, "train", arm, seed, step, "", 0, "train_loss", course))
-    return pd.DataFrame(rows, columns=COLUMNS), pd.DataFrame(runs)
+                rows.append((*own, step, "", 0, "train_loss", course))
+    return pd.DataFrame(runs), pd.DataFrame(rows, columns=COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +203,7 @@ def stress_world(losses, bump):
     ],
 )
 def test_stress(claim, losses, bump, expected):
-    found = JUDGES[claim](*stress_world(STRESS | losses, bump), criterion(claim))
-    assert found.verdict == expected
+    assert judged(claim, *stress_world(STRESS | losses, bump)).verdict == expected
 
 
 WIDTHS = (16, 32, 64, 128, 256)
@@ -226,10 +226,10 @@ def width_world(
     scales = {ws.LEARNED: scale, ws.FROM_ONE: scale if from_one is None else from_one}
     extra = dict(zip(scales, stream, strict=True))
     for (arm, exponent), width in itertools.product(scales.items(), WIDTHS):
-        run, fixed = f"{arm} {width}", width ** (exponent / 2)
+        fixed = width ** (exponent / 2)
         runs += [
-            table_of_runs(forward=dict.fromkeys(names, fixed), run=run, arm=arm, width=width,
-                          seed=seed)
+            table_of_runs(forward=dict.fromkeys(names, fixed), run=f"{arm} {width} {seed}",
+                          arm=arm, width=width, seed=seed)
             for seed in SEEDS
         ]  # fmt: skip
         for seed, tensor in itertools.product(SEEDS, names):
@@ -245,10 +245,21 @@ def width_world(
                 stats = {"weight_norm": norm, "scalar_multiplier_norm": s,
                          "activation_norm": output}  # fmt: skip
                 rows += [
-                    (run, "train", arm, seed, step, tensor, 0, stat, value, width)
+                    (
+                        f"{arm} {width} {seed}",
+                        "train",
+                        arm,
+                        seed,
+                        step,
+                        tensor,
+                        0,
+                        stat,
+                        value,
+                        width,
+                    )
                     for stat, value in stats.items()
                 ]
-    return pd.DataFrame(rows, columns=[*COLUMNS, "width"]), pd.DataFrame(runs)
+    return pd.DataFrame(runs), pd.DataFrame(rows, columns=[*COLUMNS, "width"])
 
 
 @pytest.mark.parametrize(
@@ -271,17 +282,15 @@ def width_world(
     ],
 )
 def test_exponents_of_the_width(claim, world, expected):
-    frame, runs = width_world(**world)
-    found = WIDTH_JUDGES[claim](frame, runs, criterion(claim))
-    assert found.verdict == expected
+    assert judged(claim, *width_world(**world)).verdict == expected
 
 
 def test_late_growth_is_of_the_drifting_arm():
-    still, runs = width_world(growth=0.0)
-    drifting = width_world(growth=0.1)[0]
+    runs, still = width_world(growth=0.0)
+    drifting = width_world(growth=0.1)[1]
     drifting = drifting[drifting["arm"] == ws.LEARNED].assign(arm=ws.DRIFT)
-    alone = WIDTH_JUDGES["WS6"](drifting.assign(arm=ws.LEARNED), runs, criterion("WS6"))
-    both = WIDTH_JUDGES["WS6"](pd.concat([still, drifting]), runs, criterion("WS6"))
+    alone = judged("WS6", runs, drifting.assign(arm=ws.LEARNED))
+    both = judged("WS6", runs, pd.concat([still, drifting]))
     assert both == alone
 
 
@@ -297,21 +306,20 @@ def test_late_growth_is_of_the_drifting_arm():
 def test_constancy_needs_a_contrast(learned, from_one, fixed, scaled, expected):
     exponents = {ws.LEARNED: learned, ws.FROM_ONE: from_one, ws.FIXED: fixed, ws.SCALED: scaled}
     runs = [
-        table_of_runs(run=f"{arm} {width}", arm=arm, width=width)
+        table_of_runs(run=f"{arm} {width} {seed}", arm=arm, width=width, seed=seed)
         for arm in exponents
         for width in WIDTHS
+        for seed in SEEDS
     ]
     rows = [
-        (run["run"], "train", run["arm"], seed, END, tensor, 0, "activation_norm",
-         run["width"] ** exponents[run["arm"]] * np.exp(0.01 * normal(seed, run["run"], tensor)),
+        (run["run"], "train", run["arm"], run["seed"], END, tensor, 0, "activation_norm",
+         run["width"] ** exponents[run["arm"]] * np.exp(0.01 * normal(run["run"], tensor)),
          run["width"])
         for run in runs
-        for seed in SEEDS
         for tensor in {name for names in ws.FIXED_BY_MODEL.values() for name in names}
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=[*COLUMNS, "width"])
-    found = WIDTH_JUDGES["WS2"](frame, pd.DataFrame(runs), criterion("WS2"))
-    assert found.verdict == expected
+    assert judged("WS2", pd.DataFrame(runs), frame).verdict == expected
 
 
 def layer_world(wrong=0.0):
@@ -322,11 +330,26 @@ def layer_world(wrong=0.0):
         for width in (32, 64, 128):
             run = f"{arm} {width}"
             kind = "brownian" if is_layer else "train"
-            runs.append(table_of_runs(run=run, arm=arm, width=width) | {"kind": kind})
+            seeds = [0] if is_layer else SEEDS
+            runs += [
+                table_of_runs(run=f"{run} {seed}", arm=arm, width=width) | {"kind": kind}
+                for seed in seeds
+            ]
             if not is_layer:
                 norm = table1.derived(optimizer, recipe, "fresh_inputs")["weight_norm"]
                 scalars += [
-                    (run, kind, arm, seed, END, table1.IN_MODEL, 0, stat, width**norm, width)
+                    (
+                        f"{run} {seed}",
+                        kind,
+                        arm,
+                        seed,
+                        END,
+                        table1.IN_MODEL,
+                        0,
+                        stat,
+                        width**norm,
+                        width,
+                    )
                     for seed in SEEDS
                     for stat in ("weight_norm", "activation_norm")
                 ]
@@ -339,13 +362,13 @@ def layer_world(wrong=0.0):
                     value = width ** (exponents[stat] + off) * noise
                     tensor = f"{table1.LAYER}.{case}"
                     vectors.append(
-                        (run, kind, arm, 0, END, tensor, 0, f"{stat}_draws", value, width)
+                        (f"{run} 0", kind, arm, 0, END, tensor, 0, f"{stat}_draws", value, width)
                     )
     columns = [*COLUMNS, "width"]
-    return (pd.DataFrame(scalars, columns=columns), pd.DataFrame(vectors, columns=columns),
-            pd.DataFrame(runs))  # fmt: skip
+    return (pd.DataFrame(runs), pd.DataFrame(scalars, columns=columns),
+            pd.DataFrame(vectors, columns=columns))  # fmt: skip
 
 
 @pytest.mark.parametrize(("wrong", "expected"), [(0.0, REPRODUCED), (0.2, PARTLY)])
 def test_table_1(wrong, expected):
-    assert ws5(*layer_world(wrong), criterion("WS5")).verdict == expected
+    assert judged("WS5", *layer_world(wrong)).verdict == expected

@@ -6,31 +6,33 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
+import warm
 
-from lrm import data, train
-from lrm.compose import Cost, Run
-from lrm.config import Execution
+from lrm import data
 from lrm.errors import UserError
-from lrm.rundir import read_json
-from lrm.worker import encode
+from lrm.plan.config import Execution
+from lrm.plan.run import Cost, TrainRun
+from lrm.store.files import read_json
+from lrm.sweep.process import encode
+from lrm.train import loop
+from lrm.train.step import train_step
 
 
 @pytest.fixture
 def run(settings, tmp_path):
     """A function from overrides to a run whose corpus is built."""
 
-    def make(checkpoint_every=3, **sections) -> Run:
+    def make(checkpoint_every=3, **sections) -> TrainRun:
         config = settings(**sections)
         corpus = data.prepare(config.data, config.model.vocab_size, tmp_path / "data")
         execution = Execution(precision="float32", checkpoint_every=checkpoint_every)
-        return Run("test", "smoke", "A", {"S": 2.0}, 0, config, execution, Cost(),
+        return TrainRun("test", "smoke", "A", {"S": 2.0}, 0, config, execution, Cost(),
                    corpus=corpus.hash)  # fmt: skip
 
     return make
@@ -66,15 +68,15 @@ def test_killed_ten_times_at_random_moments(run, tmp_path):
         schedule={"decay_steps": 30},
         probes={"every": 5, "vectors_every": 20},
     )
-    train.train(job, tmp_path / "whole", tmp_path / "data")
+    loop.train(job, tmp_path / "whole", tmp_path / "data")
     broken = tmp_path / "broken"
     checkpoint = broken / "checkpoint.pt"
-    line = encode((job, str(broken), str(tmp_path / "data"))) + "\n"
+    line = encode((job, str(broken), str(tmp_path / "data"))) + "\n\n"  # and then finish
     generator = random.Random(0)
 
     def begin():
         worker = subprocess.Popen(
-            [sys.executable, "-m", "lrm.worker"],
+            [warm.python, "-m", "lrm.sweep.process", "lrm.sweep.worker"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         worker.stdin.write(line)
@@ -108,8 +110,8 @@ class Killed(BaseException):
 def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation):
     """An interruption at each step in turn: the same bits."""
     job = run(rules=MULTIPLIERS, train={"multiplier_implementation": implementation})
-    train.train(job, tmp_path / "whole", tmp_path / "data")
-    real = train.train_step
+    loop.train(job, tmp_path / "whole", tmp_path / "data")
+    real = train_step
 
     def killed_at(stop):
         def step(learner, batch, config, number, *rest):
@@ -121,17 +123,17 @@ def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation):
 
     for stop in range(1, 12):
         with monkeypatch.context() as patch:
-            patch.setattr(train, "train_step", killed_at(stop))
+            patch.setattr(loop, "train_step", killed_at(stop))
             with pytest.raises(Killed):
-                train.train(job, tmp_path / "broken", tmp_path / "data")
-    train.train(job, tmp_path / "broken", tmp_path / "data")
+                loop.train(job, tmp_path / "broken", tmp_path / "data")
+    loop.train(job, tmp_path / "broken", tmp_path / "data")
     assert_same_bits(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_killed_inside_every_write(run, tmp_path, monkeypatch):
     """Between writing a file and its renaming, for every file in turn: the same bits."""
     job = run(rules=MULTIPLIERS)
-    train.train(job, tmp_path / "whole", tmp_path / "data")
+    loop.train(job, tmp_path / "whole", tmp_path / "data")
     real, stopped = os.replace, set()
 
     def replace(source, target):
@@ -144,8 +146,8 @@ def test_killed_inside_every_write(run, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", replace)
     for _ in range(6):
         with pytest.raises(Killed):
-            train.train(job, tmp_path / "broken", tmp_path / "data")
-    train.train(job, tmp_path / "broken", tmp_path / "data")
+            loop.train(job, tmp_path / "broken", tmp_path / "data")
+    loop.train(job, tmp_path / "broken", tmp_path / "data")
     assert stopped == {*FILES - {".lock"}, "checkpoint.pt"}
     assert_same_bits(tmp_path / "whole", tmp_path / "broken")
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name not in FILES]
@@ -153,9 +155,9 @@ def test_killed_inside_every_write(run, tmp_path, monkeypatch):
 
 def test_a_finished_run_is_not_touched(run, tmp_path):
     job = run()
-    train.train(job, tmp_path / "run", tmp_path / "data")
+    loop.train(job, tmp_path / "run", tmp_path / "data")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
-    train.train(job, tmp_path / "run", tmp_path / "data")
+    loop.train(job, tmp_path / "run", tmp_path / "data")
     assert {p: p.stat().st_mtime_ns for p in before if p.name != ".lock"} == {
         p: t for p, t in before.items() if p.name != ".lock"
     }
@@ -166,7 +168,7 @@ def test_micro_batches_add_up(run, tmp_path):
     for name, micro_batch in (("a", 0), ("b", 4)):
         execution = Execution(precision="float32", micro_batch=micro_batch)
         job = dataclasses.replace(job, execution=execution)
-        train.train(job, tmp_path / name, tmp_path / "data")
+        loop.train(job, tmp_path / name, tmp_path / "data")
     a, b = (read_json(tmp_path / n / "done.json")["validation_loss"] for n in "ab")
     assert a == pytest.approx(b, abs=1e-5)
 
@@ -174,7 +176,7 @@ def test_micro_batches_add_up(run, tmp_path):
 def test_a_run_explains_itself(run, tmp_path):
     job = run(rules=[{"match": "norm.final", "weight": "scalar", "lr": 0.3}, *MULTIPLIERS])
     folder = tmp_path / "run"
-    train.train(job, folder, tmp_path / "data")
+    loop.train(job, folder, tmp_path / "data")
     assert {path.name for path in folder.iterdir()} == FILES
     description = read_json(folder / "run.json")
     assert description["id"] == job.id and description["grid"] == {"S": 2.0}
@@ -206,10 +208,10 @@ def test_a_run_explains_itself(run, tmp_path):
 
 def test_seeds_and_data_order(run, tmp_path):
     """Another seed is another run; the same seed in another directory the same bits."""
-    train.train(run(), tmp_path / "a", tmp_path / "data")
-    train.train(run(), tmp_path / "b", tmp_path / "data")
+    loop.train(run(), tmp_path / "a", tmp_path / "data")
+    loop.train(run(), tmp_path / "b", tmp_path / "data")
     assert_same_bits(tmp_path / "a", tmp_path / "b")
-    train.train(dataclasses.replace(run(), seed=1), tmp_path / "c", tmp_path / "data")
+    loop.train(dataclasses.replace(run(), seed=1), tmp_path / "c", tmp_path / "data")
     a, c = content(tmp_path / "a")[0], content(tmp_path / "c")[0]
     assert not torch.equal(a["projector"], c["projector"])
 
@@ -221,9 +223,9 @@ def interrupted(job, folder, corpora, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(train._Loop, "finish", stop)
+        patch.setattr(loop._Loop, "finish", stop)
         with pytest.raises(KeyboardInterrupt):
-            train.train(job, folder, corpora)
+            loop.train(job, folder, corpora)
     assert (folder / "checkpoint.pt").exists()
 
 
@@ -241,10 +243,10 @@ def test_a_damaged_checkpoint_is_told(run, tmp_path, monkeypatch, damage):
         content = b"not a checkpoint"
     file.write_bytes(content)
     with pytest.raises(UserError, match="is damaged; remove it and this run starts again"):
-        train.train(job, folder, tmp_path / "data")
+        loop.train(job, folder, tmp_path / "data")
     file.unlink()
-    train.train(job, folder, tmp_path / "data")
-    train.train(job, tmp_path / "other", tmp_path / "data")
+    loop.train(job, folder, tmp_path / "data")
+    loop.train(job, tmp_path / "other", tmp_path / "data")
     assert_same_bits(folder, tmp_path / "other")
 
 
@@ -253,37 +255,37 @@ def test_resuming_with_another_precision_is_refused(run, tmp_path, monkeypatch):
     interrupted(job, folder, tmp_path / "data", monkeypatch)
     other = dataclasses.replace(job, execution=Execution(precision="bfloat16"))
     with pytest.raises(UserError, match="was begun with precision = float32"):
-        train.train(other, folder, tmp_path / "data")
+        loop.train(other, folder, tmp_path / "data")
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
     job = run(optimizer={"lr": 1e30}, train={"clip_norm": 0.0})
     with pytest.raises(UserError, match="not finite at step .* lower optimizer.lr"):
-        train.train(job, tmp_path / "run", tmp_path / "data")
+        loop.train(job, tmp_path / "run", tmp_path / "data")
     assert (tmp_path / "run" / "run.json").exists()
     assert not (tmp_path / "run" / "done.json").exists()
 
 
 def test_two_processes_do_not_train_one_run(run, tmp_path):
-    from lrm.rundir import open_run
+    from lrm.store.rundir import open_run
 
     with (
         open_run(tmp_path / "run"),
         pytest.raises(UserError, match="being trained by another process"),
     ):
-        train.train(run(), tmp_path / "run", tmp_path / "data")
+        loop.train(run(), tmp_path / "run", tmp_path / "data")
 
 
 def test_a_changed_corpus_is_told(run, tmp_path):
     job = dataclasses.replace(run(), corpus="another")
     with pytest.raises(UserError, match="has changed since this run was planned"):
-        train.train(job, tmp_path / "run", tmp_path / "data")
+        loop.train(job, tmp_path / "run", tmp_path / "data")
 
 
 def test_bfloat16_is_close_to_float32(run, tmp_path):
     job = run(train={"steps": 40}, schedule={"decay_steps": 5})
-    train.train(job, tmp_path / "a", tmp_path / "data")
+    loop.train(job, tmp_path / "a", tmp_path / "data")
     low = dataclasses.replace(job, execution=Execution(precision="bfloat16"))
-    train.train(low, tmp_path / "b", tmp_path / "data")
+    loop.train(low, tmp_path / "b", tmp_path / "data")
     a, b = (read_json(tmp_path / n / "done.json")["validation_loss"] for n in "ab")
     assert a == pytest.approx(b, abs=0.02) and a != b

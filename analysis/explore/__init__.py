@@ -1,8 +1,8 @@
 """Any run's logged norms: what there is to choose, over training, and as distributions.
 
-Pure functions on the tables of ``analysis.results`` (``selection``, ``tables``), drawings of what
-they return, and menus that call both; ``notebooks/explore.ipynb`` shows them. Norms are root mean
-squares.
+Pure functions on the tables of ``analysis.tables.results`` (``selection``, ``tables``), drawings of
+what they return, and menus that call both; ``notebooks/explore.ipynb`` shows them. Norms are root
+mean squares.
 """
 
 from analysis.explore.drawings import draw_course, draw_distribution

@@ -13,9 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 from scipy.stats import gaussian_kde, norm
 
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
 from analysis.explore.tables import is_norms, noise_spectrum
-from analysis.figures import Context
-from analysis.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
+from analysis.tables.context import Context
 
 # Okabe-Ito as in style.py, and on.
 _COLOURS = (*ARM_COLOURS.values(), "#CC79A7", "#E69F00", "#56B4E9", "#000000")

@@ -18,8 +18,8 @@ from analysis.explore.selection import (
     select,
 )
 from analysis.explore.tables import course, distribution
-from analysis.figures import Tables
-from analysis.results import RESULTS
+from analysis.tables.find import RESULTS
+from analysis.tables.results import Tables
 from lrm.errors import UserError
 
 
@@ -91,7 +91,9 @@ class Menus:
         """Those of the chosen experiment, read once."""
         name = self.experiment.value
         scale, source, results = self._where
-        return self._tables.setdefault(name, Tables(name, scale, source, results))
+        if name not in self._tables:
+            self._tables[name] = Tables.load(name, scale, source, results)
+        return self._tables[name]
 
     def _on_change(self, then):
         """A menu that changes others must not draw once for each of them."""

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.figures import Context
-from analysis.results import RESULTS, NothingFound, corpus_name, load_runs, relative
+from analysis.tables.context import Context
+from analysis.tables.find import RESULTS, NothingFound, relative
+from analysis.tables.results import corpus_name, load_runs
 from lrm.errors import UserError
 
 # What tells a run from another, in every table of this package.

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.explore.selection import IDENTITY, named
-from analysis.norms import at_step, geometric_mean, noise_spread, relative_norms
+from analysis.quantities.norms import at_step, geometric_mean, noise_spread, relative_norms
 from lrm.errors import UserError
 
 

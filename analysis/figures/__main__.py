@@ -10,25 +10,27 @@ import json
 import sys
 from pathlib import Path
 
-from analysis import results
-from analysis.figures import Tables, context_of, tables_of
+from analysis.needs import figures
+from analysis.tables.context import context_of, tables_of
+from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES
+from analysis.tables.results import Tables
+from lrm.cli import guarded
 from lrm.errors import UserError
-from lrm.experiment import guarded
-from lrm.rundir import make_folder, write_atomic
+from lrm.store.files import make_folder, write_atomic
 
-FOLDER = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 
 
 def main() -> None:
     """Parse the command line and draw; a figure that cannot be drawn does not stop the others."""
-    names = sorted(path.stem for path in FOLDER.glob("[a-z]*.py"))
+    names = figures()
     parser = argparse.ArgumentParser(prog="python -m analysis.figures")
     parser.add_argument("figures", nargs="+", metavar="figure", help=", ".join(names))
     parser.add_argument("--scale", default="tiny")
     parser.add_argument(
-        "--source", default="runs", choices=results.SOURCES, help="yours, or what is published"
+        "--source", default="runs", choices=SOURCES, help="yours, or what is published"
     )
-    parser.add_argument("--results", type=Path, default=results.RESULTS)
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     for figure in options.figures:
         if figure not in names:
@@ -75,8 +77,8 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     import matplotlib
 
     matplotlib.use("agg")  # files only: no window, no display needed
-    from analysis.palette import in_palette
-    from analysis.style import style
+    from analysis.drawing.palette import in_palette
+    from analysis.drawing.style import style
 
     with style():
         drawing = module.draw(numbers, context)
@@ -96,9 +98,10 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
 def _inputs(tables: dict[str, Tables]) -> str:
     """What a drawing depends on: the set of runs, the style, the code and the criteria."""
     code = hashlib.sha256()
-    for path in sorted(FOLDER.parent.rglob("*")):
-        if path.suffix in (".py", ".yaml", ".mplstyle"):
-            code.update(path.read_bytes())
+    sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".mplstyle")]
+    criteria = [EXPERIMENTS / name / "criteria.yaml" for name in tables]
+    for path in (*sorted(sources), *filter(Path.exists, criteria)):
+        code.update(path.read_bytes())
     runs = {name: sorted(table.runs["run"]) for name, table in tables.items()}
     return json.dumps({"code": code.hexdigest(), "runs": runs})
 

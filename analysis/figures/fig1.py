@@ -3,7 +3,7 @@
 (a) loss after the decay; (b) logits norm; (c) ‖W‖ and ‖c‖ with Brownian motion; (d, e) their
 trajectories at strong and weak weight decay; (f) loss after the decay of the MLP sweep, without
 multipliers and with three scalar ones. Norms are read at the end of the constant stage.
-Shaded: S at which the multiplier cannot follow (the travel rule of criteria.yaml); nothing is
+Shaded: S at which the multiplier cannot follow (``travel`` in criteria.yaml); nothing is
 judged there, and the trajectories are those of the outermost S inside.
 """
 
@@ -15,12 +15,8 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.criteria import CRITERIA
-from analysis.figures import Context, Tables
-from analysis.mlp_scale import MlpSweep
-from analysis.norms import at_step
-from analysis.projector_claims import Sweep
-from analysis.style import (
+from analysis.drawing.axes import s_axis, series
+from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_MARKERS,
     NOISE_COLOUR,
@@ -29,10 +25,15 @@ from analysis.style import (
     plain_log_axis,
     power_of_two,
 )
-from analysis.sweep_axes import s_axis, series
-from lrm.compose import read_yaml
+from analysis.quantities.losses import final_losses
+from analysis.quantities.mlp_scale import MlpSweep
+from analysis.quantities.norms import at_step
+from analysis.quantities.projector import ProjectorSweep
+from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
 
-# Of the MLP's sweep AdamW's, without the extremes; `make fig1` trains the same.
+# Of the MLP's sweep AdamW's, without the extremes; and `make fig1` trains the same.
 EXPERIMENTS = {"projector": (), "mlp_scale": ("ADAM* S=0.[25]*", "ADAM* S=[1-8] *")}
 ARMS = ("FPN", "SPN", "VPN")
 NAMES = {
@@ -50,16 +51,15 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, kind (train or brownian), arm, S, judged, seed, step, quantity, value."""
     table = tables["projector"]
     frame = table.scalars
-    judged = Sweep(frame, table.runs).judged(read_yaml(CRITERIA)["P4"])
+    judged = ProjectorSweep(table).judged(criteria_of("projector")["P4"])
     norms = frame[
         ((frame["tensor"] == "projector") & (frame["stat"] == "weight_norm"))
         | ((frame["tensor"] == "norm.final") & (frame["stat"] == "effective_norm"))
         | (frame["kind"].eq("brownian") & frame["stat"].eq("weight_norm"))
     ].copy()
     norms["quantity"] = norms["tensor"].map({"projector": "W"}).fillna("c")
-    losses = frame[frame["stat"] == "validation_loss"]
-    losses = at_step(losses, losses["step"].max()).assign(quantity="loss")
-    logits = frame[(frame["tensor"] == "projector") & (frame["stat"] == "centred_norm")]
+    losses = final_losses(table).assign(quantity="loss")
+    logits = table.pick(tensor="projector", stat="centred_norm")
     logits = at_step(logits, table.stage_end).assign(quantity="centred logits")
     inside = judged or sorted(frame["S"].unique())
     paths = norms[norms["S"].isin([inside[0], inside[-1]])]
@@ -78,10 +78,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def _mlp(table: Tables) -> pd.DataFrame:
-    sweep = MlpSweep(table.scalars, table.runs)
-    judged = sweep.judged(read_yaml(CRITERIA)["M4"])
-    losses = table.scalars[table.scalars["stat"] == "validation_loss"]
-    losses = at_step(losses, losses["step"].max())
+    judged = MlpSweep(table).judged(criteria_of("mlp_scale")["M4"])
+    losses = final_losses(table)
     return losses.assign(quantity="loss", judged=losses["S"].isin(judged))
 
 

@@ -11,11 +11,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from analysis.figures import Context, Tables
-from analysis.norms import over_layers
-from analysis.style import TEXT_WIDTH, caption, plain_log_axis
-from analysis.sweep_axes import series
-from analysis.width_scaling import drifting
+from analysis.drawing.axes import series
+from analysis.drawing.style import TEXT_WIDTH, caption, plain_log_axis
+from analysis.quantities.norms import over_layers
+from analysis.quantities.width_scaling import drifting
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
 OUTPUTS = {
@@ -28,12 +29,11 @@ OUTPUTS = {
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: tensor, width, seed, step, value."""
-    frame = tables["width_scaling"].scalars
-    chosen = frame[(frame["arm"] == drifting(frame)) & (frame["stat"] == "activation_norm")]
+    table = tables["width_scaling"]
     parts = []
     for tensor in OUTPUTS:
-        of = chosen[chosen["tensor"] == tensor]
-        parts.append(over_layers(of).assign(tensor=tensor))
+        chosen = table.pick(arm=drifting(table), stat="activation_norm", tensor=tensor)
+        parts.append(over_layers(chosen).assign(tensor=tensor))
     columns = ["tensor", "width", "seed", "step", "value"]
     return pd.concat(parts)[columns].sort_values(columns[:-1], ignore_index=True)
 

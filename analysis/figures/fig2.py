@@ -16,15 +16,16 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from analysis.figures import Context, Tables
-from analysis.scale_diversity_claims import (
+from analysis.drawing.style import NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
+from analysis.quantities.scale_diversity import (
     BLOCKS,
     INTERNAL,
     log_multipliers,
     log_ratios,
     scalar_draws,
 )
-from analysis.style import NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 ARMS = ("SCALAR", "SCALAR_ORDER")
@@ -51,7 +52,6 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     over draws of the Brownian motion.
     """
     table = tables["scale_diversity"]
-    frame, runs = table.scalars, table.runs
     found = []
 
     def add(panel: str, quantity: str, arm: str, logs: pd.DataFrame) -> None:
@@ -59,13 +59,13 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         found.append(long.assign(panel=panel, quantity=quantity, arm=arm))
 
     for arm in ARMS:
-        for block, logs in log_ratios(frame, runs, arm).items():
+        for block, logs in log_ratios(table, arm).items():
             add("a", block, arm, logs)
         for block, tensor in BLOCKS.items():
-            add("b", block, arm, log_multipliers(frame, runs, (tensor,), arm))
+            add("b", block, arm, log_multipliers(table, (tensor,), arm))
         for name, tensors in INTERNAL.items():
-            add("c", name, arm, log_multipliers(frame, runs, tensors, arm))
-    draws = scalar_draws(table.vectors, runs)
+            add("c", name, arm, log_multipliers(table, tensors, arm))
+    draws = scalar_draws(table)
     found.append(
         pd.DataFrame(
             [

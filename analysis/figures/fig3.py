@@ -18,9 +18,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from scipy.stats import gaussian_kde, norm
 
-from analysis.figures import Context, Tables
-from analysis.scale_diversity_claims import AXES, GROUPS, distributions, mixture_spread
-from analysis.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption
+from analysis.quantities.scale_diversity import AXES, GROUPS, distributions, mixture_spread
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 COLOURS = {
@@ -56,7 +57,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["scale_diversity"]
     found = []
     for axis in AXES:
-        every = distributions(table.vectors, table.runs, axis)
+        every = distributions(table, axis)
         for group, rows in every.groupby("group"):
             grid = _grid(rows)
             where = {"axis": axis, "group": group}

@@ -15,13 +15,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from analysis import symmetry
-from analysis.dots import dots
-from analysis.figures import Context, Tables
-from analysis.losses import final_losses
-from analysis.style import NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
-from analysis.sweep_axes import series
-from analysis.symmetry import (
+from analysis.drawing.axes import series
+from analysis.drawing.dots import dots
+from analysis.drawing.style import NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
+from analysis.quantities import symmetry
+from analysis.quantities.losses import losses_by_arm
+from analysis.quantities.symmetry import (
     FREE,
     FREE_ORDER,
     LIGHT,
@@ -30,7 +29,9 @@ from analysis.symmetry import (
     NONE,
     SYMMETRY_FREE,
     SYMMETRY_FREE_LIGHT,
-)  # fmt: skip
+)
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("symmetry", "symmetry_placement")
 COLOURS = {NONE: "#777777", FREE: "#0072B2", LITERAL: "#56B4E9", LIGHT: "#E69F00"}
@@ -51,21 +52,21 @@ KINDS = {"product": ("#009E73", "o"), "ratio": ("#D55E00", "s")}
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, arm, seed, layer, step, pair, product, ratio (ln), value."""
     table = tables["symmetry"]
-    end, head = table.stage_end, table.settings["model"]["head_dim"]
+    end = table.stage_end
     found = [
-        symmetry.brownian_ends(table.vectors, FREE, end)
+        symmetry.brownian_ends(table, FREE)
         .rename(columns={"draw": "seed"})
         .assign(panel="noise", arm=FREE, step=end)
     ]
     for arm in PATHS:
-        found.append(symmetry.paths(table.scalars, arm).assign(panel="paths", arm=arm))
+        found.append(symmetry.paths(table, arm).assign(panel="paths", arm=arm))
     for arm in CURVES:
-        norms = np.exp(symmetry.residual(table.scalars, arm)).rename("value").reset_index()
+        norms = np.exp(symmetry.residual(table, arm)).rename("value").reset_index()
         found.append(norms.assign(panel="residual", arm=arm))
     for arm in (FREE, FREE_ORDER):
-        of_pairs = symmetry.pairs(table.vectors, arm, end, head).reset_index()
+        of_pairs = symmetry.pairs(table, arm).reset_index()
         found.append(of_pairs.assign(panel="pairs", arm=arm, step=end))
-    losses = final_losses(tables["symmetry_placement"].scalars)
+    losses = losses_by_arm(tables["symmetry_placement"])
     gaps = losses[list(COMPARED)].sub(losses[LIGHT], axis=0).stack().rename("value")
     found.append(gaps.reset_index().assign(panel="loss"))
     columns = ["panel", "arm", "seed", "layer", "step", "pair", "product", "ratio", "value"]

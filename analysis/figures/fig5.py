@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from analysis import width_scaling as ws
-from analysis.figures import Context, Tables
-from analysis.stats import with_interval
-from analysis.style import TEXT_WIDTH, caption, plain_log_axis
-from analysis.sweep_axes import series
+from analysis.drawing.axes import series
+from analysis.drawing.style import TEXT_WIDTH, caption, plain_log_axis
+from analysis.quantities import width_scaling as ws
+from analysis.quantities.stats import with_interval
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
 COLOURS = {
@@ -40,7 +41,6 @@ STYLES = {ws.LEARNED: "-", ws.FROM_ONE: "--", ws.FIXED: ":"}
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, arm, quantity, seed, width, value, exponent (the same for all widths)."""
     table = tables["width_scaling"]
-    given = (table.scalars, table.runs)
     found = []
 
     def put(panel: str, arm: str, quantity: str, values: pd.DataFrame) -> None:
@@ -52,13 +52,13 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
     for arm in (ws.LEARNED, ws.FROM_ONE, ws.FIXED, ws.SCALED):
         for group in ws.MATRICES:
-            put("matrices", arm, group, ws.matrices(*given, arm, group))
+            put("matrices", arm, group, ws.matrices(table, arm, group))
         for name in ws.ACTIVATIONS:
-            put("activations", arm, name, ws.activations(*given, arm, name))
+            put("activations", arm, name, ws.activations(table, arm, name))
     for arm in ws.STARTS:
         for name in ws.MULTIPLIERS:
-            put("multipliers", arm, name, ws.multipliers(*given, name, arm))
-            put("alignment", arm, name, ws.alignment(*given, name, arm))
+            put("multipliers", arm, name, ws.multipliers(table, name, arm))
+            put("alignment", arm, name, ws.alignment(table, name, arm))
     columns = ["panel", "arm", "quantity", "seed", "width", "value", "exponent"]
     return pd.concat(found)[columns].sort_values(columns[:-2], ignore_index=True)
 

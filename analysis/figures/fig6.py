@@ -13,10 +13,11 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import SymmetricalLogLocator
 
-from analysis.figures import Context, Tables
-from analysis.grad_clipping_claims import EXCLUDED, INCLUDED, NONE, early, gradient_norms
-from analysis.style import ARM_COLOURS, TEXT_WIDTH, caption
-from analysis.sweep_axes import series
+from analysis.drawing.axes import series
+from analysis.drawing.style import ARM_COLOURS, TEXT_WIDTH, caption
+from analysis.quantities.grad_clipping import EXCLUDED, INCLUDED, NONE, early, gradient_norms
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("grad_clipping",)
 COLOURS = {EXCLUDED: ARM_COLOURS["SPN"], INCLUDED: ARM_COLOURS["FPN"], NONE: "#777777"}
@@ -34,9 +35,9 @@ LINEAR = 0.02
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, arm, quantity, seed, step, value, and the clipping threshold."""
     table = tables["grad_clipping"]
-    losses = table.scalars[table.scalars["stat"] == "train_loss"]
+    losses = table.pick(stat="train_loss")
     first = early(losses).assign(panel="loss", quantity="loss")
-    norms = early(gradient_norms(table.scalars, table.runs)).assign(panel="norm")
+    norms = early(gradient_norms(table)).assign(panel="norm")
     width = max(1, int(losses["step"].max()) // PARTS)
     binned = losses.assign(step=((losses["step"] - 1) // width + 1) * width)
     means = binned.pivot_table("value", ["seed", "step"], "arm", aggfunc="mean")

@@ -14,12 +14,12 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.criteria import CRITERIA
-from analysis.figures import Context, Tables
-from analysis.mlp_scale import ARMS, MlpSweep
-from analysis.style import ARM_COLOURS, TEXT_WIDTH, caption, plain_log_axis
-from analysis.sweep_axes import s_axis, series
-from lrm.compose import read_yaml
+from analysis.drawing.axes import s_axis, series
+from analysis.drawing.style import ARM_COLOURS, TEXT_WIDTH, caption, plain_log_axis
+from analysis.quantities.mlp_scale import ARMS, MlpSweep
+from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
 COLOURS = (ARM_COLOURS["FPN"], ARM_COLOURS["SPN"])
@@ -31,8 +31,8 @@ COLUMNS = ("MLP", "SSM", "attention", "embedding")
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: row, column, optimizer, learned, S, judged, seed, value."""
     table = tables["mlp_scale"]
-    sweep = MlpSweep(table.scalars, table.runs)
-    judged = sweep.judged(read_yaml(CRITERIA)["M4"])
+    sweep = MlpSweep(table)
+    judged = sweep.judged(criteria_of("mlp_scale")["M4"])
     found = []
 
     def add(row: str, column: str, optimizer: str, learned: bool, values: pd.DataFrame) -> None:

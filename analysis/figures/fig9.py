@@ -12,12 +12,12 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.criteria import CRITERIA
-from analysis.figures import Context, Tables
-from analysis.mlp_scale import ARMS, BLOCKS, MlpSweep
-from analysis.style import TEXT_WIDTH, caption
-from analysis.sweep_axes import s_axis
-from lrm.compose import read_yaml
+from analysis.drawing.axes import s_axis
+from analysis.drawing.style import TEXT_WIDTH, caption
+from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep
+from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
 LINES = {"Adam": "-", "Muon": "--"}
@@ -26,8 +26,8 @@ LINES = {"Adam": "-", "Muon": "--"}
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: block, optimizer, learned, layer, S, judged, seed, value."""
     table = tables["mlp_scale"]
-    sweep = MlpSweep(table.scalars, table.runs)
-    judged = sweep.judged(read_yaml(CRITERIA)["M4"])
+    sweep = MlpSweep(table)
+    judged = sweep.judged(criteria_of("mlp_scale")["M4"])
     found = []
     for optimizer, arms in ARMS.items():
         for learned, arm in enumerate(arms):

@@ -5,10 +5,12 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.dots import dots
-from analysis.figures import Context, Tables
-from analysis.norms import at_step
-from analysis.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption
+from analysis.drawing.dots import dots
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption
+from analysis.quantities.losses import final_losses
+from analysis.quantities.norms import at_step
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("frozen_multipliers",)
 NAMES = {
@@ -22,10 +24,10 @@ COLOURS = {"VECTOR": ARM_COLOURS["VPN"], "LEARNED": ARM_COLOURS["SPN"], "NOISE":
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: stage (constant or decay), arm, seed, loss, gap to NONE, in nats per token."""
     table = tables["frozen_multipliers"]
-    losses = table.scalars[table.scalars["stat"] == "validation_loss"]
+    losses = at_step(table.pick(stat="validation_loss"), table.stage_end)
     parts = []
-    for stage, step in (("constant", table.stage_end), ("decay", losses["step"].max())):
-        wide = at_step(losses, step).pivot(index="seed", columns="arm", values="value")
+    for stage, rows in (("constant", losses), ("decay", final_losses(table))):
+        wide = rows.pivot(index="seed", columns="arm", values="value")
         for arm in NAMES:
             part = pd.DataFrame({"loss": wide[arm], "gap": wide[arm] - wide["NONE"]})
             parts.append(part.reset_index().assign(stage=stage, arm=arm))

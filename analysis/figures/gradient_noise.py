@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
-from analysis.figures import Context, Tables
-from analysis.gradient_noise_claims import OF, together
-from analysis.style import ARM_COLOURS, TEXT_WIDTH, caption
+from analysis.drawing.style import ARM_COLOURS, TEXT_WIDTH, caption
+from analysis.quantities.gradient_noise import OF, together
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("gradient_noise",)
 COLOURS = dict(zip(OF.values(), ("#222222", ARM_COLOURS["SPN"], ARM_COLOURS["VPN"],
@@ -26,9 +27,7 @@ BLOCKS = {"attention": "o", "ssm": "s", "mlp": "^"}
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: seed, tensor, layer, W, s, r, c (signal over noise), slope."""
     table = tables["gradient_noise"]
-    return together(table.scalars, table.runs).sort_values(
-        ["tensor", "layer", "seed"], ignore_index=True
-    )
+    return together(table).sort_values(["tensor", "layer", "seed"], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):

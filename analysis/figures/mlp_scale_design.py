@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from analysis.figures import Context, Tables
-from analysis.mlp_scale import BLOCKS
-from analysis.norms import at_step
-from analysis.style import ARM_COLOURS, TEXT_WIDTH, caption
+from analysis.drawing.style import ARM_COLOURS, TEXT_WIDTH, caption
+from analysis.quantities.losses import final_losses
+from analysis.quantities.mlp_scale import BLOCKS
+from analysis.quantities.norms import at_step
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale_design",)
 DESIGNS = {
@@ -33,13 +35,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     Differences of the loss in nats per token, of the outputs' norms in logs.
     """
     table = tables["mlp_scale_design"]
-    frame = table.scalars
-    losses = frame[frame["stat"] == "validation_loss"]
-    found = [_change(at_step(losses, losses["step"].max())).assign(quantity="loss")]
-    outputs = at_step(frame[frame["stat"] == "activation_norm"], table.stage_end)
+    found = [_change(final_losses(table)).assign(quantity="loss")]
+    outputs = at_step(table.pick(stat="activation_norm"), table.stage_end)
     for block, tensor in BLOCKS.items():
-        rows = outputs[outputs["tensor"] == tensor].copy()
-        rows["value"] = np.log(rows["value"])
+        rows = outputs[outputs["tensor"] == tensor]
+        rows = rows.assign(value=np.log(rows["value"]))
         found.append(_change(rows).assign(quantity=block))
     found = pd.concat(found, ignore_index=True)
     found["learned"] = found["arm"].str.endswith("_LRM")

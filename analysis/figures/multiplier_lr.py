@@ -5,10 +5,11 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.figures import Context, Tables
-from analysis.multiplier_lr_claims import final_losses
-from analysis.norms import at_step
-from analysis.style import ARM_COLOURS, ARM_MARKERS, TEXT_WIDTH, caption, power_of_two
+from analysis.drawing.style import ARM_COLOURS, ARM_MARKERS, TEXT_WIDTH, caption, power_of_two
+from analysis.quantities.losses import final_losses
+from analysis.quantities.norms import at_step
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("multiplier_lr",)
 
@@ -16,12 +17,11 @@ EXPERIMENTS = ("multiplier_lr",)
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: arm, S, c_lr, seed, loss (nats), norm (‖c‖ where the constant stage ends)."""
     table = tables["multiplier_lr"]
-    found = final_losses(table.scalars)
-    frame = table.scalars
-    norms = frame[(frame["tensor"] == "norm.final") & (frame["stat"] == "effective_norm")]
-    norms = at_step(norms[norms["kind"] == "train"], table.stage_end)
     keys = ["arm", "S", "c_lr", "seed"]
-    return found.merge(norms[[*keys, "value"]].rename(columns={"value": "norm"}), on=keys)
+    losses = final_losses(table)[[*keys, "value"]].rename(columns={"value": "loss"})
+    norms = table.pick(kind="train", tensor="norm.final", stat="effective_norm")
+    norms = at_step(norms, table.stage_end)[[*keys, "value"]]
+    return losses.merge(norms.rename(columns={"value": "norm"}), on=keys)
 
 
 def draw(numbers: pd.DataFrame, context: Context):

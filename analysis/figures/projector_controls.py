@@ -6,9 +6,11 @@ import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.lines import Line2D
 
-from analysis.figures import Context, Tables
-from analysis.norms import at_step
-from analysis.style import ARM_COLOURS, ARM_MARKERS, TEXT_WIDTH, caption, power_of_two
+from analysis.drawing.style import ARM_COLOURS, ARM_MARKERS, TEXT_WIDTH, caption, power_of_two
+from analysis.quantities.losses import final_losses
+from analysis.quantities.norms import at_stage_ends, at_step
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("projector_controls",)
 # Arm → (base, what is changed), from top to bottom.
@@ -41,16 +43,14 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     ‖W‖ is read at the end of each run's constant stage; Brownian motion is that of the same
     optimizer, batch and length do not enter it.
     """
-    frame = tables["projector_controls"].scalars
-    losses = frame[(frame["kind"] == "train") & (frame["stat"] == "validation_loss")]
-    # The last validation is that after the decay, the one before it ends the constant stage.
-    ends = losses.groupby("run")["step"].agg(["min", "max"])
-    last = losses[losses["step"] == losses["run"].map(ends["max"])].set_index("run")
-    norms = frame[(frame["tensor"] == "projector") & (frame["stat"] == "weight_norm")]
-    trained = norms[norms["kind"] == "train"]
-    resting = trained[trained["step"] == trained["run"].map(ends["min"])].set_index("run")
-    noise = norms[norms["kind"] == "brownian"]
-    noise = at_step(noise, int(ends["min"].min())).set_index(["arm", "S"])["value"]
+    table = tables["projector_controls"]
+    last = final_losses(table).set_index("run")
+    trained, noise = (
+        table.pick(kind=kind, tensor="projector", stat="weight_norm")
+        for kind in ("train", "brownian")
+    )
+    resting = at_stage_ends(trained, table.trained).set_index("run")
+    noise = at_step(noise, table.stage_end).set_index(["arm", "S"])["value"]
     found = last[["arm", "S", "seed"]].assign(loss=last["value"], weight_norm=resting["value"])
     # The centre, S = 1, has no Brownian twin and needs none.
     twins = ["VPN_BETA2" if arm in ("FPN_BETA2", "VPN_BETA2") else "VPN" for arm in found["arm"]]

@@ -12,10 +12,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from analysis import symmetry
-from analysis.figures import Context, Tables
-from analysis.style import TEXT_WIDTH, caption
-from analysis.sweep_axes import series
+from analysis.drawing.axes import series
+from analysis.drawing.style import TEXT_WIDTH, caption
+from analysis.quantities import symmetry
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("symmetry_stress",)
 STREAM = {
@@ -39,9 +40,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["symmetry_stress"]
     found = []
     for arm in STREAM:
-        norms = np.exp(symmetry.residual(table.scalars, arm)).rename("value").reset_index()
+        norms = np.exp(symmetry.residual(table, arm)).rename("value").reset_index()
         found.append(norms.assign(panel="residual", arm=arm))
-    losses = table.scalars[table.scalars["stat"] == "train_loss"]
+    losses = table.pick(stat="train_loss")
     every = table.settings["probes"]["every"]
     binned = losses.assign(step=-(-losses["step"] // every) * every)
     means = binned.groupby(["arm", "seed", "step"], as_index=False)["value"].mean()

@@ -11,10 +11,11 @@ from __future__ import annotations
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis import table1
-from analysis.figures import Context, Tables
-from analysis.stats import interval
-from analysis.style import TEXT_WIDTH, caption
+from analysis.drawing.style import TEXT_WIDTH, caption
+from analysis.quantities import table1
+from analysis.quantities.stats import interval
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
 
 EXPERIMENTS = ("table1",)
 _RECIPE = {"LR": "η ∝ 1/d", "LR_WD": "η ∝ 1/d, λ ∝ d", "S": "s ∝ 1/d"}
@@ -38,12 +39,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: optimizer, recipe, case, stat, derived, seed (or draw), exponent."""
     table = tables["table1"]
     names = ["optimizer", "recipe", "stat"]
-    layer = table1.layer_values(table.vectors, table.runs)
+    layer = table1.layer_values(table)
     layer = table1.exponents(layer, [*names, "case", "draw"]).rename(columns={"draw": "seed"})
     layer["derived"] = [
         table1.derived(row.optimizer, row.recipe, row.case)[row.stat] for row in layer.itertuples()
     ]
-    model = table1.model_values(table.scalars, table.runs)
+    model = table1.model_values(table)
     model = table1.exponents(model, [*names, "seed"]).assign(case="model")
     # A model's gradients have full rank; its alignment, and so its output, follow from nothing.
     model["derived"] = [

@@ -13,11 +13,10 @@ from lrm import data
 from lrm.bench import machine, tables
 from lrm.bench.measure import WARM_UP, Session
 from lrm.bench.plan import ROWS, Bench
-from lrm.display import clock
+from lrm.cli import clock, guarded
 from lrm.errors import UserError
-from lrm.experiment import guarded
-from lrm.rundir import make_folder, write_json
-from lrm.sweep import available_cores
+from lrm.store.files import make_folder, write_json
+from lrm.sweep.scheduler import available_cores
 
 PUBLISHABLE = 20  # pairs
 

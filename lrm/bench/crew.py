@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from lrm.bench.plan import Candidate
+from lrm.cli import stop_delayed
 from lrm.errors import UserError
-from lrm.sweep import ENVIRONMENT, compiled_code
-from lrm.worker import encode
+from lrm.sweep.process import Process
 
 
 class Worker:
@@ -21,38 +18,24 @@ class Worker:
 
     def __init__(self, cores: int, folder: Path, corpora: Path):
         folder.mkdir()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "lrm.bench.worker", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            # As the workers of a sweep are started.
-            env={
-                **os.environ,
-                **ENVIRONMENT,
-                "TORCHINDUCTOR_CACHE_DIR": str(compiled_code(corpora)),
-            },
-            # Ctrl-C is the parent's to handle.
-            start_new_session=True,
-        )
+        self.process = Process("lrm.bench.worker", str(folder), corpora=corpora)
+        self.reports = self.process.reports()
         if hasattr(os, "sched_setaffinity"):
             available = sorted(os.sched_getaffinity(0))
             os.sched_setaffinity(self.process.pid, available[:cores])
 
     def send(self, method: str, **arguments: Any) -> None:
         """Have the process call its ``method``."""
-        self.process.stdin.write(encode((method, arguments)) + "\n")
-        self.process.stdin.flush()
+        self.process.send((method, arguments))
 
     def answer(self) -> dict[str, Any]:
         """``answer``, what the method returned, or ``error``, the line of its UserError.
 
         Raises RuntimeError where it crashed.
         """
-        line = self.process.stdout.readline()
-        if not line:
+        found = next(self.reports, None)
+        if found is None:
             raise RuntimeError(f"a process ended with code {self.process.wait()}")
-        found = json.loads(line)
         if "crash" in found:
             raise RuntimeError(f"a process crashed:\n{found['crash']}")
         return found
@@ -77,10 +60,12 @@ class Crew:
         return self
 
     def __exit__(self, *error) -> None:
-        for worker in self.workers:
-            worker.process.kill()
-            worker.process.communicate()
-        self.folder.cleanup()
+        with stop_delayed():
+            for worker in self.workers:
+                worker.process.kill()
+            for worker in self.workers:
+                worker.process.wait()
+            self.folder.cleanup()
 
     def build(self, candidate: Candidate) -> int:
         """Have every active process build ``candidate``, each with a seed of its own.

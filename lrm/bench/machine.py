@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from lrm.sweep import ENVIRONMENT, available_cores
+from lrm.sweep.process import ENVIRONMENT
+from lrm.sweep.scheduler import available_cores
 
 # Instruction sets that decide how fast matrices are multiplied.
 _FLAGS = ("avx", "fma", "amx", "asimd", "sve", "sme", "bf16", "i8mm", "f16c")

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrm.model import kernels
+from lrm.model import ops
 
 # Modules by the last part of their name: the part they are, and what comes when they are left.
 _MODULES = {
@@ -27,7 +27,7 @@ _MODULES = {
     "self_attn": ("attention", "residual"),
     "feed_forward": ("mlp", "residual"),
 }
-# Kernels by their name in ``lrm.model.kernels``, which the model looks up at every call.
+# Kernels by their name in ``lrm.model.ops``, which the model looks up at every call.
 _KERNELS = {
     "causal_conv1d": ("ssm conv", "ssm scan"),
     "ssd": ("ssm scan", "ssm out"),
@@ -72,7 +72,7 @@ class Marks:
             if (parts := _MODULES.get(name.rpartition(".")[2])) is not None:
                 self._hook(module, *parts)
         for name, parts in _KERNELS.items():
-            self._replace(kernels, name, self._kernel(getattr(kernels, name), *parts))
+            self._replace(ops, name, self._kernel(getattr(ops, name), *parts))
         self._replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
         return self
 

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from lrm.compose import Experiment, Header, Run, read_yaml
-from lrm.config import Strict, validate
 from lrm.errors import UserError
-from lrm.rules import resolve
+from lrm.model.config import Strict
+from lrm.plan.config import validate
+from lrm.plan.experiment import Experiment, Header
+from lrm.plan.run import TrainRun
+from lrm.plan.yaml import mapping, read_yaml
 
 ROWS = Path(__file__).with_name("rows.yaml")
 
@@ -71,7 +73,7 @@ class Candidate:
     implementation: str
     attention: str
     probes: bool
-    run: Run
+    run: TrainRun
 
     @property
     def threads(self) -> int:
@@ -103,16 +105,19 @@ class Bench:
         body = read_yaml(path)
         # Reasons for leaving out are kept in the record, which is no place for a user's folders.
         self.path = Path(path.name)
-        self._common = body.pop("common", None) or {}
-        self._configurations = body.pop("configurations", None) or {}
-        variants = body.pop("variants", None) or {}
-        self._settings = {
-            name: (variant or {}).pop("settings", None) or {} for name, variant in variants.items()
-        }
-        self._variants = {
-            name: validate(Variant, variant or {}, f"{path}: variants.{name}")
-            for name, variant in variants.items()
-        }
+        self._common, self._configurations, variants = (
+            mapping({key: body.pop(key, {})}, key, str(path))
+            for key in ("common", "configurations", "variants")
+        )
+        for name in self._configurations:
+            mapping(self._configurations, name, f"{path}: configurations")
+        self._settings, self._variants = {}, {}
+        for name in variants:
+            said, where = dict(mapping(variants, name, f"{path}: variants")), f"{path}: {name}"
+            self._settings[name] = mapping(
+                {"settings": said.pop("settings", {})}, "settings", where
+            )
+            self._variants[name] = validate(Variant, said, where)
         self.rows: Rows = validate(Rows, body, str(path))
         self.cores = min(self.rows.cores, cores)
         singles = (*self.rows.parts, *self.rows.memory, *self.rows.whole)
@@ -169,7 +174,6 @@ class Bench:
         overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
         experiment = Experiment("bench", self.path, Header(title="bench"), body)
         [run] = experiment.runs("tiny", [0], [*overrides, *changes])
-        resolve(run.settings)
         if run.execution.threads > self.cores:
             raise UserError(f"{run.execution.threads} threads need more than {self.cores} cores")
         attention = picks.get("attention", "eager")

@@ -10,11 +10,13 @@ import contextlib
 import torch
 from torch import Tensor
 
-from lrm import compiled, hub, train
 from lrm.bench.plan import Candidate
-from lrm.machine import Equipment
-from lrm.rules import resolve
-from lrm.schedule import lr_factor
+from lrm.model.transformers import to_transformers
+from lrm.plan.schedule import lr_factor
+from lrm.train import compiled, loop
+from lrm.train.device import Equipment
+from lrm.train.learner import build
+from lrm.train.step import train_step
 
 
 class Suite:
@@ -23,16 +25,15 @@ class Suite:
     def __init__(self, candidate: Candidate, seed: int, equipment: Equipment):
         self.settings, self.execution = candidate.run.settings, candidate.run.execution
         self.autocast = equipment.autocast
-        self.learner = train.build(self.settings, seed, equipment.device)
+        self.learner = build(self.settings, seed, equipment.device, plans=candidate.run.plans)
         self.model = self.learner.model
-        train.compile_layers(self.learner, candidate.run, equipment)
+        loop.compile_layers(self.learner, candidate.run, equipment)
 
-    def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """One update on ``batch`` (sequences, length + 1); cross-entropy and gradient norm."""
-        loss, norm, _ = train.train_step(
+    def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """One update on ``batch`` (sequences, length + 1); what ``train_step`` returns."""
+        return train_step(
             self.learner, batch, self.settings, step, self.autocast, self.execution.micro_batch
         )
-        return loss, norm
 
 
 class Peer:
@@ -45,12 +46,11 @@ class Peer:
     def __init__(self, candidate: Candidate, seed: int, equipment: Equipment):
         self.settings = candidate.run.settings
         self.autocast = equipment.autocast
-        self.model = hub.to_transformers(train.build(self.settings, seed).model).train()
+        plans = candidate.run.plans
+        self.model = to_transformers(build(self.settings, seed, plans=plans).model).train()
         self.model.set_attn_implementation(candidate.attention)
         parameters = dict(self.model.named_parameters())
-        said = {
-            plan.address.parameter: (plan.lr, plan.weight_decay) for plan in resolve(self.settings)
-        }
+        said = {plan.address.parameter: (plan.lr, plan.weight_decay) for plan in plans}
         groups: dict[tuple[float, float], list[Tensor]] = {}
         for name, parameter in parameters.items():
             groups.setdefault(said[name], []).append(parameter)
@@ -85,17 +85,16 @@ class Peer:
         loss.backward()
         return loss.detach()
 
-    def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """One update on ``batch`` (sequences, length + 1); cross-entropy and gradient norm."""
+    def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
+        """One update on ``batch`` (sequences, length + 1); the same of transformers' model."""
         loss = self.add_gradients(batch)
-        norm = torch.nn.utils.clip_grad_norm_(
-            self.parameters, self.settings.train.clip_norm or float("inf")
-        )
+        clip_norm = self.settings.train.clip_norm or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.parameters, clip_norm)
         factor = lr_factor(self.settings.schedule, self.settings.train.steps, step)
         for group, lr in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = lr * factor
         self.optimizer.step()
-        return loss, norm
+        return loss, norm, norm > clip_norm
 
 
 SUBJECTS = {"suite": Suite, "transformers": Peer}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lrm.display import columns
+from lrm.cli import columns
 
 # A thread that has a core to itself is busy for nearly all of the time.
 FREE = 0.9

@@ -1,32 +1,31 @@
 """A process of the benchmark: builds one variant and runs its steps on command.
 
-It takes one argument, a folder for its logs. Commands come on standard input, one pickled
-(method, arguments) a line; answers go to standard output, one JSON object a line. In between it
-waits in a read, with no thread busy.
+An order is a pair of a method and its arguments; the report on it is its answer. In between no
+thread is busy.
 """
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import dataclasses
-import json
 import os
-import pickle
-import sys
 import time
 import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lrm import data, machine, probes, train
+from lrm import data
 from lrm.bench.parts import Marks
 from lrm.bench.plan import Candidate
 from lrm.bench.subjects import SUBJECTS
 from lrm.errors import UserError
-from lrm.rundir import RunDirectory, read_outcome
+from lrm.store.rundir import RunDirectory, read_outcome
+from lrm.sweep.process import decode
+from lrm.train import device, loop
+from lrm.train.log import ProbeLog, StepLog
 
 
 class Work:
@@ -38,69 +37,53 @@ class Work:
     def environment(self) -> dict[str, Any]:
         """Versions, commit, processor and what torch makes of it."""
         return {
-            **machine.environment(),
+            **device.environment(),
             "vector_instructions": torch.backends.cpu.get_cpu_capability(),
             "native_bfloat16": torch.cpu._is_avx512_bf16_supported(),
         }
 
     def build(self, candidate: Candidate, seed: int, corpora: str) -> dict[str, Any]:
         """Forget the last variant; model, optimizer and batches of this one."""
-        self.subject = self.views = None
-        self.candidate = candidate
+        self.subject = self.probes = None
         run, execution = candidate.run, candidate.run.execution
         torch.set_num_threads(execution.threads)
-        equipment = machine.equip(execution, run.settings.model)
-        self.autocast = equipment.autocast
+        equipment = device.equip(execution, run.settings.model)
         torch._dynamo.reset()  # variants of one configuration follow each other
         corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
         shape = run.settings.train
         self.batches = data.Batches(corpus.train, shape.batch_size, shape.sequence_length, seed)
         _quiet_transformers(candidate.implementation)
         self.subject = SUBJECTS[candidate.implementation](candidate, seed, equipment)
+        record = self.directory.append
+        self.log = StepLog(run.label, self.directory, record)
         if candidate.probes:
-            learner = self.subject.learner
-            self.views = probes.Views(learner.model, learner.plans, learner.multipliers)
             tokens = data.fixed_sequences(
                 corpus.validation, run.settings.probes.sequences, shape.sequence_length
             )
-            self.probe_tokens = torch.from_numpy(tokens[:, :-1].copy())
+            self.probes = ProbeLog(
+                self.subject.learner, run.settings, torch.from_numpy(tokens[:, :-1].copy()),
+                self.batches, self.log, record, equipment.autocast,
+            )  # fmt: skip
         self.done = 0
         return {"parameters": sum(p.numel() for p in self.subject.model.parameters())}
 
     def steps(self, count: int) -> dict[str, Any]:
         """``count`` steps: wall seconds, processor seconds, the last loss."""
         began, busy = time.perf_counter(), time.process_time()
-        pending = []
         for _ in range(count):
-            pending.append(self.subject.step(self.batch(), self.done))
+            measured = self.subject.step(self.batch(), self.done)
             self.done += 1
-            if len(pending) == train.LOG_LOT:
-                self.log(pending)
-            if self.views and self.done % self.candidate.run.settings.probes.every == 0:
-                self.probe()
-        self.log(pending)
+            self.log.add(self.done, *measured)
+            if self.probes and self.probes.due(self.done):
+                self.log.write()
+                self.probes.take(self.done)
+        self.log.write()
         seconds, busy = time.perf_counter() - began, time.process_time() - busy
-        return {"count": count, "seconds": seconds, "busy": busy, "loss": self.loss}
+        return {"count": count, "seconds": seconds, "busy": busy, "loss": self.log.loss}
 
     def batch(self) -> torch.Tensor:
         """The next step's tokens."""
         return torch.from_numpy(self.batches.batch(self.done))
-
-    def log(self, pending: list[tuple]) -> None:
-        """Write and forget the pending (loss, gradient norm)."""
-        if pending:
-            values = torch.stack([torch.stack([m.float() for m in step]) for step in pending])
-            for loss, norm in values.tolist():
-                record = {"step": self.done, "train_loss": loss, "global_gradient_norm": norm}
-                self.directory.append("metrics.jsonl", record)
-            self.loss = loss
-            pending.clear()
-
-    def probe(self) -> None:
-        """What the training loop measures at every interval."""
-        learner = self.subject.learner
-        found = train.measure_norms(learner, self.views, self.probe_tokens, self.autocast)
-        self.directory.append("probes.jsonl", {"step": self.done, "values": found})
 
     def parts(self, count: int, blocks: int) -> dict[str, Any]:
         """Blocks of ``count`` steps, in turn plain and with marks: seconds a step of each part.
@@ -112,16 +95,16 @@ class Work:
         for _ in range(blocks):
             plain.append(self.steps(count)["seconds"] / count)
             began = time.perf_counter()
-            pending = []
             with Marks(self.subject.model) as marks:
                 for _ in range(count):
                     marks.enter("data")
                     batch = self.batch()
                     marks.enter("optimizer")
-                    pending.append(self.subject.step(batch, self.done))
+                    measured = self.subject.step(batch, self.done)
                     self.done += 1
-                marks.enter("logging")
-                self.log(pending)
+                    marks.enter("logging")
+                    self.log.add(self.done, *measured)
+                self.log.write()
             marked.append((time.perf_counter() - began) / count)
             parts.append([[*key, seconds / count] for key, seconds in marks.seconds().items()])
         return {"plain": plain, "marked": marked, "parts": parts}
@@ -142,7 +125,7 @@ class Work:
         # The first look sees old gradients go that it did not see come.
         allocated = [self._allocated() for _ in range(2)][-1]
         resident = None if before is None else peak - before
-        return {**found, "resident": resident, "allocated": allocated, "loss": self.loss}
+        return {**found, "resident": resident, "allocated": allocated, "loss": self.log.loss}
 
     def _allocated(self) -> int:
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -161,7 +144,7 @@ class Work:
         run = candidate.run
         corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
         folder = self.directory.path / "run"
-        train.train(dataclasses.replace(run, corpus=corpus.hash), folder, Path(corpora))
+        loop.train(dataclasses.replace(run, corpus=corpus.hash), folder, Path(corpora))
         return read_outcome(folder)
 
 
@@ -202,26 +185,15 @@ def _silence():
         os.close(kept)
 
 
-def main() -> None:
-    """Serve commands until standard input ends."""
-    # Nothing but answers may reach the parent.
-    channel = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+def serve(orders: Iterator[str], tell: Callable[..., None], folder: str) -> None:
+    """Call the methods that are ordered; ``folder`` is for logs."""
     torch.set_num_threads(1)
-    work = Work(Path(sys.argv[1]))
-    for line in sys.stdin:
-        method, arguments = pickle.loads(base64.b64decode(line))
+    work = Work(Path(folder))
+    for order in orders:
         try:
-            answer = {"answer": getattr(work, method)(**arguments)}
+            method, arguments = decode(order)
+            tell(answer=getattr(work, method)(**arguments))
         except UserError as error:
-            answer = {"error": str(error)}
+            tell(error=str(error))
         except Exception:
-            answer = {"crash": traceback.format_exc()}
-        channel.write(json.dumps(answer) + "\n")
-
-
-if __name__ == "__main__":
-    try:
-        main()
-    except BrokenPipeError:  # the parent has gone
-        os._exit(1)
+            tell(crash=traceback.format_exc())

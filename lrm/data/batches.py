@@ -6,10 +6,10 @@ import hashlib
 
 import numpy as np
 
-from lrm.config import ScheduleConfig
 from lrm.data.shards import Tokens
 from lrm.errors import UserError
-from lrm.schedule import batch_size_at, sequences_before
+from lrm.plan.config import ScheduleConfig
+from lrm.plan.schedule import batch_size_at, sequences_before
 
 _CONSTANT = ScheduleConfig()
 

@@ -25,14 +25,14 @@ from typing import IO, Any
 
 from tokenizers import Tokenizer
 
-from lrm.config import DataConfig
+from lrm.cli import Display, bar
 from lrm.data import tokenizer as bpe
 from lrm.data.corpora import SOURCES, Place
 from lrm.data.files import Document
 from lrm.data.shards import ShardWriter, Tokens, damaged, open_shard, pieces, verify_shard
-from lrm.display import Display, bar
 from lrm.errors import UserError
-from lrm.rundir import read_json, write_json
+from lrm.plan.config import DataConfig
+from lrm.store.files import read_json, write_json
 
 # Raise when the same documents would come out as other tokens or another split.
 FORMAT = 2
@@ -112,6 +112,11 @@ def identity(config: DataConfig, vocab_size: int, folder: Path) -> str | None:
         return None
 
 
+def check(config: DataConfig, vocab_size: int) -> None:
+    """UserError where a file that the corpus is made of, or its tokenizer, is not there."""
+    _folder_name(config, vocab_size)
+
+
 def verify(corpus: Corpus) -> None:
     """Read every token; UserError if a shard does not match its checksum or vocabulary."""
     for split in SPLITS:
@@ -150,7 +155,7 @@ def _read_meta(path: Path) -> dict[str, Any]:
         meta = json.loads(file.read_bytes())
     except OSError as error:
         raise damaged(file, f"cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise damaged(file, "is not JSON") from None
     if not isinstance(meta, dict) or not {"hash", "name", "vocab_size", "splits"} <= meta.keys():
         raise damaged(file, "is incomplete")

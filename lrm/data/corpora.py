@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from lrm.config import DataConfig
 from lrm.data import files
 from lrm.data.files import Document
 from lrm.errors import UserError
+from lrm.plan.config import DataConfig
 
 
 @dataclass

@@ -14,8 +14,9 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from lrm.config import DataConfig
 from lrm.errors import UserError
+from lrm.plan.config import DataConfig
+from lrm.store.files import named
 
 # Name and text; None in place of a text that is missing or cannot be decoded.
 Document = tuple[str, str | None]
@@ -34,7 +35,7 @@ def found(config: DataConfig) -> list[tuple[str, Path]]:
     ``data.path`` is a file, a folder (``data.pattern`` chooses among the files below it), or
     itself a pattern. Raises UserError if it is none of the three.
     """
-    root = Path(config.path or "").expanduser()
+    root = named(config.path or "", "data.path")
     if root.is_file():
         return [(root.name, root)]
     if root.is_dir():
@@ -71,7 +72,7 @@ def recipe(config: DataConfig) -> dict[str, Any]:
 
 def label(config: DataConfig) -> str:
     """The kind of source and the last part of its path."""
-    return f"{config.source} {Path(config.path or '').expanduser().resolve().name}"
+    return f"{config.source} {named(config.path or '', 'data.path').resolve().name}"
 
 
 def remedy(config: DataConfig) -> str:
@@ -138,7 +139,7 @@ def _opened(path: Path) -> io.BufferedIOBase:
 def _text(line: bytes, field: str, path: Path, number: int) -> str | None:
     try:
         row = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}, line {number}: not JSON ({error}); repair the line or take it out"
         ) from None
@@ -197,6 +198,8 @@ def _check_column(schema: pyarrow.Schema, field: str, path: Path) -> None:
         raise UserError(
             f"{path}: no column {field!r}; set data.text_field to one of {', '.join(schema.names)}"
         )
+    if schema.names.count(field) > 1:
+        raise UserError(f"{path}: several columns are called {field!r}; rename all but one")
     kind = schema.field(field).type
     held = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
     types = pyarrow.types

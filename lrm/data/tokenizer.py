@@ -12,6 +12,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from lrm.errors import UserError
+from lrm.store.files import named
 
 END_OF_TEXT = "<|endoftext|>"
 # Names under which other published tokenizers keep the end of a document.
@@ -133,6 +134,7 @@ def load(path: str | Path, vocab_size: int) -> Tokenizer:
     content = _read(path)
     try:
         tokenizer = Tokenizer.from_buffer(content)
+        tokenizer.encode("\U0010ffff", add_special_tokens=False)  # what no vocabulary holds
     except Exception as error:  # the library raises bare Exception
         raise UserError(
             f"data.tokenizer = {path} is not a tokenizer.json: {error}; name another file"
@@ -162,7 +164,7 @@ def file_digest(path: str | Path) -> str:
 
 def _read(path: str | Path) -> bytes:
     try:
-        return Path(path).expanduser().read_bytes()
+        return named(str(path), "data.tokenizer").read_bytes()
     except OSError as error:
         raise UserError(
             f"data.tokenizer = {path} cannot be read ({error.strerror}); name a tokenizer.json, "

@@ -1,4 +1,4 @@
-"""The Falcon-H1 hybrid, its tensor addresses and its kernels.
+"""The hybrid model: its blocks, addresses of tensors, initial values, operations and kernels.
 
 Nothing is imported here, so that the planner can read addresses without loading torch.
 """

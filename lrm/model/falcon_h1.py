@@ -1,4 +1,4 @@
-"""Falcon-H1: layers with attention and Mamba2 side by side, then a gated MLP."""
+"""Falcon-H1: layers with mixers side by side (attention and Mamba2), then a gated MLP."""
 
 from __future__ import annotations
 
@@ -8,26 +8,16 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from lrm.config import ModelConfig
 from lrm.errors import UserError
-from lrm.model import kernels
-from lrm.model.attention import Attention
-from lrm.model.gpu import PLAIN, Kernels
+from lrm.model import ops
+from lrm.model.activations import Activations, record
+from lrm.model.blocks.mlp_module import MLPModule
+from lrm.model.config import ModelConfig
+from lrm.model.gpu.adapters import PLAIN, Kernels
 from lrm.model.loss import linear_cross_entropy
-from lrm.model.mamba2 import Mamba2
-from lrm.model.mlp import MLP
 from lrm.model.norm import RMSNorm
-from lrm.model.taps import Taps, keep
-from lrm.model.tensors import KINDS, addresses
-
-# A mixer is built from (config, layer, factors, implementations), maps (u, taps) to its output,
-# and lives under the name that transformers gives it. ``ModelConfig.mixer`` chooses.
-MIXERS: dict[str, dict[str, type[nn.Module]]] = {
-    "both": {"mamba": Mamba2, "self_attn": Attention},
-    "attention": {"self_attn": Attention},
-    "ssm": {"mamba": Mamba2},
-}
-SCALABLE = ("matrix", "embedding")
+from lrm.model.tensors import DECAYED, addresses, roles
+from lrm.multipliers.precision import to_compute
 
 
 class FalconH1(nn.Module):
@@ -39,7 +29,7 @@ class FalconH1(nn.Module):
     ``forward_multipliers`` maps address keys (``attention.k@1``, ``projector``) to fixed
     factors of the output of that tensor's linear map. Raises UserError for a key that names no
     matrix or embedding of this model. ``implementations`` says what computes the scan, the
-    attention and the convolution (``lrm.model.selection``).
+    attention and the convolution (``lrm.model.gpu.selection``).
     """
 
     def __init__(
@@ -65,39 +55,39 @@ class FalconH1(nn.Module):
         tokens: Tensor,
         targets: Tensor | None = None,
         z_loss: float = 0.0,
-        taps: Taps = None,
+        activations: Activations = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Logits (batch, length, vocabulary) of tokens (batch, length), int64.
 
         With ``targets`` (batch, length) instead (cross-entropy, objective) of
         ``lrm.model.loss.linear_cross_entropy``, for which the logits are never held whole.
-        A dict passed as ``taps`` receives every activation, after forward multipliers and
+        A dict passed as ``activations`` receives every activation, after forward multipliers and
         detached, under the key of the tensor that produced it: ``attention.k`` before the
         rotation, ``ssm.*`` right behind ``in_proj``, ``ssm.conv`` behind the SiLU,
         ``projector`` for the logits; and ``residual@l`` for the stream after layer l.
         """
-        hidden = self.hidden(tokens, taps)
+        hidden = self.hidden(tokens, activations)
         if targets is None:
-            return self.logits(hidden, taps)
+            return self.logits(hidden, activations)
         factor = self.forward_multipliers.get("projector", 1.0)
         return linear_cross_entropy(hidden, self.lm_head.weight, targets, z_loss, factor)
 
-    def hidden(self, tokens: Tensor, taps: Taps = None) -> Tensor:
+    def hidden(self, tokens: Tensor, activations: Activations = None) -> Tensor:
         """Final normalised states (batch, length, d) of tokens (batch, length)."""
         factor = self.forward_multipliers.get("embedding", 1.0)
-        stream = kernels.embedding(tokens, self.model.embed_tokens.weight, factor)
-        keep(taps, None, {"embedding": stream})
+        stream = ops.embedding(tokens, self.model.embed_tokens.weight, factor)
+        record(activations, None, {"embedding": stream})
         for layer in self.model.layers:
-            stream = layer(stream, taps)
+            stream = layer(stream, activations)
         hidden = self.model.final_layernorm(stream)
-        keep(taps, None, {"norm.final": hidden})
+        record(activations, None, {"norm.final": hidden})
         return hidden
 
-    def logits(self, hidden: Tensor, taps: Taps = None) -> Tensor:
+    def logits(self, hidden: Tensor, activations: Activations = None) -> Tensor:
         """Projector's output (..., vocabulary) for the final states (..., d)."""
         factor = self.forward_multipliers.get("projector", 1.0)
-        logits = kernels.linear(hidden, self.lm_head.weight, factor)
-        keep(taps, None, {"projector": logits})
+        logits = ops.linear(hidden, self.lm_head.weight, factor)
+        record(activations, None, {"projector": logits})
         return logits
 
 
@@ -113,31 +103,32 @@ class Layer(nn.Module):
     ) -> None:
         super().__init__()
         self.layer = layer
-        self.mixers = tuple(MIXERS[config.mixer])
-        for name, mixer in MIXERS[config.mixer].items():
-            self.add_module(name, mixer(config, layer, factors, implementations))
-        self.feed_forward = MLP(config, layer, factors)
+        self.mixers = tuple(mixer.module for mixer in config.mixers)
+        for mixer in config.mixers:
+            module = mixer.build(config, layer, factors, implementations)
+            self.add_module(mixer.module, module)
+        self.feed_forward = MLPModule(config, layer, factors)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.pre_ff_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, stream: Tensor, taps: Taps = None) -> Tensor:
+    def forward(self, stream: Tensor, activations: Activations = None) -> Tensor:
         """Map the residual stream (batch, length, d) to that after this layer."""
-        u = kernels.to_compute(self.input_layernorm(stream))
-        mixed = (getattr(self, name)(u, taps) for name in self.mixers)
+        u = to_compute(self.input_layernorm(stream))
+        mixed = (getattr(self, name)(u, activations) for name in self.mixers)
         # Not sum(), whose 0 + x would be one more pass.
         stream = stream + reduce(torch.add, mixed)
-        v = kernels.to_compute(self.pre_ff_layernorm(stream))
-        stream = stream + self.feed_forward(v, taps)
-        keep(taps, self.layer, {"norm.mixer": u, "norm.mlp": v, "residual": stream})
+        v = to_compute(self.pre_ff_layernorm(stream))
+        stream = stream + self.feed_forward(v, activations)
+        record(activations, self.layer, {"norm.mixer": u, "norm.mlp": v, "residual": stream})
         return stream
 
 
 def _checked(config: ModelConfig, factors: Mapping[str, float]) -> dict[str, float]:
-    scalable = {a.key: a for a in addresses(config) if a.kind in SCALABLE}
+    scalable = {a.key: a for a in addresses(config) if a.role in DECAYED}
     for key in factors:
         if key not in scalable:
             name = key.partition("@")[0]
-            if KINDS.get(name, "matrix") not in SCALABLE:
+            if roles().get(name, "matrix") not in DECAYED:
                 raise UserError(
                     f"forward multiplier {key!r}: {name} is no linear map; only matrices and "
                     "the embedding take one"

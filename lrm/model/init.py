@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from lrm.config import ModelConfig
 from lrm.errors import UserError
-from lrm.model.falcon_h1 import SCALABLE, FalconH1
-from lrm.model.tensors import Address, addresses
+from lrm.model.blocks.block import Address, Constant, Normal, Uniform
+from lrm.model.config import ModelConfig
+from lrm.model.falcon_h1 import FalconH1
+from lrm.model.tensors import DECAYED, addresses
 
 
 @torch.no_grad()
@@ -21,17 +21,17 @@ def initialize(
 ) -> None:
     """Set every parameter of ``model`` in place, in any dtype and on any device.
 
-    Matrices and the embedding: N(0, initializer_range), or columns ** -0.5 for "fan_in", times
-    ``scales[key]``. Norms and D: 1. A: uniform on [1, 16]. dt_bias: inverse softplus of a
-    log-uniform value on [1e-3, 0.1]. Convolution: uniform within kernel ** -0.5 of 0. A
-    tensor's values depend on the seed, its address and its shape only, so that adding or
-    removing other tensors shifts nothing. Must run before parametrizations are registered.
+    Each tensor by the law that its block declares, ``Address.initial``. Of normal entries the
+    standard deviation is initializer_range, or columns ** -0.5 for "fan_in", times
+    ``scales[key]``. A tensor's values depend on the seed, its address and its shape only, so that
+    adding or removing other tensors shifts nothing. Must run before parametrizations are
+    registered.
 
     Raises UserError where ``scales`` names no matrix or embedding of the model.
     """
     scales = scales or {}
     found = addresses(config)
-    unknown = sorted(set(scales) - {a.key for a in found if a.kind in SCALABLE})
+    unknown = sorted(set(scales) - {a.key for a in found if a.role in DECAYED})
     if unknown:
         raise UserError(
             f"initial scale {unknown[0]!r} names no matrix of this model; write an address "
@@ -54,21 +54,23 @@ def named_generator(seed: int, name: str) -> torch.Generator:
 def _values(address: Address, config: ModelConfig, seed: int) -> Tensor:
     """Initial values in float64, on the CPU: the same numbers for every dtype and device."""
     generator = named_generator(seed, address.key)
-    shape = address.shape
+    values = torch.empty(address.shape, dtype=torch.float64)
+    match address.initial:
+        case Normal():
+            std = config.initializer_range
+            std = address.shape[-1] ** -0.5 if std == "fan_in" else std
+            return values.normal_(generator=generator).mul_(std)
+        case Uniform(low, high, through):
+            values.uniform_(low, high, generator=generator)
+            for name in through:
+                values = _THROUGH[name](values)
+            return values
+        case Constant(value):
+            return values.fill_(value)
 
-    def uniform(low: float, high: float) -> Tensor:
-        return torch.empty(shape, dtype=torch.float64).uniform_(low, high, generator=generator)
 
-    if address.kind in SCALABLE:
-        std = config.initializer_range
-        std = shape[-1] ** -0.5 if std == "fan_in" else std
-        return torch.randn(shape, dtype=torch.float64, generator=generator).mul_(std)
-    if address.name in ("ssm.conv", "ssm.conv_bias"):
-        bound = config.mamba_d_conv**-0.5
-        return uniform(-bound, bound)
-    if address.name == "ssm.A_log":
-        return uniform(1, 16).log_()
-    if address.name == "ssm.dt_bias":
-        dt = uniform(math.log(1e-3), math.log(0.1)).exp_()
-        return dt + torch.log(-torch.expm1(-dt))
-    return torch.ones(shape, dtype=torch.float64)
+_THROUGH = {
+    "log": torch.log,
+    "exp": torch.exp,
+    "inverse_softplus": lambda x: x + torch.log(-torch.expm1(-x)),
+}

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lrm.model import kernels
+from lrm.multipliers.precision import HALF, to_compute, without_autocast
 
 # Logits held at a time: what a core's cache takes, but no fewer rows than matrix products want;
 # on a GPU half a GiB of float32.
@@ -33,8 +33,8 @@ def linear_cross_entropy(
         else:
             weight = weight * factor
     hidden = hidden.flatten(0, -2)
-    dtype = kernels.to_compute(hidden[:0]).dtype
-    with kernels.without_autocast(hidden):
+    dtype = to_compute(hidden[:0]).dtype
+    with without_autocast(hidden):
         return _LinearCrossEntropy.apply(
             hidden, weight, targets.flatten(), z_loss, dtype, torch.is_grad_enabled()
         )
@@ -58,12 +58,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
         with_grad: bool,  # needs_input_grad does not know of no_grad
     ):
         count, vocabulary = len(hidden), len(weight)
-        wide = torch.float32 if dtype in kernels.HALF else dtype
+        wide = torch.float32 if dtype in HALF else dtype
         differentiated = with_grad and any(ctx.needs_input_grad)
         if differentiated:
             grad_hidden = torch.empty_like(hidden)
             grad_weight = torch.zeros_like(weight, dtype=wide)
-        kind = weight.dtype
+        dtype_of_weight = weight.dtype
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         rows = _rows(hidden, vocabulary)
         products = hidden.new_empty(rows, vocabulary)
@@ -96,7 +96,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
             else:
                 grad_weight.add_(torch.mm(logits.t(), x))
         if differentiated:
-            ctx.save_for_backward(grad_hidden, grad_weight.to(kind))
+            ctx.save_for_backward(grad_hidden, grad_weight.to(dtype_of_weight))
         loss = (log_partition - picked).mean()
         objective = loss + z_loss * log_partition.square().mean() if z_loss else loss.clone()
         ctx.mark_non_differentiable(loss)

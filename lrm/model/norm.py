@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from lrm.model import kernels
+from lrm.model import ops
 
 
 class RMSNorm(nn.Module):
@@ -21,4 +21,4 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x (..., width) or (..., groups, width / groups); the same shape and dtype back."""
-        return kernels.rms_norm(x, self.weight.view(-1, x.shape[-1]).squeeze(0), self.eps)
+        return ops.rms_norm(x, self.weight.view(-1, x.shape[-1]).squeeze(0), self.eps)

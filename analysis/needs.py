@@ -1,0 +1,66 @@
+"""``python -m analysis.needs fig1``: what has to be trained before a figure can be drawn.
+
+Prints a line for each experiment that the figures read: its ``run.py`` and, where a figure needs
+only some runs, patterns of their labels. Reads the figures' files without loading them, so that
+``make`` has its answer at once.
+"""
+
+from __future__ import annotations
+
+import ast
+import shlex
+import sys
+from pathlib import Path
+
+from lrm.cli import guarded
+from lrm.errors import UserError
+
+_FIGURES = Path(__file__).parent / "figures"
+
+
+def figures() -> list[str]:
+    """The names of all figures."""
+    return sorted(path.stem for path in _FIGURES.glob("[a-z]*.py"))
+
+
+def experiments_of(figure: str) -> dict[str, tuple[str, ...]]:
+    """``EXPERIMENTS`` of a figure: by experiment patterns of the labels needed (none: all).
+
+    Raises UserError for an unknown figure, and where they are not written out.
+    """
+    path = _FIGURES / f"{figure}.py"
+    if figure not in figures():
+        raise UserError(f"unknown figure {figure!r}; there are {', '.join(figures())}")
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXPERIMENTS":
+            try:
+                found = ast.literal_eval(node.value)
+            except ValueError:
+                break
+            return found if isinstance(found, dict) else dict.fromkeys(found, ())
+    raise UserError(f'{path}: write out EXPERIMENTS = ("name of an experiment",)')
+
+
+def wanted(names: list[str]) -> dict[str, tuple[str, ...]]:
+    """The same of several figures together; an experiment that one needs whole is whole."""
+    found: dict[str, tuple[str, ...]] = {}
+    for name in names:
+        for experiment, only in experiments_of(name).items():
+            both = only and found.get(experiment, only)
+            found[experiment] = both and tuple(dict.fromkeys((*both, *only)))
+    return found
+
+
+def main() -> None:
+    """Print the calls; exits with 2 on an unknown figure."""
+    guarded(lambda: _main(sys.argv[1:]))
+
+
+def _main(names: list[str]) -> None:
+    for experiment, only in wanted(names).items():
+        patterns = [word for pattern in only for word in ("--only", pattern)]
+        print(shlex.join([f"experiments/{experiment}/run.py", *patterns]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""Quantities of the MLP sweep (appendix B), for its claims and its figures.
+
+Tables have seeds in rows and S in columns. Norms are root mean squares, read at the end of the
+constant stage; losses are nats per token after the decay.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import pandas as pd
+
+from analysis.quantities.norms import at_step, geometric_mean
+from analysis.quantities.sweep import Sweep
+from analysis.tables.results import Tables, kept
+
+OPTIMIZERS = {"Adam": "ADAM", "Muon": "MUON"}
+# Without multipliers, with three scalar ones.
+ARMS = {name: (arm, f"{arm}_LRM") for name, arm in OPTIMIZERS.items()}
+BLOCKS = {"MLP": "mlp.down", "SSM": "ssm.out", "attention": "attention.out"}
+MLP = ("mlp.gate", "mlp.up", "mlp.down")
+# Merged matrices count as one.
+MATRICES = {
+    "MLP": tuple((name,) for name in MLP),
+    "SSM": (("ssm.z", "ssm.x", "ssm.B", "ssm.C", "ssm.dt"), ("ssm.out",)),
+    "attention": (("attention.q", "attention.k", "attention.v"), ("attention.out",)),
+    "embedding": (("embedding",),),
+}
+
+
+class MlpSweep(Sweep):
+    """The experiment's tables: seeds in rows, S in columns."""
+
+    learned = tuple(learned for _, learned in ARMS.values())
+
+    @cached_property
+    def sizes(self) -> dict[str, float]:
+        """Numbers of entries of matrices, by address."""
+        rules = self.tables.trained.iloc[0]["description"]["rules"]
+        rules = [rule for rule in rules if rule["multiplier"] is None]
+        return {rule["tensor"]: float(np.prod(rule["shape"])) for rule in rules}
+
+    def measured(self, arm: str, tensor: str, stat: str) -> pd.DataFrame:
+        """Columns seed, S, layer, value of one tensor as the constant stage ends."""
+        return _measured(self.tables, arm, tensor, stat)
+
+    def table(self, arm: str, tensor: str, stat: str, layer: int | None = None) -> pd.DataFrame:
+        """Geometric mean over layers, or one layer's value."""
+        return _over_layers(self.tables, arm, tensor, stat, layer)
+
+    def layers(self, arm: str, tensor: str, stat: str) -> list[int]:
+        """The layers that have this measurement."""
+        return sorted(self.measured(arm, tensor, stat)["layer"].unique())
+
+    def matrices(self, arm: str, block: str) -> pd.DataFrame:
+        """‖W‖ of a block's matrices: geometric mean over layers and matrices."""
+        parts = [self.merged(arm, names) for names in MATRICES[block]]
+        return np.exp(sum(np.log(part) for part in parts) / len(parts))
+
+    def merged(self, arm: str, names: tuple[str, ...]) -> pd.DataFrame:
+        """‖W‖ of slices as the one matrix that they are, geometric mean over layers."""
+        if len(names) == 1:
+            return self.table(arm, names[0], "weight_norm")
+        squares, total = 0.0, 0.0
+        for name in names:
+            rows = self.measured(arm, name, "weight_norm").set_index(["seed", "S", "layer"])
+            size = self.sizes[f"{name}@0"]
+            squares, total = squares + size * rows["value"] ** 2, total + size
+        norms = np.sqrt(squares / total)
+        return norms.groupby(["seed", "S"]).apply(geometric_mean).unstack("S")
+
+    def output(self, arm: str, block: str, layer: int | None = None) -> pd.DataFrame:
+        """Norm of a block's output, or of the embedding's."""
+        return self.table(arm, BLOCKS.get(block, block), "activation_norm", layer)
+
+    def multiplier(self, arm: str) -> pd.DataFrame:
+        """|s|: geometric mean over layers and the three matrices."""
+        parts = [self.table(arm, name, "scalar_multiplier_norm") for name in MLP]
+        return np.exp(sum(np.log(part) for part in parts) / len(parts))
+
+    def is_multiplier(self, rule: dict) -> bool:
+        """The scalars."""
+        return rule["multiplier"] == "scalar"
+
+
+@kept
+def _measured(tables: Tables, arm: str, tensor: str, stat: str) -> pd.DataFrame:
+    rows = tables.pick(kind="train", arm=arm, tensor=tensor, stat=stat)
+    return at_step(rows, tables.stage_end)[["seed", "S", "layer", "value"]]
+
+
+@kept
+def _over_layers(
+    tables: Tables, arm: str, tensor: str, stat: str, layer: int | None
+) -> pd.DataFrame:
+    found = _measured(tables, arm, tensor, stat)
+    if layer is not None:
+        found = found[found["layer"] == layer]
+    return found.groupby(["seed", "S"])["value"].apply(geometric_mean).unstack("S")
+
+
+def growth(table: pd.DataFrame, points: list[float]) -> pd.Series:
+    """ln of the value at the last of ``points`` over that at the first, one per seed."""
+    return np.log(table[points[-1]] / table[points[0]])
+
+
+def growths(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFrame:
+    """``growth`` from S = 1 to the last of ``points``: seeds in rows, what grows in columns.
+
+    Outputs and matrices of every block, Q, K and V apart from attention's last matrix, and what
+    else can change its scale in the SSM: conv1d and D.
+    """
+    matrices = {name: sweep.matrices(arm, name) for name in ("MLP", "SSM", "embedding")}
+    qkv = sweep.merged(arm, ("attention.q", "attention.k", "attention.v"))
+    tables = {
+        **{f"{name} output": sweep.output(arm, name) for name in (*BLOCKS, "embedding")},
+        **{f"{name} ‖W‖": table for name, table in matrices.items()},
+        "attention QKV ‖W‖": qkv,
+        "attention out ‖W‖": sweep.merged(arm, ("attention.out",)),
+        "conv1d": sweep.table(arm, "ssm.conv", "weight_norm"),
+        "D": sweep.table(arm, "ssm.D", "weight_norm"),
+    }
+    return pd.DataFrame({name: growth(table, [1.0, points[-1]]) for name, table in tables.items()})
+
+
+def by_frequency(tables: Tables, deciles: int = 10) -> pd.DataFrame:
+    """Columns arm, S, seed, decile, norm, noise, share: the embedding's rows by frequency.
+
+    RMS of the rows of each decile of tokens, from rare (0) to frequent (9), as training ends;
+    ``noise`` that of Brownian motion masked by the same occurrences, ``share`` the mean share of
+    steps whose batch holds a token. Tokens never seen are left out.
+    """
+    rows = tables.pick_vectors(tensor="embedding")
+    rows = rows[rows["step"] == rows["step"].max()]
+    noise = rows[rows["kind"] == "brownian"]
+    frequency = noise.loc[noise["stat"] == "frequency", "value"].iloc[0]
+    twin = noise.loc[noise["stat"] == "row_norms", "value"].iloc[0]
+    seen = np.flatnonzero(frequency > 0)
+    groups = np.array_split(seen[np.argsort(frequency[seen], kind="stable")], deciles)
+
+    def norm(values: np.ndarray, group: np.ndarray) -> float:
+        return float(np.sqrt(np.mean(np.square(values[group], dtype=np.float64))))
+
+    found = []
+    trained = rows[(rows["kind"] == "train") & (rows["stat"] == "row_norms")]
+    for row in trained[["arm", "S", "seed", "value"]].itertuples(index=False):
+        for decile, group in enumerate(groups):
+            found.append(
+                {
+                    "arm": row.arm,
+                    "S": row.S,
+                    "seed": row.seed,
+                    "decile": decile,
+                    "norm": norm(row.value, group),
+                    "noise": norm(twin, group),
+                    "share": float(frequency[group].mean()),
+                }
+            )
+    return pd.DataFrame(found)

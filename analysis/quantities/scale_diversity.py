@@ -1,0 +1,278 @@
+"""Scales over depth and width that multipliers learn (section 3.1), for claims and figures.
+
+Norms are root mean squares, read at the end of the constant stage. Arms: NONE without
+multipliers, SCALAR with scalar ones on all matrices, VECTOR with row and column ones; SCALAR_ORDER
+and VECTOR_ORDER are the same from the same initial values, with another order of the data. What
+Brownian motion (ABM) does to a multiplier is taken from those of the gate in the first layer: LR,
+decay and schedule are everyone's. Every statistic is one value per seed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from itertools import chain, starmap
+
+import numpy as np
+import pandas as pd
+
+from analysis.quantities.norms import at_step, noise_spread, pooled_relative_norms
+from analysis.tables.results import Tables, kept
+
+# What each block adds to the residual stream: the output of its last matrix, whose multiplier is
+# the one "at the end of the block".
+BLOCKS = {"attention": "attention.out", "SSM": "ssm.out", "MLP": "mlp.down"}
+# Multipliers inside the blocks; only the product of Q's and K's matters to the model. B and C pass
+# the convolution and its SiLU first, so that their product is a summary.
+INTERNAL = {
+    "gate": ("mlp.gate",),
+    "up": ("mlp.up",),
+    "Q·K": ("attention.q", "attention.k"),
+    "V": ("attention.v",),
+    "dt": ("ssm.dt",),
+    "z": ("ssm.z",),
+    "x": ("ssm.x",),
+    "B·C": ("ssm.B", "ssm.C"),
+}
+# The matrices of figure 3.
+GROUPS = {
+    "attention input": ("attention.q", "attention.k", "attention.v"),
+    "SSM input": ("ssm.z", "ssm.x", "ssm.B", "ssm.C", "ssm.dt"),
+    "MLP gate": ("mlp.gate",),
+}
+# All matrices of these groups.
+MATRICES = tuple(chain(*GROUPS.values()))
+LEARNED, REPLACED = "VECTOR", "ABM"
+VARIANTS = ("NONE", LEARNED, REPLACED)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """Rows or columns: where their norms, multipliers and Brownian motion are found."""
+
+    norms: str
+    effective: str
+    multiplier: str
+    brownian: str
+    # The dimension of a matrix's shape over which one of these norms averages.
+    over: int
+
+
+AXES = {
+    "rows": Axis("row_norms", "effective_row_norms", "row_multiplier", "mlp.gate.row", 1),
+    "columns": Axis(
+        "column_norms", "effective_column_norms", "column_multiplier", "mlp.gate.column", 0
+    ),
+}
+
+
+def vector_step(tables: Tables) -> int:
+    """The end of the constant stage; the last step where no vectors are kept of that one."""
+    steps = tables.vectors["step"]
+    return tables.stage_end if steps.eq(tables.stage_end).any() else int(steps.max())
+
+
+# Depth (figure 2).
+
+
+@kept
+def by_layer(tables: Tables, arm: str, tensor: str, stat: str, step: int) -> pd.DataFrame:
+    """``stat`` of ``tensor`` at the last probe up to ``step``: seeds in rows, layers in columns."""
+    chosen = tables.pick(kind="train", arm=arm, tensor=tensor, stat=stat)
+    return at_step(chosen, step).pivot_table("value", "seed", "layer").astype(float)
+
+
+def log_output(tables: Tables, arm: str, block: str) -> pd.DataFrame:
+    """ln of the norm of a block's output (mean over tokens of the RMS): seeds × layers."""
+    return np.log(by_layer(tables, arm, BLOCKS[block], "activation_norm", tables.stage_end))
+
+
+def log_ratios(tables: Tables, arm: str = "SCALAR") -> dict[str, pd.DataFrame]:
+    """Of each block ln(output norm of ``arm`` / that without multipliers): seeds × layers."""
+    return {
+        block: log_output(tables, arm, block) - log_output(tables, "NONE", block)
+        for block in BLOCKS
+    }
+
+
+def log_multipliers(tables: Tables, tensors: tuple[str, ...], arm: str = "SCALAR") -> pd.DataFrame:
+    """ln |s|, of several tensors that of their product: seeds × layers."""
+    step = tables.stage_end
+    parts = [by_layer(tables, arm, name, "scalar_multiplier_norm", step) for name in tensors]
+    return sum(np.log(part) for part in parts)
+
+
+def scalar_draws(tables: Tables) -> np.ndarray:
+    """|s| of every draw of the Brownian motion of one scalar multiplier."""
+    return _walked(tables, "SCALAR", "mlp.gate.scalar", "weight_norm_draws")
+
+
+def _walked(tables: Tables, arm: str, tensor: str, stat: str) -> np.ndarray:
+    found = tables.pick_vectors(
+        kind="brownian", arm=arm, tensor=tensor, stat=stat, step=vector_step(tables)
+    )
+    return np.asarray(found["value"].iloc[0], dtype=float)
+
+
+def scalar_noise(tables: Tables) -> float:
+    """Standard deviation of ln |s| in the Brownian motion of one scalar multiplier."""
+    return float(np.log(scalar_draws(tables)).std(ddof=1))
+
+
+def rise(table: pd.DataFrame) -> pd.Series:
+    """Least-squares slope against the layer times the depth, from the first layer to the last."""
+    layers = np.asarray(table.columns, dtype=float)
+    slopes = np.polyfit(layers, table.to_numpy().T, 1)[0]
+    return pd.Series(slopes * (layers[-1] - layers[0]), table.index)
+
+
+def spread(table: pd.DataFrame) -> pd.Series:
+    """Standard deviation over the layers, one per seed."""
+    return table.std(axis=1, ddof=1)
+
+
+def second_half(table: pd.DataFrame) -> pd.DataFrame:
+    """The later half of the layers (the middle one is not among them)."""
+    return table[table.columns[-(len(table.columns) // 2) :]]
+
+
+def correlation(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
+    """Pearson's over the layers, one per seed."""
+    return one.corrwith(other, axis=1)
+
+
+# Width (figure 3).
+
+
+@kept
+def norms(tables: Tables, axis: str, variant: str) -> pd.DataFrame:
+    """Columns group, tensor, layer, seed, value: norms of the effective rows or columns.
+
+    ``value`` is an array. The variant ABM is VECTOR with its multipliers along this axis replaced
+    by draws of their Brownian motion. Fixed forward factors and RMSNorm weights are not in it.
+    """
+    names = AXES[axis]
+    if variant == "NONE":
+        return _table(tables, "NONE", names.norms)
+    found = _table(tables, LEARNED, names.effective)
+    if variant == LEARNED:
+        return found
+    keys = ["group", "tensor", "layer", "seed"]
+    multipliers = _table(tables, LEARNED, names.multiplier)
+    both = found.merge(multipliers, on=keys, suffixes=("", "_multiplier"))
+    draws = brownian_multipliers(tables, axis)
+    both["value"] = [
+        value / np.abs(multiplier) * _drawn(draws, len(value), row)
+        for value, multiplier, row in zip(
+            both["value"], both["value_multiplier"], both[keys].to_dict("records"), strict=True
+        )
+    ]
+    return both[[*keys, "value"]]
+
+
+def brownian_multipliers(tables: Tables, axis: str) -> np.ndarray:
+    """|r| or |c| of the Brownian motion of the gate's multiplier, entry by entry, of all draws."""
+    return np.abs(_walked(tables, LEARNED, AXES[axis].brownian, "values"))
+
+
+def _drawn(draws: np.ndarray, count: int, row: dict) -> np.ndarray:
+    """Entries are alike and independent: any of them may stand at any row of any matrix."""
+    key = [int(row["seed"]), int(row["layer"]), zlib.crc32(row["tensor"].encode())]
+    return np.random.default_rng(key).choice(draws, count)
+
+
+@kept
+def _table(tables: Tables, arm: str, stat: str) -> pd.DataFrame:
+    groups = {tensor: group for group, tensors in GROUPS.items() for tensor in tensors}
+    found = tables.pick_vectors(
+        kind="train", arm=arm, stat=stat, step=vector_step(tables), tensor=tuple(groups)
+    )
+    table = found[["tensor", "layer", "seed", "value"]].reset_index(drop=True)
+    table["value"] = [np.asarray(value, dtype=float) for value in table["value"]]
+    return table.assign(group=table["tensor"].astype(str).map(groups))
+
+
+@kept
+def distributions(tables: Tables, axis: str) -> pd.DataFrame:
+    """Columns group, variant, seed, relative, spread, dead, noise.
+
+    ``relative``: norms over the mean of their layer and matrix (slices of merged ones apart),
+    pooled over both, without dead ones, which ``dead`` counts. ``spread`` is its standard
+    deviation, ``noise`` what pure noise in matrices of these shapes gives (``noise_mixture``).
+    """
+    found = []
+    for variant in VARIANTS:
+        table = norms(tables, axis, variant)
+        for (group, seed), rows in table.groupby(["group", "seed"]):
+            relative, dead = pooled_relative_norms(rows)
+            found.append(
+                {
+                    "group": group,
+                    "variant": variant,
+                    "seed": seed,
+                    "relative": relative,
+                    "spread": float(relative.std()),
+                    "dead": dead,
+                    "noise": noise_mixture(tables, rows, axis),
+                }
+            )
+    return pd.DataFrame(found)
+
+
+def noise_mixture(tables: Tables, rows: pd.DataFrame, axis: str) -> dict[float, float]:
+    """Spreads of the norms of pure noise, 1 / sqrt(2 d) with d entries in each, and their shares.
+
+    Slices of a merged matrix have columns of different lengths.
+    """
+    rules = tables.trained.iloc[0]["description"]["rules"]
+    over = {rule["tensor"].partition("@")[0]: rule["shape"][AXES[axis].over] for rule in rules
+            if rule["multiplier"] is None and len(rule["shape"]) == 2}  # fmt: skip
+    counts: dict[float, float] = {}
+    for tensor, value in zip(rows["tensor"], rows["value"], strict=True):
+        width = noise_spread(over[tensor])
+        counts[width] = counts.get(width, 0.0) + len(value)
+    total = sum(counts.values())
+    return {width: count / total for width, count in sorted(counts.items())}
+
+
+def mixture_spread(mixture: dict[float, float]) -> float:
+    """Standard deviation of Gaussians about the same mean with these spreads and shares."""
+    return float(np.sqrt(sum(share * width**2 for width, share in mixture.items())))
+
+
+def repeats(tables: Tables, axis: str) -> pd.DataFrame:
+    """Correlation of ln |r| (or ln |c|) between data orders: groups in columns, seeds in rows.
+
+    Of each matrix and layer, averaged with their numbers of rows as weights, so that a matrix of
+    a few rows, where any two patterns correlate, counts little. Dead ones are left out.
+    """
+    keys = ["group", "tensor", "layer", "seed"]
+    one, other = (
+        _table(tables, arm, AXES[axis].multiplier) for arm in (LEARNED, f"{LEARNED}_ORDER")
+    )
+    both = one.merge(other, on=keys, suffixes=("", "_again"))
+    pairs = zip(both["value"], both["value_again"], strict=True)
+    both["correlation"], both["weight"] = zip(*starmap(_log_correlation, pairs), strict=True)
+    both = both[both["correlation"].notna()]
+    weighted = (both["correlation"] * both["weight"]).groupby([both["seed"], both["group"]]).sum()
+    return (weighted / both.groupby(["seed", "group"])["weight"].sum()).unstack("group")
+
+
+def _log_correlation(one: np.ndarray, other: np.ndarray) -> tuple[float, int]:
+    one, other = np.abs(one), np.abs(other)
+    alive = (one > 1.0e-3 * one.mean()) & (other > 1.0e-3 * other.mean())
+    one, other = np.log(one[alive]), np.log(other[alive])
+    if alive.sum() < 3 or not (one.std() and other.std()):
+        return np.nan, 0
+    return float(np.corrcoef(one, other)[0, 1]), int(alive.sum())
+
+
+def settling(tables: Tables, group: str) -> pd.Series:
+    """|Δ mean ln ‖W‖| over the last quarter of the constant stage in NONE, one per seed."""
+    end = tables.stage_end
+    change = [
+        np.log(by_layer(tables, "NONE", tensor, "weight_norm", end)).mean(axis=1)
+        - np.log(by_layer(tables, "NONE", tensor, "weight_norm", end * 3 // 4)).mean(axis=1)
+        for tensor in GROUPS[group]
+    ]
+    return (sum(change) / len(change)).abs()

@@ -1,0 +1,162 @@
+"""Where multipliers go along the model's symmetries: Q against K, and the residual stream (4.1).
+
+Norms are root mean squares; every quantity is a natural logarithm.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables.results import Tables, kept
+
+Q, K = "attention.q", "attention.k"
+# Arms of symmetry: no multipliers; "all" without weight decay on them, the same with another order
+# of the data, with the literal weight decay, with the scaled one. Of symmetry_placement the others.
+NONE, FREE, FREE_ORDER, LITERAL, LIGHT = "NONE", "FREE", "FREE_ORDER", "LITERAL", "LIGHT"
+SYMMETRY_FREE, SYMMETRY_FREE_LIGHT = "SYMMETRY_FREE", "SYMMETRY_FREE_LIGHT"
+NO_EMBEDDING = "NO_EMBEDDING"
+# Everything that writes to the residual stream.
+WRITERS = ("embedding", "attention.out", "ssm.out", "mlp.down")
+_PARTS = ("row_multiplier_norm", "column_multiplier_norm")
+
+
+def log_scale(tables: Tables, arm: str, tensor: str) -> pd.Series:
+    """ln ‖r‖‖c‖ of a matrix's multipliers, ln ‖W‖ where it has none; by seed, layer, step."""
+    of_tensor = {"kind": "train", "arm": arm, "tensor": tensor}
+    parts = tables.pick(stat=_PARTS, **of_tensor)
+    if parts.empty:
+        parts = tables.pick(stat="weight_norm", **of_tensor)
+    logs = parts.assign(value=np.log(parts["value"]))
+    return logs.groupby(["seed", "layer", "step"])["value"].sum()
+
+
+def paths(tables: Tables, arm: str) -> pd.DataFrame:
+    """Columns seed, layer, step, product, ratio: those of Q's and K's ``log_scale``."""
+    q, k = log_scale(tables, arm, Q), log_scale(tables, arm, K)
+    return pd.DataFrame({"product": q + k, "ratio": q - k}).reset_index()
+
+
+def brownian_ends(tables: Tables, arm: str) -> pd.DataFrame:
+    """Columns draw, layer, product, ratio: the ABM of Q's and K's multipliers at the stage's end.
+
+    ``product`` and ``ratio`` are natural logarithms.
+    """
+    chosen = tables.pick_vectors(
+        kind="brownian", arm=arm, stat="weight_norm_draws", step=tables.stage_end
+    )
+    chosen = chosen[chosen["tensor"].str.startswith((Q, K))]
+    found = []
+    for layer, of_layer in chosen.groupby("layer"):
+        draws = {row.tensor: np.log(np.asarray(row.value)) for row in of_layer.itertuples()}
+        q, k = (draws[f"{name}.row"] + draws[f"{name}.column"] for name in (Q, K))
+        table = {"draw": range(len(q)), "layer": layer, "product": q + k, "ratio": q - k}
+        found.append(pd.DataFrame(table))
+    return pd.concat(found, ignore_index=True)
+
+
+# Smaller multipliers, relative to their vector's norm, count as so large: the logarithm of one
+# that changes sign says nothing.
+_LEAST = 0.1
+
+
+def rotated_pairs(q: np.ndarray, k: np.ndarray, head: int) -> tuple[np.ndarray, np.ndarray]:
+    """(product, ratio) of rows by key head and rotated pair, each (keys, head / 2).
+
+    ``q`` (queries · head,), ``k`` (keys · head,): multipliers or norms of rows. Means of ln |r|
+    over what one symmetry scales together: both channels of a pair, in all heads that share a key.
+    Less their mean over pairs, which column multipliers share. Independent noise has the same
+    variance in both.
+    """
+    log_q, log_k = (
+        np.log(np.maximum(np.abs(values) / np.sqrt(np.mean(np.square(values))), _LEAST))
+        for values in (q, k)
+    )
+    keys = len(k) // head
+    of_q = log_q.reshape(keys, -1, 2, head // 2).mean((1, 2))
+    of_k = log_k.reshape(keys, 2, head // 2).mean(1)
+    product, ratio = of_q + of_k, of_q - of_k
+    return product - product.mean(), ratio - ratio.mean()
+
+
+@kept
+def pairs(tables: Tables, arm: str, stat: str = "row_multiplier") -> pd.DataFrame:
+    """``rotated_pairs`` of ``stat`` as the constant stage ends.
+
+    Columns product and ratio, natural logarithms; index seed, layer, pair.
+    """
+    chosen = tables.pick_vectors(kind="train", arm=arm, step=tables.stage_end, stat=stat)
+    head = tables.settings["model"]["head_dim"]
+    found = {}
+    for (seed, layer), rows in chosen.groupby(["seed", "layer"]):
+        value = rows.set_index("tensor")["value"].map(np.asarray)
+        found[seed, layer] = _table(*rotated_pairs(value[Q], value[K], head))
+    return pd.concat(found, names=["seed", "layer", "pair"])
+
+
+def brownian_pairs(tables: Tables, arm: str) -> pd.DataFrame:
+    """The same of the ABM of Q's and K's row multipliers, with draws in place of seeds.
+
+    A run keeps so many values of all draws; those that are whole for both are taken.
+    """
+    of_arm = {"arm": arm, "step": tables.stage_end}
+    trained = tables.pick_vectors(kind="train", stat="row_multiplier", **of_arm)
+    sizes = trained.drop_duplicates("tensor").set_index("tensor")["value"].map(len)
+    chosen = tables.pick_vectors(kind="brownian", stat="values", **of_arm)
+    head = tables.settings["model"]["head_dim"]
+    found = {}
+    for layer, rows in chosen.groupby("layer"):
+        value = rows.set_index("tensor")["value"]
+        of_draws = (_whole(value[f"{name}.row"], sizes[name]) for name in (Q, K))
+        for draw, (q, k) in enumerate(zip(*of_draws, strict=False)):
+            found[draw, layer] = _table(*rotated_pairs(q, k, head))
+    return pd.concat(found, names=["draw", "layer", "pair"])
+
+
+def _whole(values, size: int) -> np.ndarray:
+    """The whole draws in ``values``, shape (draws, size)."""
+    draws = len(values) // size
+    return np.reshape(values[: draws * size], (draws, size))
+
+
+def _table(product: np.ndarray, ratio: np.ndarray) -> pd.DataFrame:
+    return pd.DataFrame({"product": product.ravel(), "ratio": ratio.ravel()})
+
+
+def residual(tables: Tables, arm: str) -> pd.Series:
+    """ln of the norm of the residual stream behind the last layer, by seed and step."""
+    chosen = tables.pick(arm=arm, tensor="residual", stat="activation_norm")
+    last = chosen[chosen["layer"] == chosen["layer"].max()]
+    return np.log(last.set_index(["seed", "step"])["value"]).sort_index()
+
+
+@kept
+def written(tables: Tables, arm: str) -> pd.DataFrame:
+    """ln of the norm of what each of ``WRITERS`` adds, mean over layers; index seed, step."""
+    chosen = tables.pick(arm=arm, stat="activation_norm", tensor=WRITERS)
+    logs = chosen.assign(value=np.log(chosen["value"]))
+    return logs.pivot_table("value", ["seed", "step"], "tensor")[list(WRITERS)]
+
+
+def late_change(tables: Tables, arm: str) -> pd.DataFrame:
+    """The change of ``written`` over the second half of the constant stage, by seed."""
+    table = written(tables, arm)
+    steps = table.index.get_level_values("step")
+    steps = steps[steps <= tables.stage_end]
+    first = steps[steps <= tables.stage_end // 2].max()
+    return table.xs(steps.max(), level="step") - table.xs(first, level="step")
+
+
+def joint_growth(tables: Tables, arm: str) -> pd.Series:
+    """What late changes of ln of the norms of ``WRITERS`` have in common, by seed.
+
+    Along the symmetry all change alike: the smallest change where all grow or all fall, and 0
+    where some grow and others fall.
+    """
+    changes = late_change(tables, arm)
+    return changes.clip(lower=0).min(axis=1) + changes.clip(upper=0).max(axis=1)
+
+
+def spread(pairs: pd.DataFrame, by: str = "seed") -> pd.DataFrame:
+    """Root mean square of products and ratios of ``pairs``, by seed (or draw)."""
+    return np.sqrt((pairs**2).groupby(level=by).mean())

@@ -1,0 +1,126 @@
+"""Finished runs become the reference: their tables, rounded and thinned, in one file each.
+
+Losses and global gradient norms are averaged between probes, and values rounded. Of the first seed
+all measurements are kept; of the others those of the whole model, of tensors with a Brownian twin
+and of those that the experiment's ``courses`` name, and of the rest the start, three quarters and
+the end of the constant stage, the end, signal and noise of gradients. Vectors are those of the
+ends of the constant stage and of the run. ``Kept`` says what else claims read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables.find import find
+from analysis.tables.results import read_table, stage_end
+from lrm.errors import UserError
+from lrm.plan.experiment import Header
+from lrm.store.files import make_folder, write_atomic
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is published of an experiment beside what is published of all."""
+
+    # Patterns of the tensors whose course is kept of every seed.
+    courses: tuple[str, ...]
+    # Vectors are kept of so many seeds: of the first seed all, then those of these tensors.
+    vector_seeds: int = 3
+    vectors: frozenset[str] = frozenset()
+    # In this first share of the steps every loss and every norm of a gradient is kept.
+    gradients: float = 0.0
+
+
+def courses_of(header: Header) -> tuple[str, ...]:
+    """Patterns of the tensors whose course an experiment's YAML wants of every seed."""
+    return (*header.courses, *(header.brownian.match if header.brownian else ()))
+
+
+def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: Kept) -> Path:
+    """Copy finished runs of ``seeds`` into ``results/reference``, one compact file per table.
+
+    Brownian motions come along. Raises UserError where a run of those seeds is not finished.
+    """
+    found = find(experiment, scale, "runs", results)
+    chosen = [(d, p) for d, p in found if d["kind"] == "brownian" or d["seed"] in seeds]
+    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] == "train"}
+    if missing:
+        raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
+    folder = make_folder(results / "reference" / scale / experiment)
+    order = sorted(seeds)
+    tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
+    for description, path in chosen:
+        rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
+        frame = scalars(read_table(path / "scalars.parquet"), description, kept, whole=not rank)
+        tables["scalars"].append(frame.assign(run=description["id"]))
+        if rank < kept.vector_seeds:
+            frame = _ends(read_table(path / "vectors.parquet"), description)
+            if rank:
+                frame = frame[frame["tensor"].str.partition("@")[0].isin(kept.vectors)]
+            tables["vectors"].append(frame.assign(run=description["id"]))
+    for table, frames in tables.items():
+        frame = pd.concat(frames)
+        for column in ("tensor", "stat", "run"):
+            frame[column] = frame[column].astype("category")
+        data = frame.to_parquet(compression="zstd", compression_level=19, index=False)
+        write_atomic(folder / f"{table}.parquet", data)
+    text = json.dumps([description for description, _ in chosen])
+    write_atomic(folder / "runs.json.gz", gzip.compress(text.encode(), mtime=0))
+    return folder
+
+
+def scalars(frame: pd.DataFrame, description: dict, kept: Kept, whole: bool) -> pd.DataFrame:
+    """What is published of a run's scalars; ``whole`` with the courses of all tensors."""
+    frame = _averaged(frame, description, kept)
+    return frame if whole else _thinned(frame, description, kept)
+
+
+def _thinned(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFrame:
+    """Without the courses of tensors that ``kept.courses`` do not match."""
+    steps = description["settings"]["train"]["steps"]
+    constant = stage_end(description["settings"])
+    before = frame.loc[frame["step"] <= constant * 3 // 4, "step"]
+    ends = [0, before.max(), constant, steps]
+    names = frame["tensor"].str.partition("@")[0]
+    courses = tuple(pattern.partition("@")[0] for pattern in kept.courses)
+    patterns = ("model", *courses, *(f"{name}.*" for name in courses))  # their multipliers
+    course = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
+    chosen = course | frame["step"].isin(ends) | frame["stat"].str.endswith(("_signal", "_noise"))
+    gradients = frame["stat"].str.endswith("gradient_norm") & (frame["tensor"] != "model")
+    if kept.gradients:
+        return frame[chosen | (gradients & (frame["step"] <= kept.gradients * steps))]
+    return frame[chosen & ~gradients]
+
+
+def _averaged(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFrame:
+    """Measurements of every step become means over the steps up to each probe."""
+    every = description["settings"]["probes"]["every"]
+    last = description["settings"]["train"]["steps"]
+    each_step = frame["stat"].isin(["train_loss", "global_gradient_norm"])
+    each_step &= frame["step"] > kept.gradients * last
+    dense, rest = frame[each_step], frame[~each_step]
+    step = (-(-dense["step"] // every) * every).clip(upper=last)
+    means = dense.assign(step=step).groupby(["step", "tensor", "stat"], as_index=False)["value"]
+    frame = pd.concat([rest, means.mean()], ignore_index=True)
+    return frame.assign(value=_rounded(frame["value"], 13))
+
+
+def _ends(vectors: pd.DataFrame, description: dict) -> pd.DataFrame:
+    """Vectors where the constant stage and the run end."""
+    settings = description["settings"]
+    ends = [stage_end(settings), settings["train"]["steps"]]
+    chosen = vectors[vectors["step"].isin(ends)]
+    return chosen.assign(value=[_rounded(value, 9) for value in chosen["value"]])
+
+
+def _rounded(values, bits: int) -> np.ndarray:
+    """float32 with ``bits`` of mantissa: what a figure shows, in a third of the space."""
+    mantissa, exponent = np.frexp(np.asarray(values, dtype=np.float64))
+    return np.ldexp(np.round(np.ldexp(mantissa, bits)), exponent - bits).astype(np.float32)

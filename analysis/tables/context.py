@@ -1,0 +1,40 @@
+"""The tables that a figure reads, and what it states about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from analysis.tables.results import Tables, corpus_name
+from lrm.errors import UserError
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a figure states about itself."""
+
+    scale: str
+    seeds: list[int]
+    corpus: str
+    source: str  # runs or reference
+    # Seeds of the other experiments, where they are not these.
+    others: dict[str, list[int]] = field(default_factory=dict)
+
+
+def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:
+    """The tables that the module ``figure`` asks for, by experiment."""
+    wanted = figure.EXPERIMENTS
+    wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted, ())
+    return {
+        name: Tables.load(name, scale, source, folder, only=only) for name, only in wanted.items()
+    }
+
+
+def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
+    """What a figure of these tables states; UserError where they would mix corpora."""
+    corpora = {corpus_name(table.runs) for table in tables.values()}
+    if len(corpora) > 1:
+        raise UserError(f"{', '.join(tables)} come from the corpora {', '.join(sorted(corpora))}")
+    (_, first), *rest = tables.items()
+    others = {name: table.seeds for name, table in rest if table.seeds != first.seeds}
+    return Context(scale, first.seeds, corpora.pop(), source, others)

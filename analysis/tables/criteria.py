@@ -1,0 +1,52 @@
+"""What would count for each claim: ``criteria.yaml`` beside the experiment that decides it.
+
+Claims that no experiment decides stand with the benchmark, in ``lrm/bench/criteria.yaml``.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import lrm
+from analysis.tables.find import EXPERIMENTS
+from lrm.errors import UserError
+from lrm.plan.experiment import load
+from lrm.plan.yaml import read_yaml
+
+BENCH = Path(lrm.__file__).parent / "bench" / "criteria.yaml"
+
+
+def criteria_of(experiment: str) -> dict[str, dict[str, Any]]:
+    """The entries of ``experiments/<experiment>/criteria.yaml`` by claim; none without the file.
+
+    Raises UserError for an entry that names another experiment.
+    """
+    path = EXPERIMENTS / experiment / "criteria.yaml"
+    found = read_yaml(path) if path.exists() else {}
+    for claim, criterion in found.items():
+        if not isinstance(criterion, dict) or criterion.get("experiment") != experiment:
+            raise UserError(f"{path}: {claim}: write experiment: {experiment} in it")
+    return found
+
+
+def every_criterion() -> dict[str, dict[str, Any]]:
+    """All entries by claim, in the order in which they are published.
+
+    Experiments come in the order of the number ``order`` in their YAML, those without one last,
+    then the benchmark. Raises UserError where two files have the same claim.
+    """
+    headers = {path.parent.name: load(path).header for path in EXPERIMENTS.glob("*/config.yaml")}
+    places = {
+        name: math.inf if header.order is None else header.order for name, header in headers.items()
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for name in sorted(places, key=lambda name: (places[name], name)):
+        own = criteria_of(name)
+        for claim in found.keys() & own.keys():
+            other = found[claim]["experiment"]
+            raise UserError(f"{claim}: experiments {other} and {name} have a claim of that name; "
+                            "rename one")  # fmt: skip
+        found |= own
+    return found | read_yaml(BENCH)

@@ -1,0 +1,241 @@
+"""Runs on disk → tidy tables: one row per run, one per measurement, one per vector.
+
+Losses are in nats per token, and norms are root mean squares.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Collection
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables.find import RESULTS, find
+from lrm.errors import UserError
+
+# Seeds below explore, seeds from here on judge.
+FIRST_JUDGING_SEED = 100
+_IDENTITY = ["experiment", "run", "kind", "arm", "seed", "scale", "corpus"]
+
+
+class Tables:
+    """What the runs of an experiment measured; files are read when first asked for.
+
+    Quantities are functions of this, and may keep what they found in it (``kept``).
+    """
+
+    def __init__(
+        self,
+        runs: pd.DataFrame,
+        scalars: pd.DataFrame | Callable[[], pd.DataFrame],
+        vectors: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
+    ):
+        self.runs = runs
+        self._given = {"scalars": scalars, "vectors": vectors}
+        self.found: dict[tuple, object] = {}
+
+    @classmethod
+    def load(
+        cls,
+        experiment: str,
+        scale: str = "tiny",
+        source: str = "runs",
+        results: Path = RESULTS,
+        configuration: str = "current",
+        only: Collection[str] = (),
+    ) -> Tables:
+        """The tables of the runs that ``find`` finds, whose arguments these are."""
+        runs = find(experiment, scale, source, results, configuration, only)
+        described = [_identity(d) | {"description": d} for d, _ in runs]
+        reads = (functools.partial(_read, table, runs) for table in ("scalars", "vectors"))
+        return cls(pd.DataFrame(described), *reads)
+
+    def judging(self) -> Tables:
+        """Of the seeds that judge alone, where there are any; Brownian motions serve all seeds."""
+        noise = self.runs["kind"] == "brownian"
+        late = self.runs["seed"] >= FIRST_JUDGING_SEED
+        chosen = self.runs[(late == late[~noise].any()) | noise]
+
+        def of_chosen(table: str) -> pd.DataFrame:
+            frame = getattr(self, table)
+            return frame[frame["run"].isin(chosen["run"])]
+
+        reads = (functools.partial(of_chosen, table) for table in ("scalars", "vectors"))
+        return Tables(chosen, *reads)
+
+    @cached_property
+    def scalars(self) -> pd.DataFrame:
+        """One row per measurement.
+
+        Columns: experiment, run, kind (train, brownian, …), arm, seed, scale, corpus, each axis of
+        the grid, step, tensor, layer (missing for tensors outside layers), stat, value.
+        """
+        return self._table("scalars")
+
+    @cached_property
+    def vectors(self) -> pd.DataFrame:
+        """The same columns, with ``value`` an array (row norms, multipliers, …)."""
+        return self._table("vectors")
+
+    def _table(self, name: str) -> pd.DataFrame:
+        given = self._given[name]
+        return given() if callable(given) else given
+
+    def pick(self, **columns) -> pd.DataFrame:
+        """The rows of ``scalars`` in which each column has this value, or one of this tuple."""
+        return self._pick_scalars(columns)
+
+    def pick_vectors(self, **columns) -> pd.DataFrame:
+        """The same of ``vectors``."""
+        return self._pick_vectors(columns)
+
+    @cached_property
+    def _pick_scalars(self) -> _Picker:
+        return _Picker(self.scalars)
+
+    @cached_property
+    def _pick_vectors(self) -> _Picker:
+        return _Picker(self.vectors)
+
+    @property
+    def trained(self) -> pd.DataFrame:
+        """The trained ones of ``runs``."""
+        return self.runs[self.runs["kind"] == "train"]
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the trained runs."""
+        return sorted(self.trained["seed"].unique())
+
+    @cached_property
+    def settings(self) -> dict:
+        """The settings of the first trained run (those that arms share are everyone's)."""
+        return self.trained.iloc[0]["description"]["settings"]
+
+    @property
+    def stage_end(self) -> int:
+        """The step at which the constant stage of the first trained run ends."""
+        return stage_end(self.settings)
+
+
+class _Picker:
+    """Rows of a tidy frame by the values of its columns, each compared as a small integer."""
+
+    def __init__(self, frame: pd.DataFrame):
+        self.frame = frame
+        self._codes: dict[str, tuple[np.ndarray, pd.Index]] = {}
+
+    def __call__(self, wanted: dict) -> pd.DataFrame:
+        chosen = np.ones(len(self.frame), dtype=bool)
+        for column, values in wanted.items():
+            if column not in self._codes:
+                codes, there = pd.factorize(self.frame[column])
+                self._codes[column] = codes, pd.Index(there)
+            codes, there = self._codes[column]
+            values = values if isinstance(values, tuple) else (values,)
+            chosen &= np.append(there.isin(values), False)[codes]  # a missing value has code -1
+        return self.frame[chosen]
+
+
+def kept(quantity):
+    """Compute a function of ``Tables`` and hashable arguments once for the same tables.
+
+    Who calls it must not change what it returns.
+    """
+
+    @functools.wraps(quantity)
+    def found(tables: Tables, *arguments, **named):
+        key = (quantity, arguments, tuple(named.items()))
+        if key not in tables.found:
+            tables.found[key] = quantity(tables, *arguments, **named)
+        return tables.found[key]
+
+    return found
+
+
+def load(*arguments, **named) -> pd.DataFrame:
+    """``Tables.load(…).scalars``."""
+    return Tables.load(*arguments, **named).scalars
+
+
+def load_vectors(*arguments, **named) -> pd.DataFrame:
+    """``Tables.load(…).vectors``."""
+    return Tables.load(*arguments, **named).vectors
+
+
+def load_runs(*arguments, **named) -> pd.DataFrame:
+    """``Tables.load(…).runs``."""
+    return Tables.load(*arguments, **named).runs
+
+
+def stage_end(settings: dict) -> int:
+    """The step at which the constant stage of a run of these settings ends."""
+    return settings["train"]["steps"] - settings["schedule"]["decay_steps"]
+
+
+def corpus_name(runs: pd.DataFrame) -> str:
+    """The one corpus of these runs; UserError where there are several: figures never mix them."""
+    names = {d["corpus"]["hash"]: d["corpus"]["name"] for d in runs["description"] if d["corpus"]}
+    if len(names) != 1:
+        raise UserError(
+            f"these runs come from {len(names)} corpora ({', '.join(names.values())}); keep the "
+            "runs of one: make clean-runs, or another RESULTS folder"
+        )
+    return next(iter(names.values()))
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A Parquet file; UserError where it is missing or damaged."""
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is missing or damaged ({error}); remove {path.parent} and run again"
+        ) from None
+
+
+def _read(table: str, runs: list[tuple[dict, Path]]) -> pd.DataFrame:
+    """The scalars or vectors of these runs, in their order."""
+    folders = dict.fromkeys(folder for _, folder in runs)
+    frames = [read_table(folder / f"{table}.parquet") for folder in folders]
+    whole = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
+    if "run" in whole:  # what is published stands in one file
+        codes, ids = pd.factorize(whole["run"])
+        place = pd.Index([d["id"] for d, _ in runs]).get_indexer(ids)[codes]
+        order = np.argsort(place, kind="stable")
+        order = order[place[order] >= 0]
+        whole, place = whole.iloc[order], place[order]
+    else:
+        place = np.repeat(np.arange(len(runs)), list(map(len, frames)))
+    identity = pd.DataFrame([_identity(description) for description, _ in runs])
+    codes, names = pd.factorize(whole["tensor"])
+    tensors, layers = zip(*map(_split, names), strict=True)
+    stats, stat_names = pd.factorize(whole["stat"])
+    return (
+        identity.take(place)
+        .reset_index(drop=True)
+        .assign(
+            step=whole["step"].to_numpy(),
+            tensor=pd.array(tensors, dtype="str").take(codes),
+            layer=np.array(layers)[codes],
+            stat=pd.array(list(stat_names), dtype="str").take(stats),
+            value=whole["value"].to_numpy(),
+        )
+    )
+
+
+def _split(name: str) -> tuple[str, float]:
+    """``mlp.up@3.row`` as ``mlp.up.row`` and 3; nan outside of layers."""
+    base, _, rest = name.partition("@")
+    layer, dot, part = rest.partition(".")
+    return base + dot + part, float(layer or math.nan)
+
+
+def _identity(description: dict) -> dict:
+    corpus = description["corpus"]
+    identity = {**description, "run": description["id"], "corpus": corpus and corpus["hash"]}
+    return {name: identity[name] for name in _IDENTITY} | description["grid"]

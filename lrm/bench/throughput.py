@@ -1,0 +1,125 @@
+"""Speed of training steps on random tokens, for any settings and machine.
+
+``python -m lrm.bench.throughput --scale paper --peak-flops 989e12`` (an H100 in bfloat16) measures
+the step of Falcon-H1-0.5B on this machine's GPU and prints a JSON record.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lrm.cli import guarded
+from lrm.errors import UserError
+from lrm.plan import cost
+from lrm.plan.experiment import load
+from lrm.plan.run import TrainRun
+from lrm.store.files import make_folder, write_json
+from lrm.train.device import environment, equip
+from lrm.train.learner import build
+from lrm.train.loop import compile_layers
+from lrm.train.step import train_step
+
+
+def throughput(
+    run: TrainRun,
+    steps: int = 20,
+    warmup: int = 5,
+    peak_flops: float | None = None,
+) -> dict[str, Any]:
+    """Train ``warmup + steps`` steps of ``run`` from a fresh start and time the last ``steps``.
+
+    Everything is as in the run, compiled layers included, but for data, probes, validation and
+    checkpoints, which are left out. ``utilisation`` is the share of ``peak_flops`` (per second)
+    that goes into ``lrm.plan.cost.flops_per_token``; it is None without a peak, and ``peak_memory``
+    (bytes that torch held at once) is None off CUDA.
+
+    Raises UserError where the execution asks for what is not usable here.
+    """
+    settings, execution = run.settings, run.execution
+    equipment = equip(execution, settings.model)
+    device, context = equipment.device, equipment.autocast
+    torch.set_num_threads(execution.threads)
+    learner = build(settings, 0, device, kernels=equipment.kernels, plans=run.plans)
+    is_compiled = compile_layers(learner, run, equipment)
+    shape = (settings.train.batch_size, settings.train.sequence_length + 1)
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.randint(settings.model.vocab_size, shape, generator=generator).to(device)
+    cuda = device.type == "cuda"
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(device)
+    began = 0.0
+    for step in range(warmup + steps):
+        if step == warmup:
+            _wait(device)
+            began = time.perf_counter()
+        at = step % settings.train.steps
+        loss, _, _ = train_step(learner, batch, settings, at, context, execution.micro_batch)
+    _wait(device)
+    seconds = time.perf_counter() - began
+    tokens_per_second = steps * settings.train.batch_size * settings.train.sequence_length / seconds
+    flops = tokens_per_second * cost.flops_per_token(settings.model, settings.train.sequence_length)
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else device.type,
+        "precision": equipment.precision,
+        "kernels": equipment.kernels.record(),
+        "compiled": is_compiled,
+        "note": equipment.summary,
+        "steps": steps,
+        "seconds_per_step": seconds / steps,
+        "tokens_per_second": tokens_per_second,
+        "flops_per_second": flops,
+        "utilisation": None if peak_flops is None else flops / peak_flops,
+        "peak_memory": torch.cuda.max_memory_allocated(device) if cuda else None,
+        "loss": loss.item(),
+    }
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def main() -> None:
+    """Parse the command line, measure, print JSON; with ``--keep`` also write it to a file."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lrm.bench.throughput",
+        description="Tokens per second of an experiment's step.",
+    )
+    parser.add_argument("--experiment", type=Path, default=Path("experiments/projector"))
+    parser.add_argument("--scale", default="paper")
+    parser.add_argument("--only", metavar="PATTERN", default="*",
+                        help="the first run whose label matches")  # fmt: skip
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--warmup", type=int, default=5)
+    parser.add_argument("--peak-flops", type=float, help="of the device, per second")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the record there too")
+    options = parser.parse_args()
+    guarded(lambda: _main(options))
+
+
+def _main(options: argparse.Namespace) -> None:
+    if options.steps < 1 or options.warmup < 0:
+        raise UserError("--steps must be at least 1, --warmup at least 0")
+    experiment = load(options.experiment / "config.yaml")
+    run = experiment.runs(options.scale, [0], options.set, [options.only])[0]
+    record = {
+        "run": run.label,
+        "scale": run.scale,
+        **throughput(run, options.steps, options.warmup, options.peak_flops),
+        "environment": environment(),
+    }
+    print(json.dumps(record, indent=1))
+    if options.keep:
+        make_folder(options.keep.parent)
+        write_json(options.keep, record)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""How every command begins and ends, and text for people."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import shutil
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from lrm.errors import Stopped, UserError, ending, shown
+
+_MOST_SEEDS, _LARGEST_SEED, _MOST_PROCESSES = 10_000, 1 << 53, 1024
+
+
+def positive(text: str) -> int:
+    """A number of processes, as a type of arguments."""
+    if not re.fullmatch(r"[0-9]{1,4}", text) or not 0 < int(text) <= _MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(
+            f"{shown(text)} is not a number from 1 to {_MOST_PROCESSES}"
+        )
+    return int(text)
+
+
+def guarded(action) -> None:
+    """Call ``action``; a UserError becomes one line and exit code 2, Ctrl-C exit code 130.
+
+    SIGTERM and SIGHUP stop it as Ctrl-C does, with 143 and 129. The first signal that comes
+    decides; those that come when the action has ended change nothing.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal may lack the letters of the output
+            stream.reconfigure(errors="backslashreplace")
+    stops: list[int] = []
+    over = False
+
+    def stop(number: int, _) -> None:
+        stops.append(number)
+        if not over:
+            raise Stopped(stops[0])
+
+    before: dict[int, Any] = {}
+    try:
+        before = _on_stop(stop)
+        action()
+        over = True
+    except BaseException as error:
+        over = True
+        # What fails on the way out fails because of the signal.
+        known = ending(Stopped(stops[0]) if stops else error)
+        if known is None:
+            raise
+        code, line = known
+        if line is not None:
+            with contextlib.suppress(OSError):  # the terminal has gone, as SIGHUP tells
+                print(line, file=sys.stderr)
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(code) from None
+    finally:
+        for number, handler in before.items():
+            # Once stopped the process is about to end; the interpreter does so undisturbed too.
+            signal.signal(number, signal.SIG_IGN if stops else handler)
+
+
+@contextlib.contextmanager
+def stop_delayed(tell: Callable[[], None] = lambda: None) -> Iterator[list[int]]:
+    """Within it a signal that asks to stop calls ``tell``, and is in the list that is yielded.
+
+    The first one takes effect when the block has ended, in place of the block's own exception.
+    """
+    stops: list[int] = []
+
+    def hear(number: int, _) -> None:
+        stops.append(number)
+        tell()
+
+    def take_effect() -> None:
+        if stops:
+            signal.signal(stops[0], before[stops[0]])
+            signal.raise_signal(stops[0])
+            raise Stopped(stops[0])
+
+    with contextlib.ExitStack() as stack:
+        before = _on_stop(hear)
+        for number, handler in before.items():
+            stack.callback(signal.signal, number, handler)
+        # Before the others have their handlers again, which would act in its place.
+        stack.callback(take_effect)
+        yield stops
+
+
+def _on_stop(handler: Callable[[int, Any], None]) -> dict[int, Any]:
+    """Have signals that ask to stop call ``handler``; returns the handlers that they had.
+
+    Those that are ignored stay so, as ``nohup`` has it. Only the main thread may set handlers;
+    in others none is set.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # None: a handler that is not Python's, and could not be given back.
+    heeded = [n for n in numbers if signal.getsignal(n) not in (signal.SIG_IGN, None)]
+    return {number: signal.signal(number, handler) for number in heeded}
+
+
+def parse_seeds(text: str) -> list[int]:
+    """``3`` is seeds 0 to 2; ``100-102,7`` and ``5,`` are lists. Raises UserError."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    found: dict[int, None] = {}
+    for part in parts:
+        match = re.fullmatch(r"([0-9]{1,16})(?:-([0-9]{1,16}))?", part)
+        if not match:
+            raise UserError(
+                f"seeds {shown(text)}: write a number such as 3, or a list such as 100-107"
+            )
+        first, last = int(match[1]), int(match[2] or match[1])
+        if parts == [text.strip()] and not match[2]:
+            first, last = 0, first - 1
+        found |= dict.fromkeys(range(first, min(last, first + _MOST_SEEDS) + 1))
+        if len(found) > _MOST_SEEDS or last > _LARGEST_SEED:
+            raise UserError(
+                f"seeds {shown(text)}: at most {_MOST_SEEDS} of them, up to {_LARGEST_SEED}"
+            )
+    if not found:
+        raise UserError(f"seeds {shown(text)}: none; write a number such as 3, or 100-107")
+    return list(found)
+
+
+class Display:
+    """Progress on stderr: a fixed number of lines, each behind its name.
+
+    Rewritten in place on a terminal, printed now and then elsewhere.
+    """
+
+    def __init__(self, names: Sequence[str], every: float = 15.0):
+        """``every`` is the least number of seconds between two printings off a terminal."""
+        self.live = sys.stderr.isatty()
+        self.every = 0.2 if self.live else every
+        self.names = names
+        self.shown = 0
+        self.last = -1e9
+        self.notes: set[str] = set()
+
+    def note(self, line: str) -> None:
+        """A line that stays, above those that are rewritten; each is shown once."""
+        if line not in self.notes:
+            self.notes.add(line)
+            sys.stderr.write(line + "\n")
+            self.shown = 0
+
+    def show(self, lines: Sequence[str], last: bool = False) -> None:
+        """One line for each name; drops calls that come too soon, but not the ``last``."""
+        now = time.monotonic()
+        if now - self.last < self.every and not last:
+            return
+        self.last = now
+        if self.live and self.shown:
+            sys.stderr.write(f"\x1b[{self.shown}A")
+        clear = "\x1b[2K" if self.live else ""
+        # A line that wraps would put the next rewrite in the wrong place.
+        width = shutil.get_terminal_size().columns - 1 if self.live else None
+        for name, line in zip(self.names, lines, strict=True):
+            sys.stderr.write(clear + f"{name}  {line}"[:width] + "\n")
+        self.shown = len(lines)
+        sys.stderr.flush()
+
+
+def bar(part: float, width: int = 16) -> str:
+    """``part`` of a whole, between 0 and 1, as a bar and a percentage."""
+    filled = int(round(width * min(max(part, 0.0), 1.0)))
+    return "[" + "#" * filled + "." * (width - filled) + f"] {100 * part:3.0f}%"
+
+
+def clock(seconds: float) -> str:
+    """A duration as minutes and seconds, with hours before them where there are any."""
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
+
+
+def columns(table: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of aligned text, the first row ruled off; numbers are set to the right."""
+    widths = [max(len(row[i]) for row in table) for i in range(len(table[0]))]
+
+    def cell(text: str, width: int) -> str:
+        return text.rjust(width) if text[:1].isdigit() or text[:1] == "-" else text.ljust(width)
+
+    lines = ["  ".join(map(cell, row, widths)).rstrip() for row in table]
+    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

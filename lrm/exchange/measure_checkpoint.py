@@ -1,0 +1,111 @@
+"""``python -m lrm.exchange.measure_checkpoint MODEL``: norms of any transformers checkpoint.
+
+Read from its safetensors files, tensor by tensor: no architecture has to be known, and no model
+is built. ``analysis.explore.checkpoint_norms`` draws them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+from lrm.cli import guarded
+from lrm.errors import UserError
+from lrm.store.files import make_folder, write_json
+from lrm.train.probes import column_norms, row_norms
+
+# The first number in a name is the layer's.
+_LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+
+
+def norms(folder: Path) -> pd.DataFrame:
+    """One row per matrix and axis: tensor (``*`` for the layer), layer, stat, columns, value.
+
+    ``value`` holds the root mean square of each row or column; ``columns`` over how many
+    entries. Stacks of matrices (experts) count as one matrix with all of their rows; of their
+    columns nothing is said. Raises UserError where there are no safetensors, or they are
+    damaged.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError:
+        raise UserError("safetensors is not installed; run pip install -e .[evaluation]") from None
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"{folder} has no .safetensors files; save the model with save_pretrained")
+    rows = []
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                for name in tensors.keys():  # noqa: SIM118  (not a dictionary)
+                    rows += _measured(name, tensors.get_tensor(name))
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{file} is damaged ({error}); fetch it again") from None
+    if not rows:
+        raise UserError(f"{folder} holds no matrices")
+    return pd.DataFrame(rows).astype({"layer": "Int64"})
+
+
+def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:
+    if weight.dim() < 2 or not weight.is_floating_point() or min(weight.shape[-2:]) == 1:
+        return
+    found = _LAYER.search(name)
+    layer = int(found.group()) if found else None
+    tensor = name if found is None else f"{name[: found.start()]}*{name[found.end() :]}"
+    identity = {"tensor": tensor, "layer": layer}
+    matrix = weight.reshape(-1, weight.shape[-1])
+    yield {**identity, "stat": "row_norms", "over": matrix.shape[1],
+           "value": row_norms(matrix).tolist()}  # fmt: skip
+    if weight.dim() == 2:
+        yield {**identity, "stat": "column_norms", "over": matrix.shape[0],
+               "value": column_norms(matrix).tolist()}  # fmt: skip
+
+
+def located(model: str) -> Path:
+    """The folder of ``model``: itself, or what the Hugging Face hub has under that name."""
+    if Path(model).is_dir():
+        return Path(model)
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise UserError(f"{model} is no folder; give one, or a name on the hub such as gpt2/gpt2")
+    try:
+        from huggingface_hub import snapshot_download
+        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+    except ImportError:
+        raise UserError(
+            "huggingface_hub is not installed; run pip install -e .[evaluation]"
+        ) from None
+    try:
+        return Path(snapshot_download(model, allow_patterns=["*.safetensors", "*.json"]))
+    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise UserError(f"{model} cannot be fetched from the hub: {reason}") from None
+
+
+def main() -> None:
+    """Parse the command line, measure, write ``<results>/probes/<name>/``."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lrm.exchange.measure_checkpoint", description=__doc__
+    )
+    parser.add_argument("model", help="a folder of safetensors, or a name on the hub")
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    options = parser.parse_args()
+    guarded(lambda: print(measure(options.model, options.results)))
+
+
+def measure(model: str, results: Path) -> Path:
+    """Write the norms of ``model`` and return the folder they lie in, named after the model."""
+    table = norms(located(model))
+    name = re.sub(r"[^\w.-]+", "--", model.strip("/").removeprefix("./")).strip("-")
+    target = make_folder(results / "probes" / (name or "model"))
+    table.to_parquet(target / "norms.parquet", index=False)
+    write_json(target / "model.json", {"model": model})
+    return target
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+"""What a block of the model declares about itself. No torch here.
+
+A block is whatever owns tensors: a mixer, the MLP, a norm, the embedding, the projector. Rules,
+initial values, costs, widths, symmetries, kernels and Brownian motion read these declarations,
+and know no block by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lrm.errors import shown
+from lrm.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Independent normal entries with the root mean square of ``model.initializer_range``."""
+
+
+@dataclass(frozen=True)
+class Constant:
+    """All entries alike."""
+
+    value: float = 1.0
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Uniform on [low, high], then ``through`` the functions of these names, in this order.
+
+    The functions are ``log``, ``exp`` and ``inverse_softplus`` (``lrm.model.init``).
+    """
+
+    low: float
+    high: float
+    through: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Address:
+    """One tensor: a parameter, or rows ``[rows[0], rows[1])`` of one.
+
+    ``role`` is matrix, embedding, norm, conv (filters by channel) or vector. A block declares its
+    tensors without a layer, and their parameters by the name within its own module. ``present``
+    is false for a tensor that this model goes without, while others of the family have it.
+    """
+
+    name: str
+    parameter: str
+    shape: tuple[int, ...]
+    role: str = "matrix"
+    initial: Normal | Constant | Uniform = Normal()
+    rows: tuple[int, int] | None = None
+    present: bool = True
+    layer: int | None = None
+
+    @property
+    def key(self) -> str:
+        """``name`` for global tensors, ``name@layer`` for those of a layer."""
+        return self.name if self.layer is None else f"{self.name}@{self.layer}"
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How the activation at one end of a tensor may change its scale, channel by channel.
+
+    Channel i changes by e^(sign · a[channels[i]]), where a holds the unknown changes that
+    ``freedom`` names: those of one layer, or of the whole model where ``everywhere``. Channels of
+    one number change alike; ends with one freedom are ends of one activation.
+    """
+
+    freedom: str
+    channels: Sequence[int]
+    sign: float = 1.0
+    everywhere: bool = False
+
+
+# What a tensor gives out, by row, and what it takes in, by column; None: it cannot change.
+Ends = tuple[Changes | None, Changes | None]
+
+
+def stream(config: ModelConfig, sign: float = 1.0) -> Changes:
+    """The residual stream, which changes its scale as a whole."""
+    return Changes("residual", [0] * config.hidden_size, sign, everywhere=True)
+
+
+class Block:
+    """Base of all declarations; what a block does not have keeps the value that stands here."""
+
+    name: str
+    # Of the torch module, as transformers calls it.
+    module: str
+    # Sizes that grow in proportion with the model's width.
+    widths: tuple[str, ...] = ()
+    # Changes of activations that this block allows, each with a line for people.
+    freedoms: Mapping[str, str] = {}
+    # Fields of ModelConfig for a small model whose symmetries are to be found: no two sides of its
+    # matrices are alike by chance, so that none is taken for another.
+    small: Mapping[str, Any] = {}
+
+    def tensors(self, config: ModelConfig) -> list[Address]:
+        """Every tensor, in forward order, also those that are not ``present`` in this model."""
+        raise NotImplementedError
+
+    def ends(self, config: ModelConfig) -> dict[str, Ends]:
+        """By address, which changes of scale the two ends of the tensor may undergo.
+
+        A matrix that maps an activation of scale e^a to one of scale e^b can make up for both.
+        What is not listed cannot change (``lrm.symmetry.derived``).
+        """
+        return {}
+
+
+class Mixer(Block):
+    """What mixes tokens: declared here, registered in ``lrm.model.blocks.MIXERS``.
+
+    Its addresses begin with its name and a dot. ``model.mixer`` chooses by the name.
+    """
+
+    # Its own sizes with their defaults, which are set as ``model.mixer_sizes.<name>.<size>``.
+    sizes: Mapping[str, int | float | bool | str] = {}
+
+    def sizes_of(self, config: ModelConfig) -> dict[str, Any]:
+        """Its own sizes in this model."""
+        return {**self.sizes, **config.mixer_sizes.get(self.name, {})}
+
+    def check_sizes(self, given: Mapping[str, Any]) -> None:
+        """Raise ValueError where a size is unknown, of another type, or no possible count."""
+        for name, value in given.items():
+            where = f"mixer_sizes.{self.name}.{name} = {shown(value)}"
+            if name not in self.sizes:
+                raise ValueError(f"{where}: the sizes are {', '.join(self.sizes) or 'none'}")
+            default = self.sizes[name]
+            if type(value) is not type(default) and (type(default), type(value)) != (float, int):
+                raise ValueError(f"{where}: write a value such as {default!r}")
+            if type(default) is int and not 1 <= value <= 1 << 20:
+                raise ValueError(f"{where}: write a size from 1 to {1 << 20}")
+            if type(default) is float and abs(value) > 1.0e12:
+                raise ValueError(f"{where}: write a number up to 1e12")
+
+    def check(self, config: ModelConfig) -> None:
+        """Raise ValueError, with one line, where these sizes make no such mixer."""
+
+    def flops_per_token(self, config: ModelConfig, sequence_length: int) -> float:
+        """Forward and backward of one token in one layer, beside 6 for each entry of a matrix."""
+        return 0.0
+
+    def build(
+        self, config: ModelConfig, layer: int, factors: Mapping[str, float], implementations: Any
+    ) -> nn.Module:
+        """The torch module of one layer, which maps (u, activations) to the mixer's output.
+
+        u and the output are (batch, length, d). ``factors`` are the forward multipliers by
+        address key; ``implementations`` says what computes the costly operations.
+        """
+        raise NotImplementedError
+
+    def trials(self) -> dict[str, Callable]:
+        """The kernels of ``KernelConfig`` that it uses, each with what tries it.
+
+        A trial maps (config, device, dtype) to named inputs and a function of them that takes
+        ``implementation`` (``lrm.model.gpu.selection``).
+        """
+        return {}
+
+    def reads(self, config: ModelConfig) -> Changes:
+        """The columns of what reads the layer's normalised input."""
+        return Changes("mixer_input", range(config.hidden_size))

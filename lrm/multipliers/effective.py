@@ -1,0 +1,151 @@
+"""One parameter's multipliers as modules: their values, and W̄ from W."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+
+from lrm.multipliers import equations
+from lrm.multipliers.equations import Part
+from lrm.multipliers.layout import Layout
+from lrm.multipliers.multiplier import Multiplier, Target
+from lrm.multipliers.precision import HALF
+
+
+class Scaling(nn.Module):
+    """The multipliers of one parameter, or of some rows of one.
+
+    Parameters are named ``scalar``, ``row`` and ``column``, with shapes (1,), (rows,) and
+    (columns,), in float32 beside weights in half precision. They hold what the multiplier's
+    parametrization learns, ``multipliers`` says which.
+    """
+
+    def __init__(
+        self, shape: Sequence[int], multipliers: Sequence[Multiplier], like: Tensor, layout: Layout
+    ):
+        super().__init__()
+        self.shape, self.layout = tuple(shape), layout
+        self.multipliers = {multiplier.axis: multiplier for multiplier in multipliers}
+        dtype = torch.float32 if like.dtype in HALF else like.dtype
+        for axis, multiplier in self.multipliers.items():
+            start = multiplier.parametrization.raw(multiplier.init)
+            raw = torch.full(layout.size(axis, shape), start, dtype=dtype, device=like.device)
+            if isinstance(like, DTensor):
+                mesh = like.device_mesh
+                raw = distribute_tensor(raw, mesh, [Replicate()] * mesh.ndim)
+            self.register_parameter(axis, nn.Parameter(raw))
+
+    def values(self) -> dict[str, Tensor]:
+        """The multipliers themselves, by axis."""
+        return {
+            axis: self.multipliers[axis].parametrization.value(raw)
+            for axis, raw in self.named_parameters()
+        }
+
+    def spread(self) -> list[Tensor]:
+        """``values`` in shapes that broadcast against the weight."""
+        return [self.layout.spread(axis, v, self.shape) for axis, v in self.values().items()]
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """W̄ of the rows that are meant, same shape."""
+        return equations.scaled(weight, self.spread())
+
+    @torch.no_grad()
+    def add_gradients(self, found: Sequence[Tensor]) -> None:
+        """Add gradients of ``spread()`` to those of the parameters, by the chain rule."""
+        for (axis, raw), gradient in zip(self.named_parameters(), found, strict=True):
+            gradient = gradient.view(raw.shape)
+            if isinstance(raw, DTensor):
+                gradient = gradient.redistribute(raw.device_mesh, raw.placements)
+            gradient = self.multipliers[axis].parametrization.chain(raw, gradient)
+            add_gradient(raw, gradient.to(raw.dtype))
+
+
+def _mesh_dimensions(tensor: Tensor) -> int:
+    return tensor.device_mesh.ndim if isinstance(tensor, DTensor) else 0
+
+
+def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
+    if parameter.grad is None:
+        parameter.grad = gradient
+    else:
+        parameter.grad += gradient
+
+
+class EffectiveWeight(nn.Module):
+    """One parameter's multipliers: a ``Scaling`` of all of it, or of each of some of its rows."""
+
+    def __init__(self, weight: Tensor, targets: Sequence[Target], layout: Layout):
+        super().__init__()
+        self.targets = sorted(targets, key=lambda target: target.rows or (0, 0))
+        self.parts: list[Part] = []
+        for target in self.targets:
+            axes = tuple(multiplier.axis for multiplier in target.multipliers)
+            part = Part(axes, target.rows, layout.row)
+            self.parts.append(part)
+            name = "all" if target.rows is None else "rows_{}_{}".format(*target.rows)
+            scaling = Scaling(part.of(weight).shape, target.multipliers, weight, layout)
+            self.add_module(name, scaling)
+        self._mesh = _mesh_dimensions(weight)
+        self._keeping = False
+        self._kept: Tensor | None = None
+
+    def scalings(self) -> list[Scaling]:
+        """One for each target, in the order of their rows."""
+        return list(self.children())
+
+    def values(self) -> list[Tensor]:
+        """Of all scalings, in shapes that broadcast."""
+        return [value for scaling in self.children() for value in scaling.spread()]
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """W̄ from W, same shape; W itself while FSDP has it sharded, between uses."""
+        if self.is_sharded(weight):
+            return weight
+        if self._kept is not None:
+            return equations.again(self._kept, weight, self.parts, self.values())
+        found = equations.effective(weight, self.parts, self.values())
+        # In this order: compiled code is not to depend on whether weights are kept.
+        if not torch.compiler.is_compiling() and self._keeping:
+            self._kept = found.detach()
+        return found
+
+    def write(self, weight: Tensor, out: Tensor | None = None) -> Tensor:
+        """W̄ without a graph, into ``out`` where that is given."""
+        return equations.write(weight, self.parts, self.values(), out)
+
+    def is_sharded(self, weight: Tensor) -> bool:
+        """Whether ``weight`` lies on more dimensions of a mesh than when this was attached."""
+        return _mesh_dimensions(weight) > self._mesh
+
+    def keep(self, keeping: bool) -> None:
+        """Build W̄ once and use it again, until this is called with False."""
+        self._keeping, self._kept = keeping, None
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
+        """``x @ W̄.T + bias`` by scaling x and the output, where that is less than scaling W.
+
+        None where it is not, and where rows have multipliers of their own.
+        """
+        if self.parts[0].rows is not None or isinstance(weight, DTensor):
+            return None
+        if not torch.compiler.is_compiling() and self._keeping:
+            return None
+        rows, columns = weight.shape
+        tokens = x.numel() // columns
+        if tokens * (rows + columns) >= rows * columns:
+            return None
+        [scaling] = self.scalings()
+        values = scaling.values()
+        before = [values.pop("column")] if "column" in values else []
+        if columns <= rows and "scalar" in values:
+            before.append(values.pop("scalar"))
+        for value in before:
+            x = (x * value).to(x.dtype)
+        y = nn.functional.linear(x, weight)
+        for value in values.values():
+            y = (y * value).to(y.dtype)
+        return y if bias is None else y + bias.to(y.dtype)

@@ -1,0 +1,62 @@
+"""Which dimensions of a parameter are rows and columns, and which modules hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which dimensions of a parameter are rows and columns; any others count matrices.
+
+    A stack of matrices (experts) has multipliers for each of them. ``whole``: there is one
+    multiplier a row and nothing else to count (vectors, convolutions).
+    """
+
+    row: int
+    column: int | None
+    whole: bool = False
+
+    def kept(self, axis: str, shape: Sequence[int]) -> list[int]:
+        """The dimensions of ``shape`` along which the multipliers of ``axis`` differ."""
+        stack = (
+            [] if self.whole else [d for d in range(len(shape)) if d not in (self.row, self.column)]
+        )
+        return stack + {"scalar": [], "row": [self.row], "column": [self.column]}[axis]
+
+    def size(self, axis: str, shape: Sequence[int]) -> tuple[int, ...]:
+        """Shape of the multipliers of ``axis``: (stack…, rows), (stack…, columns) or (1,)."""
+        return tuple(shape[d] for d in self.kept(axis, shape)) or (1,)
+
+    def spread(self, axis: str, value: Tensor, shape: Sequence[int]) -> Tensor:
+        """``value`` in a shape that broadcasts against ``shape``."""
+        kept = self.kept(axis, shape)
+        return value.view([n if d in kept else 1 for d, n in enumerate(shape)])
+
+
+def layout(module: nn.Module, weight: Tensor) -> Layout:
+    """The layout of a parameter ``weight`` of ``module``.
+
+    Rows come first, as in ``nn.Linear``; in transformers' ``Conv1D`` (GPT-2) they come last.
+    An embedding's rows are its tokens.
+    """
+    if weight.dim() < 2 or isinstance(module, nn.modules.conv._ConvNd):
+        return Layout(0, None, whole=True)
+    last = weight.dim() - 1
+    transposed = type(module).__name__ == "Conv1D"
+    return Layout(last, last - 1) if transposed else Layout(last - 1, last)
+
+
+def owners(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Every (module, attribute) that holds each parameter, by the parameter's first name."""
+    found: dict[int, list[tuple[nn.Module, str]]] = {}
+    names: dict[int, str] = {}
+    for path, module in model.named_modules():
+        for attribute, parameter in module._parameters.items():
+            if parameter is not None:
+                names.setdefault(id(parameter), f"{path}.{attribute}".lstrip("."))
+                found.setdefault(id(parameter), []).append((module, attribute))
+    return {names[key]: places for key, places in found.items()}

@@ -1,0 +1,33 @@
+"""In which dtype things are computed: half precision where autocast says so, never the rest."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.amp import is_autocast_available
+
+HALF = (torch.bfloat16, torch.float16)
+
+
+def upcast(x: Tensor) -> Tensor:
+    """``x`` in float32 if it is in half precision, else ``x`` itself."""
+    return x.float() if x.dtype in HALF else x
+
+
+def to_compute(x: Tensor) -> Tensor:
+    """``x`` in the dtype in which autocast multiplies matrices.
+
+    Several projections read one activation; casting it here makes one cast of many.
+    """
+    device = x.device.type
+    if x.dtype != torch.float32 or not is_autocast_available(device):
+        return x
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager:
+    """Leave all dtypes as they are; the meta device knows no autocast."""
+    device = x.device.type
+    return torch.autocast(device, enabled=False) if is_autocast_available(device) else nullcontext()

@@ -1,0 +1,77 @@
+"""What a run on noise writes: the same directory and the same tables as a run that trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lrm.plan.rules import table
+from lrm.plan.run import BrownianRun, Report
+from lrm.plan.timescales import products
+from lrm.store.rundir import RunDirectory, open_run
+
+Tell = Callable[[int], None]  # of the steps done
+
+
+class Log:
+    """What the simulations gave, by step, until it is written in the order of steps."""
+
+    def __init__(self) -> None:
+        self._scalars: dict[int, dict[str, dict[str, float]]] = {}
+        self._vectors: dict[int, dict[str, dict[str, list[float]]]] = {}
+
+    def scalar(self, step: int, stat: str, key: str, value: float) -> None:
+        """One number of the tensor ``key`` at ``step``."""
+        self._scalars.setdefault(step, {}).setdefault(stat, {})[key] = float(value)
+
+    def vector(self, step: int, stat: str, key: str, value: np.ndarray | Tensor) -> None:
+        """Numbers of the tensor ``key`` at ``step``."""
+        self._vectors.setdefault(step, {}).setdefault(stat, {})[key] = value.tolist()
+
+    def write(self, directory: RunDirectory) -> None:
+        """Append everything to the logs of ``directory``."""
+        for step in sorted(self._scalars):
+            directory.append("probes.jsonl", {"step": step, "values": self._scalars[step]})
+            directory.append("vectors.jsonl", {"step": step, "values": self._vectors[step]})
+
+
+def carry_out(
+    run: BrownianRun,
+    path: Path,
+    report: Report,
+    simulations: Callable[[], Sequence[Callable[[Log, Tell], None]]],
+) -> None:
+    """Take the simulations one after another, and write what they log, in the directory ``path``.
+
+    ``simulations`` is not called where the run has finished.
+    """
+    settings = run.settings
+    with open_run(path) as directory:
+        if directory.complete:
+            return
+        directory.load_checkpoint()
+        parts = simulations()
+        directory.start(
+            {
+                **run.describe(),
+                "corpus": None,
+                "rules": table(run.matched, settings),
+                "products": products(run.matched, settings),
+                "execution": {"device": "cpu", "precision": "float32"},
+            }
+        )
+        torch.set_num_threads(run.execution.threads)
+        log = Log()
+        for position, simulate in enumerate(parts):
+            done = settings.train.steps * position
+
+            def tell(step: int, done: int = done) -> None:
+                report((done + step) // len(parts), float("nan"))
+
+            simulate(log, tell)
+        log.write(directory)
+        directory.finish({"validation_loss": None}, None)

@@ -1,0 +1,77 @@
+"""What the plans mean for a model: its multipliers, and every learnable tensor in one group."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from lrm.multipliers.attach import Multipliers
+from lrm.multipliers.groups import Entry, multiplier_entries
+from lrm.multipliers.multiplier import Target
+from lrm.plan.rules import TensorPlan
+
+
+def attach(model: nn.Module, plans: Sequence[TensorPlan], implementation: str) -> Multipliers:
+    """Multipliers of ``plans`` on ``model``; frozen tensors stop requiring gradients.
+
+    A frozen slice of a merged matrix that learns elsewhere is only left out of the optimizer.
+    """
+    learning = {plan.address.parameter for plan in plans if plan.trainable}
+    frozen = {plan.address.parameter for plan in plans} - learning
+    targets = [
+        Target(plan.key, plan.address.parameter, plan.address.rows, plan.multipliers)
+        for plan in plans
+        if plan.multipliers
+    ]
+    parameters = dict(model.named_parameters())
+    for name in frozen - {target.parameter for target in targets}:
+        parameters[name].requires_grad_(False)
+    return Multipliers(model, targets, implementation, frozen)
+
+
+def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipliers) -> list[Entry]:
+    """Every learnable tensor of the model and its multipliers, each entry exactly once."""
+    parameters = {**dict(model.named_parameters()), **multipliers.weights}
+    found: list[Entry] = []
+    by_parameter: dict[str, list[TensorPlan]] = {}
+    for plan in plans:
+        by_parameter.setdefault(plan.address.parameter, []).append(plan)
+    for name, group in by_parameter.items():
+        base = parameters[name]
+        for same in _neighbours(group):
+            first = same[0]
+            if not first.trainable:
+                continue
+            whole = len(same) == len(group)
+            rows = None if whole else (same[0].address.rows[0], same[-1].address.rows[1])
+            leaf = base if whole else nn.Parameter(base.data[rows[0] : rows[1]])
+            keys = tuple(plan.key for plan in same)
+            matrix = first.matrix.name if first.matrix else None
+            rates = (first.lr, first.weight_decay)
+            found.append(Entry(keys, leaf, base, rows, *rates, True, first.optimizer, matrix))
+    found += multiplier_entries(multipliers)
+    _check_complete(found, plans)
+    return found
+
+
+def _neighbours(group: list[TensorPlan]) -> list[list[TensorPlan]]:
+    """Slices of one parameter in runs of equal optimizer settings."""
+    runs: list[list[TensorPlan]] = []
+    for plan in sorted(group, key=lambda plan: plan.address.rows or (0, 0)):
+        if runs and _optimized(plan) == _optimized(runs[-1][0]):
+            runs[-1].append(plan)
+        else:
+            runs.append([plan])
+    return runs
+
+
+def _optimized(plan: TensorPlan) -> tuple:
+    return plan.trainable, plan.lr, plan.weight_decay, plan.matrix
+
+
+def _check_complete(found: list[Entry], plans: Sequence[TensorPlan]) -> None:
+    have = [key for entry in found for key in entry.keys]
+    want = [plan.key for plan in plans if plan.trainable]
+    want += [f"{plan.key}.{each.axis}" for plan in plans for each in plan.multipliers]
+    assert sorted(have) == sorted(want), "every tensor belongs to exactly one group"

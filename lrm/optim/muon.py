@@ -1,0 +1,96 @@
+"""Muon: momentum, orthogonalised by Newton–Schulz iterations, times a shape factor.
+
+    B <- μ B + (1 − μ) G,   N = μ B + (1 − μ) G (Nesterov) or B,
+    W <- W − lr λ W − lr · shape_factor · NewtonSchulz(N)
+
+as in ``torch.optim.Muon``: weight decay is decoupled and multiplied by the raw LR, before the
+shape factor. Matrices of one shape are orthogonalised in one batch, and rows that differ in LR
+or weight decay may belong to one matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrm.plan.config import OptimizerConfig
+from lrm.plan.newton_schulz import COEFFICIENTS, shape_factor
+
+
+def newton_schulz(matrices: Tensor, iterations: int, eps: float) -> Tensor:
+    """U V^T of matrices (n, rows, columns) = U S V^T, roughly; same shape and dtype.
+
+    Singular values end between 0.7 and 1.2. A matrix is first divided by its Frobenius norm, or
+    by ``eps`` if that is larger.
+    """
+    a, b, c = COEFFICIENTS
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
+    for _ in range(iterations):
+        gram = x @ x.mT
+        gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, gram, x, beta=a)
+    return x.mT if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """``groups`` as for any torch optimizer, each with its lr and weight_decay.
+
+    ``matrices`` lists the same leaves by the matrix that is orthogonalised as one: its rows, in
+    the order given. The shape factor is that of the whole.
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        matrices: Sequence[Sequence[nn.Parameter]],
+        config: OptimizerConfig,
+    ):
+        super().__init__(groups, {})
+        self._config = config
+        self._lots: dict[tuple[int, int], list[Sequence[nn.Parameter]]] = {}
+        for leaves in matrices:
+            shape = (sum(len(leaf) for leaf in leaves), leaves[0].shape[1])
+            self._lots.setdefault(shape, []).append(leaves)
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """One update of every leaf; each must have a gradient."""
+        config = self._config
+        updates: dict[nn.Parameter, Tensor] = {}
+        for shape, lot in self._lots.items():
+            leaves = [leaf for matrix in lot for leaf in matrix]
+            directions = iter(self._directions(leaves))
+            stacked = torch.stack([torch.cat([next(directions) for _ in matrix]) for matrix in lot])
+            orthogonal = newton_schulz(
+                stacked, config.newton_schulz_steps, config.newton_schulz_eps
+            )
+            orthogonal = orthogonal.to(leaves[0].dtype) * shape_factor(config.shape_factor, *shape)
+            for matrix, update in zip(lot, orthogonal, strict=True):
+                sizes = [len(leaf) for leaf in matrix]
+                updates |= zip(matrix, update.split(sizes), strict=True)
+        for group in self.param_groups:
+            leaves = group["params"]
+            torch._foreach_mul_(leaves, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(leaves, [updates[leaf] for leaf in leaves], alpha=-group["lr"])
+
+    def _directions(self, leaves: list[nn.Parameter]) -> list[Tensor]:
+        """The momenta to orthogonalise, in the precision for that."""
+        config = self._config
+        gradients = [leaf.grad for leaf in leaves]
+        for leaf in leaves:
+            if not self.state[leaf]:
+                self.state[leaf]["momentum_buffer"] = torch.zeros_like(leaf)
+        buffers = [self.state[leaf]["momentum_buffer"] for leaf in leaves]
+        torch._foreach_lerp_(buffers, gradients, 1 - config.muon_momentum)
+        found = buffers
+        if config.muon_nesterov:
+            found = torch._foreach_lerp(gradients, buffers, config.muon_momentum)
+        if leaves[0].dtype == torch.float64:
+            return found
+        precision = getattr(torch, config.newton_schulz_precision)
+        return [direction.to(precision) for direction in found]

@@ -1,0 +1,363 @@
+"""Typed, frozen and strict settings of one run. Every default of the suite stands here.
+
+``lrm.plan.experiment`` composes YAML files, arms and grids; this module says what a complete and
+valid run looks like.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+
+from lrm.errors import UserError, shown
+from lrm.model.config import KernelConfig, ModelConfig, Strict
+from lrm.multipliers.multiplier import AXES, LR
+from lrm.multipliers.parametrization import PARAMETRIZATIONS
+
+
+class DataConfig(Strict):
+    """Where the tokens come from.
+
+    ``source``: ``stdlib`` is the running Python's own standard library, ``folder`` the text
+    files below ``path``, ``jsonl`` JSON lines (also .gz and .zst), ``parquet`` Parquet files,
+    ``synthetic`` a seeded Markov chain for tests, ``huggingface`` a data set by name, streamed.
+    """
+
+    source: Literal["stdlib", "folder", "jsonl", "parquet", "synthetic", "huggingface"] = "stdlib"
+    # Of local files: one file, a folder, or a pattern. Of huggingface: the data set's name.
+    path: str | None = None
+    # Files below a folder; left out, those with the usual endings of the source.
+    pattern: str | None = None
+    validation_fraction: float = Field(0.05, gt=0, lt=1)
+    # Only the synthetic corpus uses these two.
+    synthetic_documents: int = Field(200, ge=2, le=10_000_000)
+    synthetic_seed: int = 0
+    # Only a Hugging Face data set uses these.
+    subset: str | None = None
+    split: str = "train"
+    # The field or column of the documents in JSON lines, Parquet and Hugging Face data sets.
+    text_field: str = "text"
+    # Read only the first so many documents; stop with the document in which the training split
+    # reaches so many tokens.
+    documents: int | None = Field(None, ge=2)
+    tokens: int | None = Field(None, ge=1)
+    # A trained tokenizer.json to use in place of one trained on the corpus.
+    tokenizer: str | None = None
+
+    @model_validator(mode="after")
+    def _source_is_complete(self) -> DataConfig:
+        if self.source not in ("stdlib", "synthetic") and not self.path:
+            raise ValueError(f"source = {self.source} needs data.path")
+        return self
+
+
+class TrainConfig(Strict):
+    """Length and batch of one run; clipping and z-loss."""
+
+    steps: int = Field(1000, ge=1, le=2_000_000)
+    batch_size: int = Field(16, ge=1, le=1 << 20)  # sequences a step
+    sequence_length: int = Field(128, ge=2, le=1 << 24)
+    # Global L2 norm of all gradients but those of multipliers (section 4.3); 0 turns it off.
+    clip_norm: float = Field(1.0, ge=0)
+    clip_includes_multipliers: bool = False
+    z_loss: float = Field(1.0e-4, ge=0)
+    # "forward": the reparametrized forward with autograd. "optimizer": the model runs on the
+    # effective weights and the optimizer applies the gradient relations (4).
+    multiplier_implementation: Literal["forward", "optimizer"] = "forward"
+    # Another number, another order of the data under the same initial values.
+    data_order: int = Field(0, ge=0)
+    validation_sequences: int = Field(256, ge=1)
+    validation_every: int = Field(0, ge=0)  # 0: only at the end of each stage
+    # A folder with transformers' Falcon-H1, whose weights take the place of random ones.
+    start: str | None = None
+
+
+class OptimizerConfig(Strict):
+    """Base optimizer; weight decay is decoupled and multiplied by the raw LR (torch's AdamW).
+
+    ``muon`` moves the hidden matrices (attention, SSM and MLP projections); the embedding, the
+    projector, convolutions, vectors and multipliers stay with AdamW, at the same base LR.
+    """
+
+    name: Literal["adamw", "muon"] = "adamw"
+    lr: float = Field(1.0e-3, gt=0)
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    eps: float = Field(1.0e-8, gt=0)  # at 0 rows that were never seen would be 0 / 0
+    # Only Muon uses what follows.
+    muon_momentum: float = Field(0.95, ge=0, le=0.999)
+    muon_nesterov: bool = True
+    # What multiplies the LR of a step, in torch's words: "original" is Jordan's
+    # sqrt(max(1, rows / columns)), "match_rms_adamw" Moonlight's 0.2 sqrt(max(rows, columns)).
+    # Weight decay keeps the raw LR.
+    shape_factor: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
+    # Mamba2's merged in_proj as one matrix of its learning rows, or its slices (z, x, B, C, dt)
+    # each for itself. As one, ``compensate`` is exact only with the same S on all its slices.
+    muon_matrices: Literal["whole", "slices"] = "whole"
+    newton_schulz_steps: int = Field(5, ge=1, le=50)
+    newton_schulz_eps: float = Field(1.0e-7, gt=0)
+    # As in torch.optim.Muon; float32 where bfloat16 is slow. A float64 model is always float64.
+    newton_schulz_precision: Literal["bfloat16", "float32"] = "bfloat16"
+
+
+class BatchStage(Strict):
+    """Before ``until_step`` a batch is this fraction of ``train.batch_size``."""
+
+    until_step: int = Field(ge=1)
+    fraction: float = Field(gt=0, lt=1)
+
+
+class ScheduleConfig(Strict):
+    """Linear warmup, constant stage, decay to ``1 / decay_factor`` of the peak.
+
+    ``shape`` is that of the decay. Without a constant stage, ``decay_steps`` is ``train.steps``
+    less ``warmup_steps``.
+    """
+
+    shape: Literal["exponential", "linear", "cosine"] = "exponential"
+    warmup_steps: int = Field(0, ge=0)
+    decay_steps: int = Field(0, ge=0)
+    decay_factor: Annotated[float, Field(ge=1)] | None = 8.0  # None: to zero
+    # Smaller batches at the beginning; the LR follows the square root of the batch.
+    batch_ramp: tuple[BatchStage, ...] = ()
+
+    @model_validator(mode="after")
+    def _shape_is_possible(self) -> ScheduleConfig:
+        if self.decay_factor is None and self.shape == "exponential":
+            raise ValueError("decay_factor = null: an exponential never reaches zero; use linear")
+        for name in BatchStage.model_fields:
+            values = [getattr(stage, name) for stage in self.batch_ramp]
+            if sorted(set(values)) != values:
+                raise ValueError(f"batch_ramp: {name} must grow from stage to stage, not {values}")
+        return self
+
+
+class ProbeConfig(Strict):
+    """When norms are measured (in steps), and on how many fixed sequences."""
+
+    every: int = Field(50, ge=1)
+    vectors_every: int = Field(500, ge=1)  # a multiple of ``every``
+    sequences: int = Field(4, ge=1)
+    # Gradients of so many batches whenever vectors are taken, for their signal and noise; 0: none.
+    gradient_batches: int = Field(0, ge=0)
+
+    @model_validator(mode="after")
+    def _gradients_have_a_variance(self) -> ProbeConfig:
+        if self.gradient_batches == 1:
+            raise ValueError("gradient_batches = 1 has no variance; use 2 or more, or 0 for none")
+        return self
+
+    @model_validator(mode="after")
+    def _vectors_are_probed_with_the_rest(self) -> ProbeConfig:
+        if self.vectors_every % self.every:
+            raise ValueError(
+                f"vectors_every = {self.vectors_every} must be a multiple of every = {self.every}"
+            )
+        return self
+
+
+def _registered(name: str) -> str:
+    if name not in PARAMETRIZATIONS:
+        raise ValueError(f"there is no such parametrization; use {' or '.join(PARAMETRIZATIONS)}")
+    return name
+
+
+_Parametrization = Annotated[str, AfterValidator(_registered)]
+
+
+class AxisRule(Strict):
+    """What is said of the multipliers of rows, or of columns, alone."""
+
+    parametrization: _Parametrization | None = None
+    lr: float | None = Field(None, ge=0)
+    weight_decay: float | None = Field(None, ge=0)
+    init: float | None = Field(None, gt=0)
+
+
+class MultiplierRule(AxisRule):
+    """Learnable multipliers of one address; unset fields come from earlier rules or defaults.
+
+    What stands under ``row`` or ``column`` is for that axis alone, in place of what the same rule
+    says of both. A later rule that speaks of both speaks of that axis too.
+    """
+
+    kind: Literal["none", "scalar", "row", "column", "row_column"] | None = None
+    row: AxisRule | None = None
+    column: AxisRule | None = None
+
+    @model_validator(mode="after")
+    def _axes_are_there(self) -> MultiplierRule:
+        for axis in ("row", "column"):
+            if self.kind and getattr(self, axis) is not None and axis not in AXES[self.kind]:
+                raise ValueError(f"kind = {self.kind} has no {axis} multipliers; drop {axis}")
+        return self
+
+
+class MultiplierDefaults(Strict):
+    """What a multiplier gets where its rule says nothing; rows and columns may differ."""
+
+    parametrization: _Parametrization = "direct"
+    lr: float = Field(LR, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    init: float = Field(1.0, gt=0)
+    row: AxisRule | None = None
+    column: AxisRule | None = None
+
+
+_Exponent = Annotated[float, Field(ge=-4, le=4)] | None
+
+
+class WidthExponent(Strict):
+    """Powers of ``hidden_size / base_width`` that multiply the named quantity."""
+
+    lr: _Exponent = None
+    weight_decay: _Exponent = None
+    forward: _Exponent = None
+    init: _Exponent = None
+
+
+class Rule(Strict):
+    """One entry of the ordered list; the last match wins, field by field."""
+
+    match: str
+    # A rule of a preset may speak of addresses that this model does not have.
+    optional: bool = False
+    lr: float | None = Field(None, ge=0)
+    lr_scale: float | None = Field(None, gt=0)
+    weight_decay: float | None = Field(None, ge=0)
+    wd_scale: float | None = Field(None, ge=0)
+    # S of the paper: LR times S, weight decay over S, so that their product stays.
+    relative_scale: float | None = Field(None, gt=0)
+    # With relative_scale: start at S times the values and divide the output by S, which
+    # reproduces S = 1 step by step for a scale-free optimizer.
+    compensate: bool | None = None
+    forward: float | None = Field(None, gt=0)
+    forward_scale: float | None = Field(None, gt=0)
+    init_scale: float | None = Field(None, ge=0)
+    width_exponent: WidthExponent | None = None
+    weight: Literal["frozen", "scalar", "vector"] | None = None
+    # Of the tensor itself. Without one Muon, if it is the run's optimizer, takes hidden matrices.
+    optimizer: Literal["adamw", "muon"] | None = None
+    multiplier: MultiplierRule | None = None
+
+
+class Settings(Strict):
+    """Everything that changes the mathematics of one run, but its seed and corpus."""
+
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    train: TrainConfig = TrainConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    schedule: ScheduleConfig = ScheduleConfig()
+    probes: ProbeConfig = ProbeConfig()
+    multipliers: MultiplierDefaults = MultiplierDefaults()
+    base_width: int = Field(1024, ge=1, le=1 << 20)
+    rules: tuple[Rule, ...] = ()
+
+    @model_validator(mode="after")
+    def _stages_fit(self) -> Settings:
+        ramp = self.schedule.warmup_steps + self.schedule.decay_steps
+        if ramp > self.train.steps:
+            raise ValueError(
+                f"schedule.warmup_steps + schedule.decay_steps = {ramp} exceed "
+                f"train.steps = {self.train.steps}"
+            )
+        for stage in self.schedule.batch_ramp:
+            size = stage.fraction * self.train.batch_size
+            if abs(size - round(size)) > 1e-6 or not round(size):
+                raise ValueError(
+                    f"schedule.batch_ramp: fraction = {stage.fraction:g} of train.batch_size = "
+                    f"{self.train.batch_size} is no whole number of sequences"
+                )
+            if stage.until_step >= self.train.steps:
+                raise ValueError(
+                    f"schedule.batch_ramp: until_step = {stage.until_step} must be below "
+                    f"train.steps = {self.train.steps}"
+                )
+        return self
+
+
+class Execution(Strict):
+    """What changes how a run is computed, not what; recorded, and kept on resume."""
+
+    threads: int = Field(1, ge=1, le=1024)
+    # "auto": bfloat16 where the processor multiplies it natively, else float32.
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")
+    kernels: KernelConfig = KernelConfig()
+    # Sequences that go through the model at a time, in each process; 0: all. Gradients add up.
+    micro_batch: int = Field(0, ge=0)
+    # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux).
+    compile: Literal["auto", "always", "never"] = "auto"
+    checkpoint_every: int = Field(200, ge=1)
+    # Also show the logs in ``<run>/tensorboard/``; needs lrm-suite[tensorboard].
+    tensorboard: bool = False
+
+
+def validate(cls: type[Strict], data: Any, place: str) -> Any:
+    """Build ``cls`` from plain YAML data.
+
+    Raises UserError with one line that names ``place``, the key and the remedy.
+    """
+    try:
+        return cls.model_validate(_tuples(data))
+    except ValidationError as error:
+        raise UserError(_one_line(cls, error, place)) from None
+
+
+def _tuples(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _tuples(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return tuple(_tuples(value) for value in data)
+    return data
+
+
+def _one_line(cls: type[Strict], error: ValidationError, place: str) -> str:
+    # Unions report each alternative; the deepest location speaks of what the user wrote.
+    first = max(error.errors(), key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
+    where = ".".join(str(part) for part in first["loc"]) or "the settings"
+    value = first.get("input")
+    if first["type"] == "extra_forbidden":
+        near = difflib.get_close_matches(str(first["loc"][-1]), _keys(cls, first["loc"][:-1]), 1)
+        return f"{place}: unknown key {shown(where, quoted=False)}" + (
+            f"; did you mean {near[0]}?" if near else "; remove it"
+        )
+    if first["type"] == "missing":
+        return f"{place}: {where} is missing; add it"
+    message = first["msg"].removeprefix("Value error, ")
+    if isinstance(value, str) and _is_number(value):
+        message = f"{shown(value)} is text, not a number; write {_yaml_float(value)}"
+    elif isinstance(value, (str, int, float, bool)):
+        message = f"{message} (it is {shown(value)})"
+    return f"{place}: {where}: {message}"
+
+
+def _keys(cls: type[Strict], path: tuple) -> list[str]:
+    for part in path:
+        field = cls.model_fields.get(part) if isinstance(part, str) else None
+        if field is None:
+            continue
+        for option in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(option, type) and issubclass(option, BaseModel):
+                cls = option
+    return list(cls.model_fields)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _yaml_float(text: str) -> str:
+    mantissa, mark, exponent = text.lower().partition("e")
+    if mark and "." not in mantissa:
+        mantissa += ".0"
+    sign = "" if not mark or exponent[:1] in "+-" else "+"
+    return mantissa + mark + sign + exponent

@@ -1,0 +1,86 @@
+"""Parameters, tokens, FLOPs, time and money of a run, before it runs. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from lrm.model.config import ModelConfig, Strict
+from lrm.model.tensors import addresses
+from lrm.plan.config import OptimizerConfig, Settings
+from lrm.plan.newton_schulz import noise_draws, step_flops
+from lrm.plan.rules import TensorPlan
+from lrm.plan.schedule import sequences_before
+
+# Drawing a normal number and the optimizer's step on it, per entry.
+NOISE_FLOPS = 60.0
+
+
+class Cost(Strict):
+    """What the scale's machine does, for estimates."""
+
+    device: str = "one CPU core"
+    devices: int = Field(1, ge=1)  # devices that one run occupies
+    flops_per_second: float = Field(2.0e10, gt=0)  # achieved, per device
+    price_per_hour: float = Field(0.0, ge=0)  # US dollars, per device
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Costs of one run; ``seconds`` on the scale's device, ``dollars`` for all its devices."""
+
+    parameters: int
+    tokens: int
+    flops: float
+    seconds: float
+    dollars: float
+
+
+def flops_per_token(config: ModelConfig, sequence_length: int) -> float:
+    """Forward and backward of one token: matrix products only.
+
+    6 per entry of every matrix (the embedding is a look-up), and what the mixers declare.
+    """
+    matrices = sum(a.size for a in addresses(config) if a.role == "matrix")
+    per_layer = sum(mixer.flops_per_token(config, sequence_length) for mixer in config.mixers)
+    return 6.0 * matrices + config.num_hidden_layers * per_layer
+
+
+def of_training(settings: Settings, plans: Sequence[TensorPlan], cost: Cost) -> Estimate:
+    """What training the model costs."""
+    train = settings.train
+    sequences = sequences_before(settings.schedule, train.batch_size, train.steps)
+    tokens = sequences * train.sequence_length
+    flops = tokens * flops_per_token(settings.model, train.sequence_length)
+    iterations = settings.optimizer.newton_schulz_steps
+    for matrix in {plan.matrix for plan in plans if plan.matrix}:
+        flops += train.steps * step_flops(matrix.rows, matrix.columns, iterations)
+    seconds = flops / (cost.flops_per_second * cost.devices)
+    dollars = seconds / 3600 * cost.devices * cost.price_per_hour
+    return Estimate(sum(plan.address.size for plan in plans), tokens, flops, seconds, dollars)
+
+
+def of_noise(steps: int, flops_per_step: float, cost: Cost) -> Estimate:
+    """What noise costs on one device, whose money is not counted."""
+    flops = steps * flops_per_step
+    return Estimate(0, 0, flops, flops / cost.flops_per_second, 0.0)
+
+
+def motion_flops(plan: TensorPlan, optimizer: OptimizerConfig, draws: int) -> float:
+    """One step of a tensor's Brownian motion."""
+    # About 2**14 entries are simulated, whatever the size of the tensor.
+    flops = NOISE_FLOPS * 2**14
+    if matrix := plan.matrix:
+        draws = noise_draws(matrix.rows, matrix.columns, draws)
+        flops += draws * step_flops(matrix.rows, matrix.columns, optimizer.newton_schulz_steps)
+    return flops
+
+
+def layer_flops(plan: TensorPlan, optimizer: OptimizerConfig, draws: int) -> float:
+    """One step of a linear layer under noise, which is simulated whole, in two cases."""
+    flops = NOISE_FLOPS * plan.address.size
+    if matrix := plan.matrix:
+        flops += step_flops(matrix.rows, matrix.columns, optimizer.newton_schulz_steps)
+    return 2 * draws * flops

@@ -1,0 +1,292 @@
+"""From an experiment's YAML to its list of runs. No torch here.
+
+Order of precedence: type defaults, ``use``, experiment, scale, arm, the arm's axes, grid point,
+``--set``. Settings merge key by key; rules are appended, and the last match wins field by field.
+``$name`` stands for a point of the grid, or for one of the ``values`` that a layer defines (a scale
+may redefine them). ``lrm/README.md`` shows how grids, axes and groups are written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import functools
+import importlib
+import inspect
+import itertools
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lrm.errors import UserError, shown
+from lrm.model.config import Strict
+from lrm.plan.arms import Arm, read_arms
+from lrm.plan.config import Execution, Settings, validate
+from lrm.plan.cost import Cost
+from lrm.plan.groups import spelled_out
+from lrm.plan.run import Brownian, BrownianRun, LayerRun, Run, TrainRun
+from lrm.plan.widths import Width, at_width, keep_stages
+from lrm.plan.yaml import (
+    LAYER,
+    check_keys,
+    check_name,
+    check_shapes,
+    expand,
+    layer_of,
+    mapping,
+    merge,
+    names_in,
+    parse_override,
+    read_yaml,
+    substitute,
+)
+
+SCALES = ("smoke", "tiny", "small", "paper")
+MOST_RUNS = 20_000  # in one plan
+# Columns of the tidy frame, and the name that presets are found by.
+_RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "step", "tensor",
+             "layer", "stat", "value")  # fmt: skip
+
+
+class After(Strict):
+    """An arm's multipliers begin where those of another arm ended, of the same point and seed.
+
+    ``noise``: where one draw of that arm's Brownian motion ended, which must walk them.
+    """
+
+    arm: str
+    noise: bool = False
+
+
+class Header(Strict):
+    """The descriptive part of an experiment's YAML."""
+
+    title: str
+    # Its place where claims of all experiments are listed; without one it comes last.
+    order: int | None = None
+    # Tensors whose course over the training is published of every seed, not of the first alone.
+    courses: tuple[str, ...] = ()
+    brownian: Brownian | None = None
+    # The class of the arms' runs, ``package.module:Class``.
+    run: str = f"{TrainRun.__module__}:{TrainRun.__qualname__}"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment's YAML, read and checked; ``runs`` expands it."""
+
+    name: str
+    path: Path
+    header: Header
+    body: dict[str, Any]
+
+    def runs(
+        self,
+        scale: str,
+        seeds: list[int],
+        overrides: Collection[str] = (),
+        only: Collection[str] = (),
+    ) -> list[Run]:
+        """Every run at ``scale``: arms × grid × seeds, then the Brownian motions.
+
+        Raises UserError for an unknown scale or key, an override that does not parse, a rule
+        that matches nothing, or patterns of labels, ``only``, that select no run.
+        """
+        if scale not in SCALES:
+            raise UserError(f"unknown scale {shown(scale)}; choose one of {', '.join(SCALES)}")
+        runs: list[Run] = []
+        axes: set[str] = set()
+        used: set[str] = set()
+        noise = self.header.brownian
+        for name, arm in self.arms.items():
+            if scale not in arm.said.get("scales", SCALES):
+                continue
+            walks = noise is not None and _matches(name, noise.arms)
+            layers, points = self._points(scale, arm)
+            if len(runs) + len(points) * len(seeds) > MOST_RUNS:
+                raise UserError(
+                    f"{self.path}: more than {MOST_RUNS} runs; give fewer seeds or grid points"
+                )
+            axes |= points[0][0].keys()
+            used |= names_in([layer for layer, _ in layers])
+            for point, values in points:
+                settings = self._settings(layers, point | values, scale, overrides)
+                given = (self.name, scale, name, point)
+                if not (walks and noise.linear_layers):
+                    runs += [self.run_class(*given, seed, *settings) for seed in seeds]
+                if walks:
+                    # Brownian motion draws its own seeds: one run serves all of the arm's.
+                    walk = LayerRun if noise.linear_layers else BrownianRun
+                    runs.append(walk(*given, 0, *settings, brownian=noise))
+        if unused := sorted(axes - used):
+            raise UserError(
+                f"{self.path}: grid.{unused[0]}: no setting refers to ${unused[0]}; use or drop it"
+            )
+        if not runs:
+            raise UserError(f"{self.path}: no arm is for the scale {scale}; choose another")
+        runs = [self._with_predecessor(run, runs) for run in runs]
+        if not only:
+            return runs
+        chosen = [run for run in runs if _matches(run.label, only)]
+        if not chosen:
+            said = " ".join(f"--only {shown(pattern)}" for pattern in only)
+            raise UserError(f"{said} selects no run; labels look like {runs[0].label!r}")
+        return chosen
+
+    def _with_predecessor(self, run: Run, runs: list[Run]) -> Run:
+        said = self.arms[run.arm].said.get("after")
+        if said is None or isinstance(run, BrownianRun):
+            return run
+        where = f"{self.path}: arms.{run.arm}: after"
+        after = validate(After, said, where)
+        for other in runs:
+            seed = other.seed if after.noise else run.seed
+            found = (other.arm, other.grid, other.seed, isinstance(other, BrownianRun))
+            if found == (after.arm, run.grid, seed, after.noise):
+                if self.arms[after.arm].said.get("after"):
+                    raise UserError(f"{where}: {after.arm!r} itself comes after another arm")
+                return dataclasses.replace(run, after=other)
+        kind = "no Brownian motion of arm" if after.noise else "no arm"
+        raise UserError(f"{where}: {kind} {after.arm!r} with the same point of the grid")
+
+    @functools.cached_property
+    def run_class(self) -> type[Run]:
+        """The class of the arms' runs; UserError where the YAML names none."""
+        module, _, name = self.header.run.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name)
+        except (ImportError, AttributeError, ValueError, TypeError) as error:
+            raise UserError(
+                f"{self.path}: run: {self.header.run!r} cannot be imported ({error}); write "
+                "package.module:Class"
+            ) from None
+        if not (isinstance(found, type) and issubclass(found, Run)) or _needs_more(found):
+            raise UserError(f"{self.path}: run: {self.header.run!r} is no class of runs")
+        return found
+
+    @functools.cached_property
+    def arms(self) -> dict[str, Arm]:
+        """The arms by name; see ``lrm.plan.arms``."""
+        return read_arms(self.body, str(self.path))
+
+    def _points(self, scale: str, arm: Arm) -> tuple[list[tuple], list[tuple[dict, dict]]]:
+        """The arm's layers, and every point of its grid with what its names stand for.
+
+        An axis with named values has their names in the point.
+        """
+        body = {key: value for key, value in self.body.items() if key not in ("arms", "axes")}
+        scales = body.pop("scales", None) or {}
+        place = str(self.path)
+        own = [(body, place), (scales.get(scale) or {}, f"{place}: scales.{scale}"), *arm.layers]
+        layers = [one for layer, where in own for one in expand(layer, scale, where)]
+        grid: dict[str, Any] = {}
+        for layer, where in layers:
+            for axis, values in mapping(layer, "grid", where).items():
+                _check_axis(axis, values, where)
+                grid[axis] = values
+        if math.prod(map(len, grid.values())) > MOST_RUNS:
+            raise UserError(f"{place}: grid: more than {MOST_RUNS} points; give fewer values")
+        points = []
+        for values in itertools.product(*grid.values()):
+            point = dict(zip(grid, values, strict=True))
+            named = {a: grid[a][v] for a, v in point.items() if isinstance(grid[a], dict)}
+            points.append((point, named))
+        return layers, points
+
+    def _settings(self, layers, point, scale, overrides) -> tuple[Settings, Execution, Cost]:
+        names = {"scale": scale}
+        for layer, where in layers:
+            names |= mapping(layer, "values", where)
+        names |= point
+        merged: dict[str, Any] = {}
+        rules: list[Any] = []
+        for layer, where in layers:
+            layer = substitute(layer, names, where)
+            check_shapes(layer, where)
+            rules += spelled_out(layer.pop("rules", []))
+            for name in ("use", "grid", "values", "after", "scales"):
+                layer.pop(name, None)
+            merged = merge(merged, layer)
+        place = str(self.path)
+        width = merged.pop("width", None)
+        planned = merged
+        for override in overrides:
+            merged = merge(merged, parse_override(override))
+            place = f"{self.path} with --set {shown(override, quoted=False)}"
+        merged = keep_stages(planned, merged)
+        if width is not None:
+            where = f"{place}: width"
+            merged = at_width(merged, validate(Width, width, where), where)
+        execution = validate(Execution, merged.pop("execution", {}), f"{place}: execution")
+        cost = validate(Cost, merged.pop("cost", {}), f"{place}: cost")
+        settings = validate(Settings, {**merged, "rules": rules}, place)
+        return settings, execution, cost
+
+
+def load(path: Path) -> Experiment:
+    """Read ``experiments/<name>/config.yaml``; the experiment is named by its directory."""
+    body = read_yaml(path)
+    header = {key: body.pop(key) for key in Header.model_fields if key in body}
+    experiment = Experiment(
+        path.resolve().parent.name, path, validate(Header, header, str(path)), body
+    )
+    check_keys(body, (*LAYER, "axes", "scales", *Header.model_fields), str(path))
+    for group, allowed in (("arms", (*LAYER[:-1], "after", "scales")), ("scales", LAYER[:-1])):
+        for name, layer in mapping(body, group, str(path)).items():
+            where = f"{path}: {group}.{name}"
+            layer = layer_of(layer, allowed, where)
+            if group == "scales":
+                _check_scales([name], str(path))
+            else:
+                _check_scales(layer.get("scales", []), f"{where}: scales")
+    arms, noise = experiment.arms, experiment.header.brownian
+    for arm in arms:
+        check_name(arm, f"{path}: arms")
+    for pattern in noise.arms if noise else ():
+        if not any(_matches(arm, [pattern]) for arm in arms):
+            raise UserError(f"{path}: brownian.arms names {pattern!r}, which is no arm")
+    return experiment
+
+
+def _needs_more(found: type[Run]) -> bool:
+    """Whether a run of this class cannot be made from what an arm says."""
+    return inspect.isabstract(found) or issubclass(found, BrownianRun)
+
+
+def _matches(name: str, patterns: Collection[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_scales(names: Any, where: str) -> None:
+    if not isinstance(names, list):
+        raise UserError(f"{where}: expected a list of scales, found {shown(names)}")
+    for name in names:
+        if name not in SCALES:
+            raise UserError(f"{where}: unknown scale {shown(name)}; use {', '.join(SCALES)}")
+
+
+def _check_axis(axis: str, values: Any, where: str) -> None:
+    check_name(axis, f"{where}: grid")
+    if axis in _RESERVED:
+        raise UserError(
+            f"{where}: grid.{axis}: that name is a column of every table; choose another"
+        )
+    if isinstance(values, dict):
+        for name in values:
+            check_name(name, f"{where}: grid.{axis}")
+        values = list(values)
+    plain = isinstance(values, list) and all(map(_is_plain, values))
+    if not plain or not values:
+        raise UserError(
+            f"{where}: grid.{axis} must be a list of values (numbers or text), or map names to "
+            "what they stand for"
+        )
+    if len(set(values)) < len(values):
+        raise UserError(f"{where}: grid.{axis} has a value twice")
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a label can show it."""
+    return value.isprintable() if isinstance(value, str) else isinstance(value, (int, float))

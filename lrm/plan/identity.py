@@ -1,0 +1,46 @@
+"""What identifies the mathematics of a run, beside its settings. No torch here."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from pathlib import Path
+
+from lrm.errors import UserError
+
+# Raised by hand whenever a change alters what a run computes; part of every run's identity.
+NUMERICS_VERSION = 1
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The configuration of a model's folder and its safetensors; UserError where it has none."""
+    files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
+    if len(files) < 2 or not files[0].is_file():
+        raise UserError(
+            f"train.start: {folder} is no model's folder; give one that save_pretrained wrote"
+        )
+    return files
+
+
+def weights_hash(folder: Path) -> str:
+    """Of the files of a model's folder."""
+    files = weight_files(folder)
+    states = [file.stat() for file in files]
+    return _digest(tuple((f, s.st_size, s.st_mtime_ns) for f, s in zip(files, states, strict=True)))
+
+
+@functools.lru_cache
+def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Of the contents; sizes and times only tell when to look again."""
+    found = hashlib.sha256()
+    for file, *_ in files:
+        with open(file, "rb") as stream:
+            found.update(hashlib.file_digest(stream, "sha256").digest())
+    return found.hexdigest()[:16]
+
+
+def criterion_hash(criterion: dict) -> str:
+    """Identity of one claim's criterion."""
+    text = json.dumps(criterion, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

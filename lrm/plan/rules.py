@@ -1,0 +1,233 @@
+"""From the ordered list of rules to one plan per tensor. No torch here.
+
+Weight decay is decoupled and multiplied by the raw LR, as in torch's AdamW:
+``W <- W - lr * weight_decay * W``. By default matrices and the embedding decay; RMSNorm
+weights, conv1d, D, A_log, dt_bias and multipliers do not.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from lrm.errors import UserError
+from lrm.model import tensors
+from lrm.model.tensors import Address
+from lrm.multipliers.multiplier import Multiplier, of_kind
+from lrm.plan.config import AxisRule, Rule, Settings
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """What Muon orthogonalises as one: a tensor, or the learning rows of a merged parameter."""
+
+    name: str
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """Everything that the rules say about one tensor.
+
+    ``optimizer`` is that of the tensor itself, multipliers always go by AdamW; ``matrix`` is set
+    where it is Muon and the tensor learns.
+    """
+
+    address: Address
+    forward: float
+    init_scale: float
+    trainable: bool
+    lr: float
+    weight_decay: float
+    multipliers: tuple[Multiplier, ...] = field(default=())
+    optimizer: str = "adamw"
+    matrix: Matrix | None = None
+
+    @property
+    def key(self) -> str:
+        """The address with its layer, e.g. ``mlp.up@3``."""
+        return self.address.key
+
+
+@functools.lru_cache(maxsize=4096)  # runs that differ by their seed share one plan
+def resolve(settings: Settings) -> tuple[TensorPlan, ...]:
+    """The plan of every tensor of the model, in forward order.
+
+    Raises UserError where a pattern matches nothing, or asks for an impossible multiplier or
+    optimizer.
+    """
+    present = tensors.addresses(settings.model)
+    for rule in settings.rules:
+        tensors.check_pattern(rule.match, present, rule.optional)
+    plans: dict[tuple[str, tuple[int, ...]], TensorPlan] = {}
+    found = []
+    for address in present:
+        rules = tuple(rule for rule in settings.rules if tensors.matches(rule.match, address))
+        # Layers of which the rules say the same share all but their address.
+        said = (address.name, tuple(map(id, rules)))
+        if said not in plans:
+            plans[said] = _plan(address, rules, settings)
+        found.append(replace(plans[said], address=address))
+    return _with_matrices(found, settings)
+
+
+def _optimizer(address: Address, said: dict[str, Any], settings: Settings) -> str:
+    """Which optimizer moves a tensor: the rule's; else Muon, if chosen, takes hidden matrices."""
+    if said.get("optimizer") == "muon" and len(address.shape) != 2:
+        raise UserError(
+            f"rule for {address.name!r}: optimizer = muon needs a matrix, this tensor has shape "
+            f"{address.shape}; use adamw, or name matrices such as mlp.*"
+        )
+    hidden = address.role == "matrix" and address.layer is not None
+    return said.get("optimizer") or (settings.optimizer.name if hidden else "adamw")
+
+
+def _with_matrices(plans: list[TensorPlan], settings: Settings) -> tuple[TensorPlan, ...]:
+    """The plans with what Muon orthogonalises together.
+
+    The slices of a merged parameter are one matrix, whatever LR and decay each of them has; rows
+    that do not learn are no part of it.
+    """
+    whole = settings.optimizer.muon_matrices == "whole"
+    rows: dict[str, int] = {}
+    names: list[str | None] = []
+    for plan in plans:
+        name = None
+        if plan.optimizer == "muon" and plan.trainable:
+            name = plan.address.parameter if whole else plan.key
+            rows[name] = rows.get(name, 0) + plan.address.shape[0]
+        names.append(name)
+    return tuple(
+        replace(plan, matrix=Matrix(name, rows[name], plan.address.shape[1])) if name else plan
+        for plan, name in zip(plans, names, strict=True)
+    )
+
+
+def _plan(address: Address, rules: Sequence[Rule], settings: Settings) -> TensorPlan:
+    """What the ``rules``, all of which match, say of one tensor."""
+    said: dict[str, Any] = {}
+    layers = [_given(settings.multipliers)]
+    exponents: dict[str, float] = {}
+    for rule in rules:
+        said |= _given(rule)
+        layers.append(_given(rule.multiplier))
+        exponents |= _given(rule.width_exponent)
+
+    optimizer = settings.optimizer
+    width = settings.model.hidden_size / settings.base_width
+    scale = said.get("relative_scale", 1.0)
+    compensation = scale if said.get("compensate") else 1.0
+    decayed = address.role in tensors.DECAYED
+    plain_decay = optimizer.weight_decay if decayed else 0.0
+
+    def at_width(name: str) -> float:
+        return width ** exponents.get(name, 0.0)
+
+    lr = said.get("lr", optimizer.lr) * said.get("lr_scale", 1.0) * scale * at_width("lr")
+    decay = said.get("weight_decay", plain_decay) * said.get("wd_scale", 1.0) / scale
+    plan = {
+        "forward": said.get("forward", 1.0)
+        * said.get("forward_scale", 1.0)
+        / compensation
+        * at_width("forward"),
+        "init_scale": said.get("init_scale", 1.0) * compensation * at_width("init"),
+        "trainable": True,
+        "lr": lr,
+        "weight_decay": decay * at_width("weight_decay"),
+        "multipliers": _multipliers(address, layers, settings),
+        "optimizer": _optimizer(address, said, settings),
+    }
+    if address.role not in tensors.DECAYED and (plan["forward"] != 1 or plan["init_scale"] != 1):
+        raise UserError(
+            f"rule for {address.name!r}: forward and init_scale (and compensate) are for matrices "
+            "and the embedding; name them, e.g. projector or mlp.*"
+        )
+    weight = said.get("weight")
+    if weight is not None and address.role != "norm" and weight != "frozen":
+        raise UserError(
+            f"rule for {address.name!r}: weight = {weight} is only for norms; "
+            "write frozen, or use a multiplier"
+        )
+    if weight in ("frozen", "scalar"):
+        plan["trainable"] = False
+    if weight == "scalar":
+        if plan["multipliers"]:
+            raise UserError(
+                f"rule for {address.name!r}: weight = scalar is a multiplier already; "
+                "drop the other one"
+            )
+        # One learnable number times a frozen vector of ones; it stays a norm weight, and is
+        # therefore counted in the clipping norm like the vector that it stands for.
+        multiplier = Multiplier("scalar", 1, lr, plan["weight_decay"], in_clip_norm=True)
+        plan["multipliers"] = (multiplier,)
+    return TensorPlan(address, **plan)
+
+
+def _given(rule: Any) -> dict[str, Any]:
+    """The fields that a rule states."""
+    if rule is None:
+        return {}
+    nested = {"match", "optional", "multiplier", "width_exponent"} if isinstance(rule, Rule) else {}
+    return {
+        name: _given(value) if isinstance(value, AxisRule) else value
+        for name, value in rule
+        if value is not None and name not in nested
+    }
+
+
+def _multipliers(
+    address: Address, layers: list[dict[str, Any]], settings: Settings
+) -> tuple[Multiplier, ...]:
+    kinds = [layer.pop("kind") for layer in layers if "kind" in layer]
+    if not kinds:
+        return ()
+    shape = address.shape
+    sizes = {"scalar": 1, "row": shape[0]} | ({"column": shape[1]} if len(shape) == 2 else {})
+    clipped = settings.train.clip_includes_multipliers
+    where = f"rule for {address.name!r}"
+    return of_kind(kinds[-1], shape, sizes, layers, where, clipped)
+
+
+def table(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
+    """The expanded rules as records: one for every tensor and one for every multiplier.
+
+    ``lr_wd`` is the product of LR and weight decay, the speed of forgetting per step.
+    """
+    clipped = settings.train.clip_norm > 0
+    rows = []
+    for plan in plans:
+        rows.append(
+            {
+                "tensor": plan.key,
+                "multiplier": None,
+                "shape": list(plan.address.shape),
+                "forward": plan.forward,
+                "init": plan.init_scale,
+                "trainable": plan.trainable,
+                "optimizer": plan.optimizer,
+                "lr": plan.lr if plan.trainable else 0.0,
+                "weight_decay": plan.weight_decay if plan.trainable else 0.0,
+                "lr_wd": plan.lr * plan.weight_decay if plan.trainable else 0.0,
+                "in_clip_norm": clipped and plan.trainable,
+            }
+        )
+        for each in plan.multipliers:
+            rows.append(
+                {
+                    "tensor": plan.key,
+                    "multiplier": each.label,
+                    "shape": [each.size],
+                    "forward": 1.0,
+                    "init": each.init,
+                    "trainable": True,
+                    "optimizer": "adamw",
+                    "lr": each.lr,
+                    "weight_decay": each.weight_decay,
+                    "lr_wd": each.lr * each.weight_decay,
+                    "in_clip_norm": clipped and each.in_clip_norm,
+                }
+            )
+    return rows

@@ -1,0 +1,104 @@
+"""Another width of a model, and stages that keep their shares of the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from pydantic import Field
+
+from lrm.errors import UserError
+from lrm.model import blocks
+from lrm.model.blocks.block import Mixer
+from lrm.model.config import Strict
+from lrm.plan.yaml import merge
+
+_STAGES = ("warmup_steps", "decay_steps", "batch_ramp")
+
+
+class Width(Strict):
+    """Another width of the model that the settings state: all sizes grow in proportion.
+
+    ``base_width`` stays, so that ``width_exponent`` of rules speaks of the ratio. The number of
+    steps, and with it every stage, grows by the ratio to the power of ``steps_exponent``: where
+    η ∝ 1/d, as many times e of forgetting take d times the steps.
+    """
+
+    hidden_size: int = Field(ge=1)
+    steps_exponent: float = Field(0.0, ge=-2, le=2)
+
+
+def at_width(merged: dict[str, Any], width: Width, where: str) -> dict[str, Any]:
+    """The settings with the model made as wide as ``width`` asks for."""
+    model = merged.get("model", {})
+    stated = model.get("hidden_size")
+    if not isinstance(stated, int) or stated < 1:
+        raise UserError(f"{where}: state model.hidden_size too, and all sizes at that width")
+    wider = merged
+    for path, size in _growing(model):
+        grown, rest = divmod(size * width.hidden_size, stated)
+        if rest or not grown:
+            raise UserError(
+                f"{where}: hidden_size {width.hidden_size} makes {'.'.join(path)} "
+                f"{size * width.hidden_size / stated:g}; it is {size} at "
+                f"{stated}, so choose another width or other sizes"
+            )
+        for name in reversed(path):
+            grown = {name: grown}
+        wider = merge(wider, {"model": grown})
+    steps = merged.get("train", {}).get("steps")
+    if isinstance(steps, int) and width.steps_exponent:
+        longer = round(steps * (width.hidden_size / stated) ** width.steps_exponent)
+        wider = keep_stages(merged, merge(wider, {"train": {"steps": longer}}))
+    return wider
+
+
+def _growing(model: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Where the stated sizes stand that grow with the width, as the blocks declare, and the sizes.
+
+    Those of one head, one state and the vocabulary do not grow.
+    """
+    for block in blocks.every():
+        for name in block.widths:
+            own = isinstance(block, Mixer) and name in block.sizes
+            path = ("mixer_sizes", block.name, name) if own else (name,)
+            size: Any = model
+            for key in path:
+                size = size.get(key) if isinstance(size, dict) else None
+            if isinstance(size, int):
+                yield path, size
+
+
+def keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
+    """An overridden train.steps keeps the stages' shares, unless one is overridden too."""
+    steps, before = (m.get("train", {}).get("steps") for m in (merged, planned))
+    stages, given = (
+        {name: m.get("schedule", {}).get(name) for name in _STAGES} for m in (planned, merged)
+    )
+    if steps == before or stages != given:
+        return merged
+    if not all(isinstance(n, int) and n > 0 for n in (steps, before)):
+        return merged
+
+    def scaled(step: int) -> int:
+        return round(step * steps / before)
+
+    # What is of a wrong type is left to the validation. The steps at which stages begin and end
+    # are rounded, not their lengths, which might add up to more than there are.
+    shares: dict[str, Any] = {}
+    warmup, decay, ramp = (stages[name] for name in _STAGES)
+    if isinstance(warmup, int):
+        shares["warmup_steps"] = scaled(warmup)
+    if isinstance(decay, int):
+        shares["decay_steps"] = steps - scaled(before - decay)
+    if isinstance(ramp, list) and all(isinstance(_until_step(stage), int) for stage in ramp):
+        # A stage that would last no step goes.
+        ends = {scaled(_until_step(stage)): stage for stage in reversed(ramp)}
+        shares["batch_ramp"] = [
+            {**ends[end], "until_step": end} for end in sorted(ends) if 0 < end < steps
+        ]
+    return merge(merged, {"schedule": shares})
+
+
+def _until_step(stage: Any) -> Any:
+    return stage.get("until_step") if isinstance(stage, dict) else None

@@ -1,0 +1,213 @@
+"""The command line of every experiment: plan, train what is missing, or only show the plan.
+
+``experiments/<name>/run.py`` is ``main(__file__)``; ``python -m lrm.sweep experiments/a
+experiments/b`` trains several in one sweep, which leaves no worker idle between them. The planner
+does not import torch, so that a call with nothing to do ends in about a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+from pathlib import Path
+
+from lrm import data
+from lrm.cli import Display, guarded, parse_seeds, positive
+from lrm.errors import UserError, line_of
+from lrm.plan.experiment import load
+from lrm.plan.identity import criterion_hash, weight_files
+from lrm.plan.run import Run
+from lrm.plan.schedule import batch_size_at
+from lrm.plan.yaml import read_yaml
+from lrm.store.files import make_folder
+from lrm.store.rundir import is_complete, read_description, read_outcome
+from lrm.sweep import dry_run, machine
+from lrm.sweep.scheduler import default_workers, sweep, sweep_together
+
+# What torchrun tells each of its processes.
+_TORCHRUN = {"RANK", "WORLD_SIZE"}
+
+
+def main(file: str, arguments: list[str] | None = None) -> None:
+    """Run the experiment whose ``run.py`` is ``file``; exits with 2 on bad input.
+
+    Started by ``torchrun``, every run is trained by all of its processes together.
+    """
+    folder = Path(file).resolve().parent
+    by_torchrun = os.environ.keys() >= _TORCHRUN
+    guarded(lambda: (_one_by_torchrun if by_torchrun else _one_by_workers)(folder, arguments))
+
+
+def main_of_several(arguments: list[str] | None = None) -> None:
+    """Run the experiments in the folders that are named first, together.
+
+    Exits with 3 where some runs diverged or had bad input: all others are trained then.
+    """
+    guarded(lambda: _several_by_workers(arguments))
+
+
+def _one_by_workers(folder: Path, arguments: list[str] | None) -> None:
+    options = _options(folder, arguments)
+    _sweep(_missing(folder, options), options)
+
+
+def _one_by_torchrun(folder: Path, arguments: list[str] | None) -> None:
+    """The first process plans for all of them."""
+    machine.check_places()
+    from lrm.train import distributed
+
+    with distributed.join() as group:
+        plan = None
+        if group.rank == 0:
+            options = _options(folder, arguments)
+            if options.workers:
+                raise UserError("--workers has no use under torchrun, whose processes train each "
+                                "run together; leave it out")  # fmt: skip
+            plan = _missing(folder, options, group.world), options.results / "data"
+        missing, corpora = group.first(plan)
+        sweep_together(missing, corpora, group)
+
+
+def _several_by_workers(arguments: list[str] | None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m lrm.sweep", description="Train the missing runs of experiments."
+    )
+    parser.add_argument(
+        "folders", nargs="+", type=Path, metavar="FOLDER", help="experiments/<name>"
+    )
+    _add_options(parser, Path("results"))
+    options = parser.parse_args(arguments)
+    if os.environ.keys() >= _TORCHRUN:
+        raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
+    folders = dict.fromkeys(folder.resolve() for folder in options.folders)
+    missing = [job for folder in folders for job in _missing(folder, options)]
+    try:
+        _sweep(missing, options)
+    except UserError as error:
+        print(line_of(error), file=sys.stderr)
+        raise SystemExit(3) from None
+
+
+def _options(folder: Path, arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=f"python experiments/{folder.name}/run.py",
+        description="Train the missing runs of this experiment; finished ones are kept.",
+    )
+    _add_options(parser, folder.parents[1] / "results")
+    return parser.parse_args(arguments)
+
+
+def _add_options(parser: argparse.ArgumentParser, results: Path) -> None:
+    parser.add_argument("--scale", default="tiny", help="smoke, tiny (default), small or paper")
+    parser.add_argument(
+        "--seeds", default="1", help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)"
+    )
+    parser.add_argument("--workers", type=positive, help="processes; default one a core or GPU")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=(
+        "override a setting, e.g. train.steps=200, which shortens all stages (repeatable)"
+    ))  # fmt: skip
+    parser.add_argument(
+        "--only", metavar="PATTERN", action="append", default=[],
+        help="only runs whose label matches, e.g. 'FPN*' (repeatable)",
+    )  # fmt: skip
+    parser.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
+    parser.add_argument("--results", type=Path, default=results,
+                        help="folder of runs and corpora")  # fmt: skip
+
+
+def _missing(
+    folder: Path, options: argparse.Namespace, processes: int = 1
+) -> list[tuple[Run, Path]]:
+    """The runs to train, with their directories; none in a dry run, which prints the plan.
+
+    Builds and verifies their corpora. ``processes`` are to train each run together.
+    """
+    experiment = load(folder / "config.yaml")
+    runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
+    runs = _with_criteria(runs, folder / "criteria.yaml")
+    _check_inputs(runs)
+    corpora = options.results / "data"
+    if options.dry_run:
+        print(dry_run.text(experiment, _with_corpora(runs, corpora, build=False), options.results))
+        return []
+    _check_batches(runs, processes)
+    unfinished = [
+        run
+        for run in _with_corpora(runs, corpora, build=False)
+        if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(options.results))
+    ]
+    workers = options.workers or default_workers(runs)
+    machine.check_memory(unfinished, workers, processes)
+    runs = _with_corpora(runs, corpora, build=True)
+    jobs = [(run, run.path(options.results)) for run in runs]
+    missing = [job for job in jobs if not _has_finished(job[1])]
+    kept = len(jobs) - len(missing)
+    print(f"{experiment.name} at {options.scale}: {len(missing)} to train, {kept} finished")
+    if missing:
+        for key in {_corpus_of(run) for run, _ in missing if run.reads_corpus}:
+            data.verify(data.prepare(*key, corpora, _say))
+        make_folder(options.results / "runs" / experiment.name)
+    return missing
+
+
+def _check_inputs(runs: list[Run]) -> None:
+    """Tell of a device or a file that is not there before anything is built."""
+    machine.check_devices(runs)
+    for start in {run.settings.train.start for run in runs} - {None}:
+        weight_files(Path(start))
+    for key in {_corpus_of(run) for run in runs if run.reads_corpus}:
+        data.check(*key)
+
+
+def _sweep(missing: list[tuple[Run, Path]], options: argparse.Namespace) -> None:
+    if missing:
+        workers = options.workers or default_workers([run for run, _ in missing])
+        sweep(missing, options.results / "data", workers)
+
+
+def _check_batches(runs: list[Run], processes: int) -> None:
+    """Raise UserError where a batch, at any stage, cannot be shared out over ``processes``."""
+    for run in filter(lambda run: run.trains, runs):
+        schedule, train = run.settings.schedule, run.settings.train
+        for step in (0, *(stage.until_step for stage in schedule.batch_ramp)):
+            data.rows_of_each(batch_size_at(schedule, train.batch_size, step), processes)
+
+
+def _has_finished(path: Path) -> bool:
+    """Whether the run in ``path`` has; raises UserError where what it left is damaged."""
+    if not is_complete(path):
+        return False
+    read_description(path), read_outcome(path)
+    return True
+
+
+def _corpus_of(run: Run) -> tuple:
+    return run.settings.data, run.settings.model.vocab_size
+
+
+def _with_corpora(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
+    """The runs with their corpus hash; with ``build``, corpora that are missing are made."""
+    hashes: dict[tuple, str | None] = {}
+    for key in dict.fromkeys(_corpus_of(run) for run in runs if run.reads_corpus):
+        hashes[key] = data.identity(*key, corpora)
+        if hashes[key] is None and build:
+            folder, display = make_folder(corpora), Display(["corpus"])
+            hashes[key] = data.prepare(*key, folder, _say, display).hash
+    return [
+        dataclasses.replace(run, corpus=hashes[_corpus_of(run)]) if run.reads_corpus else run
+        for run in runs
+    ]
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _with_criteria(runs: list[Run], path: Path) -> list[Run]:
+    """Note in each run the hash of every criterion that it will be judged by."""
+    if not path.exists():
+        return runs
+    hashes = {claim: criterion_hash(criterion) for claim, criterion in read_yaml(path).items()}
+    return [dataclasses.replace(run, criteria=hashes) for run in runs]

@@ -1,0 +1,123 @@
+"""What a dry run prints: every run with its rules, costs and dimensionless products."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+
+from lrm.cli import columns
+from lrm.errors import UserError
+from lrm.plan.experiment import Experiment
+from lrm.plan.rules import table
+from lrm.plan.run import Run
+from lrm.plan.timescales import products
+from lrm.store.rundir import is_complete, read_description, read_outcome
+
+
+def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
+    """The dry run's text."""
+    lines = [f"{experiment.name}: {experiment.header.title}", ""]
+    rate = _measured_rate(results, runs[0])
+    seconds = dollars = 0.0
+    above = None
+    for run in runs:
+        estimate = run.estimate()
+        own = estimate.tokens / rate if rate and estimate.tokens else estimate.seconds
+        seconds += own
+        dollars += estimate.dollars
+        lines.append(f"{run.label}  [{_state(run, results)}]")
+        lines.append(f"  {run.summary()}, about {_duration(own)}")
+        tables = _tables(run)
+        # Seeds share their tables.
+        lines += ["  (same table as above)"] if tables and tables == above else tables
+        lines.append("")
+        above = tables
+    cost = runs[0].cost
+    source = "measured on finished runs" if rate else f"assumed for {cost.device}"
+    lines.append(
+        f"{len(runs)} runs, {_duration(seconds)} of {cost.devices} × {cost.device} "
+        f"({source}), about ${dollars:,.0f}"
+    )
+    return "\n".join(lines)
+
+
+def _state(run: Run, results: Path) -> str:
+    if run.reads_corpus and run.corpus is None:
+        return "id once the corpus is built"
+    path = run.path(results)
+    state = "finished" if is_complete(path) else "unfinished" if path.exists() else "missing"
+    return f"{run.id} {state}"
+
+
+def _measured_rate(results: Path, run: Run) -> float | None:
+    """Median tokens per second of this experiment's finished runs at this scale."""
+    rates = []
+    for path in (results / "runs" / run.experiment).glob("*/done.json"):
+        try:
+            description, outcome = read_description(path.parent), read_outcome(path.parent)
+        except UserError:
+            continue  # an estimate need not stop at a damaged run
+        if description["scale"] == run.scale and "tokens_per_second" in outcome:
+            # The plan counts on one process a run.
+            rates.append(outcome["tokens_per_second"] / outcome.get("processes", 1))
+    return statistics.median(rates) if rates else None
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.0f} seconds"
+
+
+def _tables(run: Run) -> list[str]:
+    """What the rules make of the run's tensors, and their dimensionless products."""
+    if not run.plans:
+        return []
+    rules = _rules(table(run.plans, run.settings))
+    found = _products(products(run.plans, run.settings))
+    return ["  " + line for line in [*rules, "", *found]]
+
+
+def _rules(records: list[dict]) -> list[str]:
+    """Rows of equal settings in neighbouring layers are one row."""
+    rows: dict[tuple, list[str]] = {}
+    for record in records:
+        name, _, layer = record["tensor"].partition("@")
+        name += f" · {record['multiplier']}" if record["multiplier"] else ""
+        key = (
+            name,
+            "×".join(map(str, record["shape"])),
+            f"{record['forward']:.4g}",
+            f"{record['init']:.4g}",
+            record["optimizer"] if record["trainable"] else "",
+            f"{record['lr']:.3g}" if record["trainable"] else "frozen",
+            f"{record['weight_decay']:.3g}",
+            f"{record['lr_wd']:.3g}",
+            "yes" if record["in_clip_norm"] else "no",
+        )
+        rows.setdefault(key, []).append(layer)
+    head = ("tensor", "layers", "shape", "forward", "init", "optimizer", "lr", "wd", "lr·wd",
+            "clipped")  # fmt: skip
+    body = [
+        (key[0], f"{layers[0]}-{layers[-1]}" if layers[0] else "", *key[1:])
+        for key, layers in rows.items()
+    ]
+    return columns([head, *body])
+
+
+def _products(records: list[dict]) -> list[str]:
+    rows: dict[tuple, None] = {}
+    for record in records:
+        name, _, rest = record["tensor"].partition("@")
+        axis = rest.partition(".")[2]
+        rows[
+            (
+                name + (f".{axis}" if axis else ""),
+                f"{record['lr_wd_t']:.3g}",
+                f"{record['needed']:.2g}" if "needed" in record else "",
+                f"{record['travel']:.3g}" if "travel" in record else "",
+                f"{record['step']:.2g}" if "step" in record else "",
+            )
+        ] = None
+    return columns([("product", "Σηλ", "needed", "travel Ση", "step η/init"), *rows])

@@ -1,0 +1,96 @@
+"""``python -m lrm.sweep.runs list`` and ``clean``: the runs on disk, with their sizes."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from lrm.cli import guarded
+from lrm.errors import UserError
+from lrm.store.rundir import is_complete, read_description
+
+
+@dataclass(frozen=True)
+class Found:
+    """One run's directory."""
+
+    path: Path
+    experiment: str
+    scale: str
+    label: str
+    state: str
+    size: int  # bytes
+
+
+def main() -> None:
+    """Parse the command line and act."""
+    parser = argparse.ArgumentParser(prog="python -m lrm.sweep.runs")
+    parser.add_argument("action", choices=["list", "clean"])
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--experiment", help="only of this experiment")
+    parser.add_argument("--scale", help="only at this scale")
+    parser.add_argument("--yes", action="store_true", help="remove without asking")
+    options = parser.parse_args()
+    guarded(lambda: _main(options))
+
+
+def _main(options: argparse.Namespace) -> None:
+    runs = find(options.results, options.experiment, options.scale)
+    if not runs:
+        print(f"no runs in {options.results / 'runs'}")
+        return
+    for run in runs:
+        print(f"{_size(run.size):>9}  {run.state:<10}  {run.experiment} {run.scale}  {run.label}"
+              f"  {run.path.name}")  # fmt: skip
+    print(f"{_size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
+    if options.action == "clean":
+        remove(runs, options.yes)
+
+
+def find(results: Path, experiment: str | None = None, scale: str | None = None) -> list[Found]:
+    """Every run below ``results/runs``, sorted by experiment, scale and label."""
+    runs = []
+    for path in (results / "runs").glob("*/*/"):
+        own_scale, label = "-", "(not begun)"
+        state = "finished" if is_complete(path) else "unfinished"
+        if (path / "run.json").exists():
+            try:
+                description = read_description(path)
+                own_scale, label = description["scale"], description["label"]
+            except UserError:
+                label, state = "(run.json is damaged)", "damaged"
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        run = Found(path, path.parent.name, own_scale, label, state, size)
+        if experiment in (None, run.experiment) and scale in (None, run.scale):
+            runs.append(run)
+    return sorted(runs, key=lambda run: (run.experiment, run.scale, run.label))
+
+
+def remove(runs: list[Found], sure: bool) -> None:
+    """Delete the directories, after a question unless ``sure``; UserError without a terminal."""
+    if not sure:
+        if not sys.stdin.isatty():
+            raise UserError(
+                "nothing removed: there is no terminal to ask; use make clean-runs YES=1"
+            )
+        if input(f"remove these {len(runs)} runs? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("nothing removed")
+            return
+    for run in runs:
+        shutil.rmtree(run.path)
+    print(f"removed {len(runs)} runs")
+
+
+def _size(count: int) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""The machine that a run is computed on: device, precision, kernels, and what is on record."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import lrm
+from lrm.errors import UserError
+from lrm.model.config import ModelConfig
+from lrm.model.gpu import selection
+from lrm.model.gpu.adapters import Kernels
+from lrm.plan.config import Execution
+from lrm.plan.identity import NUMERICS_VERSION
+from lrm.train.distributed import ALONE, Group
+
+
+@dataclass(frozen=True)
+class Equipment:
+    """What a run is computed with; ``summary`` says it in one line."""
+
+    device: torch.device
+    precision: str
+    kernels: Kernels
+    summary: str
+
+    @property
+    def autocast(self) -> Any:
+        """The context in which models compute in ``precision``; None leaves all as it is."""
+        half = self.precision == "bfloat16"
+        return torch.autocast(self.device.type, torch.bfloat16) if half else None
+
+
+def equip(execution: Execution, config: ModelConfig, group: Group = ALONE) -> Equipment:
+    """Device, precision and kernels of a run.
+
+    Raises UserError where something that is asked for by name is not usable here.
+    """
+    device = _device(execution.device, group)
+    precision = _precision(execution.precision, device)
+    kernels = selection.select(execution.kernels, config, device, precision)
+    summary = selection.summary(kernels, execution.kernels, config, device, precision)
+    return Equipment(device, precision, kernels, summary)
+
+
+def _device(name: str, group: Group = ALONE) -> torch.device:
+    if group.world > 1 and name not in ("auto", "cpu", "cuda"):
+        raise UserError(
+            f"execution.device = {name} is one device for {group.world} processes; write auto, "
+            "cuda or cpu"
+        )
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if group.world > 1 and name == "cuda" and torch.cuda.is_available():
+        if group.local_rank >= torch.cuda.device_count():
+            raise UserError(
+                f"there are {torch.cuda.device_count()} GPUs for more processes; start as many "
+                "as there are GPUs, or set execution.device=cpu"
+            )
+        torch.cuda.set_device(group.local_rank)
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"execution.device = {name!r} is not usable here: {error}") from None
+
+
+def _precision(name: str, device: torch.device) -> str:
+    if name != "auto":
+        return name
+    if device.type == "cuda":
+        return "bfloat16" if torch.cuda.is_bf16_supported(including_emulation=False) else "float32"
+    native = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return "bfloat16" if native else "float32"
+
+
+def environment() -> dict[str, Any]:
+    """Versions, commit and processor, for the record."""
+    return {
+        "lrm": lrm.__version__,
+        "numerics": NUMERICS_VERSION,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "commit": _commit(),
+        "processor": _processor(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }
+
+
+def _commit() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12"],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def _processor() -> str:
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

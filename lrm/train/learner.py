@@ -1,0 +1,155 @@
+"""A model with its multipliers and optimizer, built from settings and a seed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from lrm.errors import UserError
+from lrm.model.falcon_h1 import FalconH1
+from lrm.model.gpu.adapters import PLAIN, Kernels
+from lrm.model.init import initialize, named_generator
+from lrm.model.transformers import take_weights
+from lrm.multipliers.attach import Multipliers
+from lrm.optim.groups import attach, entries
+from lrm.optim.optimizer import Optimizer
+from lrm.plan.config import Settings
+from lrm.plan.rules import TensorPlan, resolve
+from lrm.plan.run import BrownianRun, Run
+from lrm.store.rundir import is_complete
+from lrm.train.distributed import ALONE, Group
+
+
+@dataclass
+class Learner:
+    """A model with its multipliers, optimizer and plans: everything that a step touches."""
+
+    model: nn.Module
+    multipliers: Multipliers
+    optimizer: Optimizer
+    plans: Sequence[TensorPlan]
+    # What a training step calls: the model, or what averages its gradients over processes.
+    call: nn.Module
+    group: Group = ALONE
+
+    def join(self, group: Group) -> None:
+        """Train together with the other processes of ``group`` from now on."""
+        self.group, self.call = group, group.wrap(self.model)
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds of it."""
+        return {
+            "model": self.model.state_dict(),
+            **{name: part.state_dict() for name, part in self.optimizer.parts.items()},
+        }
+
+    def zero_grad(self) -> None:
+        """Forget all gradients."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self.optimizer.zero_grad()
+
+    @functools.cached_property
+    def _parameters(self) -> list[nn.Parameter]:
+        # Walking through the modules for them takes 2% of a small model's step.
+        return list(self.model.parameters())
+
+    @torch.no_grad()
+    def load(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint."""
+        self.model.load_state_dict(state["model"])
+        for name, part in self.optimizer.parts.items():
+            part.load_state_dict(state[name])
+
+
+def build(
+    settings: Settings,
+    seed: int,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    kernels: Kernels = PLAIN,
+    plans: Sequence[TensorPlan] | None = None,
+) -> Learner:
+    """Model, multipliers and optimizer of one run, freshly initialised from ``seed``.
+
+    ``plans`` are those that the run carries; without a run they are resolved here. Raises UserError
+    where the rules do not fit the model.
+    """
+    plans = resolve(settings) if plans is None else plans
+    forward = {plan.key: plan.forward for plan in plans if plan.forward != 1.0}
+    with torch.device(device):
+        model = FalconH1(settings.model, forward, kernels).to(dtype)
+    if torch.device(device).type != "meta":
+        scales = {plan.key: plan.init_scale for plan in plans if plan.init_scale != 1.0}
+        initialize(model, settings.model, seed, scales)
+        if settings.train.start is not None:
+            take_weights(model, settings.train.start)
+    multipliers = attach(model, plans, settings.train.multiplier_implementation)
+    found = entries(model, plans, multipliers)
+    optimizer = Optimizer(found, settings.optimizer, settings.train)
+    return Learner(model, multipliers, optimizer, plans, model)
+
+
+def begin_with_predecessor(multipliers: Multipliers, run: Run, path: Path) -> None:
+    """Set multipliers to those with which ``run.after``, which lies in ``path``, ended.
+
+    Raises UserError where that run is not finished or cannot be read, or lacks a multiplier.
+    """
+    noise = isinstance(run.after, BrownianRun)
+    begin_with(multipliers, _read_multipliers(path, run, noise), noise)
+
+
+def _read_multipliers(path: Path, run: Run, noise: bool) -> dict[str, Tensor]:
+    """By key and axis; of ``noise`` what is kept of its draws."""
+    if not is_complete(path):
+        raise UserError(
+            f"{run.label} begins with the multipliers of {run.after.label}, which is not "
+            "finished; run that too (without --only)"
+        )
+    file = path / ("vectors.parquet" if noise else "weights.pt")
+    try:
+        if not noise:
+            return torch.load(file, weights_only=True, map_location="cpu")
+        rows = pd.read_parquet(file)
+    except Exception as error:  # a damaged file raises whatever its reader likes
+        raise UserError(
+            f"{run.label} begins with the multipliers in {file}, which cannot be read ({error}); "
+            "remove that run's folder and train it again"
+        ) from None
+    rows = rows[(rows["stat"] == "values") & (rows["step"] == rows["step"].max())]
+    return {key: torch.tensor(v) for key, v in zip(rows["tensor"], rows["value"], strict=True)}
+
+
+@torch.no_grad()
+def begin_with(multipliers: Multipliers, values: dict[str, Tensor], noise: bool) -> None:
+    """Set multipliers' parameters to ``values``.
+
+    Those of noise are the multipliers themselves, not what their parametrization learns. Their RMS
+    is made 1, so that they differ from none in spread and not in level, and where fewer are kept
+    than a multiplier has entries, they are drawn from those: entries of such a walk are alike and
+    independent. Raises UserError where one is missing.
+    """
+    for name, multiplier, parameter in multipliers.named():
+        key, axis, size = name.rpartition(".")[0], multiplier.axis, parameter.numel()
+        if name not in values:
+            raise UserError(f"the run to begin with has no {axis} multiplier of {key}")
+        value = values[name].flatten()
+        if noise:
+            value = value / value.square().mean().sqrt()
+            if len(value) < size:
+                generator = named_generator(0, name)
+                value = value[torch.randint(len(value), (size,), generator=generator)]
+            value = multiplier.parametrization.raw(value)
+        elif len(value) != size:
+            raise UserError(
+                f"the run to begin with has {len(value)} {axis} multipliers of {key}, not {size}"
+            )
+        parameter.copy_(value[:size].view_as(parameter))
+    multipliers.push_weights()

@@ -1,0 +1,159 @@
+"""What is measured while a model trains, and when it is written: losses of steps, and norms.
+
+The training loop and the benchmark share it, so that a benchmark pays for what a run pays for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lrm import data
+from lrm.errors import Diverged
+from lrm.plan.config import Settings
+from lrm.plan.run import Report
+from lrm.plan.schedule import constant_end, lr_factor
+from lrm.store.rundir import RunDirectory
+from lrm.train import probes
+from lrm.train.distributed import ALONE, Group
+from lrm.train.learner import Learner
+from lrm.train.step import gradient_statistics, measure_norms
+
+# Losses are moved off the device and written in lots, so that a GPU is not waited for.
+_LOT = 20
+# Takes the name of a log and what to append to it.
+Record = Callable[[str, dict[str, Any]], None]
+
+
+class StepLog:
+    """Losses and gradient norms of the steps, checked and written in lots.
+
+    ``loss`` is the last that was written.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        directory: RunDirectory,
+        record: Record,
+        group: Group = ALONE,
+        report: Report = lambda step, loss: None,
+    ):
+        self._label, self._directory, self._record = label, directory, record
+        self._group, self._report = group, report
+        self._pending: list[tuple[int, Tensor, Tensor, Tensor]] = []
+        self.loss = math.nan
+        # Since the last probe.
+        self._steps = self._clipped = 0
+
+    def add(self, done: int, loss: Tensor, norm: Tensor, clipped: Tensor) -> None:
+        """Take the results of a step, scalars on the device."""
+        self._pending.append((done, loss, norm, clipped))
+        if len(self._pending) == _LOT:
+            self.write()
+
+    def write(self) -> None:
+        """Write the pending steps; raise Diverged at one that is not finite."""
+        if not self._pending:
+            return
+        values = torch.stack(
+            [torch.stack([m.float() for m in measured]) for _, *measured in self._pending]
+        )
+        values[:, 0] = self._group.mean(values[:, 0])
+        values = values.tolist()
+        for (done, *_), (loss, norm, clipped) in zip(self._pending, values, strict=True):
+            if not math.isfinite(loss) or not math.isfinite(norm):
+                self._directory.flush()
+                raise Diverged(
+                    f"{self._label}: the loss or gradient is not finite at step {done} "
+                    f"(loss {loss}); lower optimizer.lr, or lengthen schedule.warmup_steps; "
+                    f"its log stays in {self._directory.path}"
+                )
+            self._record(
+                "metrics.jsonl", {"step": done, "train_loss": loss, "global_gradient_norm": norm}
+            )
+            self._clipped += int(clipped)
+            self._steps += 1
+        self.loss = loss
+        self._report(done, loss)
+        self._pending = []
+
+    def clipped_fraction(self) -> float:
+        """Of the steps since this was last called."""
+        fraction = self._clipped / self._steps if self._steps else 0.0
+        self._steps = self._clipped = 0
+        return fraction
+
+    def state(self) -> dict[str, int]:
+        """What a checkpoint holds of it."""
+        return {"clipped_steps": self._clipped, "since_probe": self._steps}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take the state of a checkpoint."""
+        self._clipped, self._steps = state["clipped_steps"], state["since_probe"]
+
+
+class ProbeLog:
+    """Norms of ``learner`` at the steps that ``settings.probes`` asks for; ``seconds`` they took.
+
+    Activations are those on ``tokens`` (sequences, length). Gradients are taken over the batches
+    that follow.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        settings: Settings,
+        tokens: Tensor,
+        batches: data.Batches,
+        steps: StepLog,
+        record: Record,
+        autocast: Any = None,
+        micro_batch: int = 0,
+    ):
+        self._learner, self._settings, self._tokens = learner, settings, tokens
+        self._batches, self._steps, self._record = batches, steps, record
+        self._autocast, self._micro_batch = autocast, micro_batch
+        self.views = probes.Views(learner.model, learner.plans, learner.multipliers)
+        self.seconds = 0.0
+
+    def due(self, done: int) -> bool:
+        """Whether norms are measured after ``done`` steps: at intervals and at stages' ends."""
+        return done % self._settings.probes.every == 0 or done in self._ends
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        total = self._settings.train.steps
+        return constant_end(self._settings.schedule, total), total
+
+    def take(self, done: int) -> None:
+        """Measure and write; the steps before it have been written."""
+        began = time.perf_counter()
+        settings = self._settings
+        found = measure_norms(self._learner, self.views, self._tokens, self._autocast)
+        found["clipped_fraction"] = {"model": self._steps.clipped_fraction()}
+        factor = lr_factor(settings.schedule, settings.train.steps, max(done - 1, 0))
+        found["lr_factor"] = {"model": factor}
+        with_vectors = done % settings.probes.vectors_every == 0 or done in self._ends
+        if with_vectors and settings.probes.gradient_batches:
+            found |= self._gradients(done)
+        self._record("probes.jsonl", {"step": done, "values": found})
+        if with_vectors:
+            self._record("vectors.jsonl", {"step": done, "values": probes.vectors(self.views)})
+        self.seconds += time.perf_counter() - began
+
+    def _gradients(self, done: int) -> probes.Scalars:
+        """Signal and noise over the next batches, as one process sees them."""
+        number = self._settings.probes.gradient_batches
+        batches = (
+            torch.from_numpy(self._batches.batch(step)).to(self._tokens.device)
+            for step in range(done, done + number)
+        )
+        return gradient_statistics(
+            self._learner, self.views, batches, self._settings, self._autocast, self._micro_batch
+        )

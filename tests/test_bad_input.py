@@ -1,0 +1,528 @@
+"""Odd input of every kind, generated from a seed: exit code 2, one line, no traceback."""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import random
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from lrm import data
+from lrm.cli import guarded, parse_seeds
+from lrm.errors import UserError, line_of
+from lrm.plan import yaml as layers
+from lrm.plan.config import DataConfig, Settings, validate
+from lrm.plan.experiment import SCALES, load
+from lrm.sweep import command, machine
+from lrm.sweep.scheduler import gpus
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = sorted(ROOT.glob("experiments/*/config.yaml"))
+
+# Values that no setting may have, wherever they stand.
+NOWHERE = {
+    "tag of an integer": "!!int abc",
+    "tag of a float": "!!float x",
+    "tag of a boolean": "!!bool maybe",
+    "tag of a date": "!!timestamp 2001-01-01",
+    "tag of a set": "!!set {a, b}",
+    "tag of an ordered mapping": "!!omap [a: 1]",
+    "tag of pairs": "!!pairs [a: 1]",
+    "tag of bytes": "!!binary aGk=",
+    "tag of a mapping on a list": "!!map [1]",
+    "tag of Python": "!!python/object/apply:os.getcwd []",
+    "own tag": "!foo x",
+    "mapping in itself": "&a {a: *a}",
+    "list in itself": "&a [*a]",
+    "alias of nothing": "*nowhere",
+    "deep list": "[" * 300 + "]" * 300,
+    "deep mapping": "{a: " * 300 + "1" + "}" * 300,
+    "number in base 60": "60:30",
+    "fraction in base 60": "60:30.5",
+    "number in base 8": "0755",
+    "digits": "9" * 5000,
+    "hexadecimal digits": "0x" + "f" * 5000,
+    "no digits": "0x_",
+    "large": "1.0e+308",
+    "small": "1.0e-308",
+    "smallest": "5.0e-324",
+    "infinite": "-.inf",
+    "no number": ".nan",
+    "bell": '"a\\x07b"',
+    "zero byte": '"a\\0b"',
+    "half a character": '"\\ud800"',
+    "number as a name": "{5: 1}",
+    "nothing as a name": "{null: 1}",
+    "list as a name": "{[1]: 1}",
+    "boolean as a name": "{yes: 1}",
+    "name twice": "{steps: 30, steps: 40}",
+    "name with a bell": '{"a\\x07": 1}',
+    "open list": "[1",
+}
+NO_MAPPING = ("5", "null", "x", "[1]", "true", "1.5", '""', "2001-01-01", "$scale", "[{a: 1}]")
+SECTIONS = ("model", "data", "train", "optimizer", "schedule", "probes", "multipliers", "execution",
+            "cost", "width", "values", "grid")  # fmt: skip
+LISTS = ("use", "rules")
+# Where a value stands in an experiment's YAML: at its top, in an arm, in a scale, deeper.
+PLACES = (
+    *("title: %s", "figures: [%s]", "brownian: %s", "base_width: %s", "axes: %s", "arms: {A: %s}"),
+    *("run: %s", "scales: {smoke: %s}", "arms: {A: {after: %s}}", "arms: {? %s : {}}"),
+    *("rules: [%s]", "rules: [{match: %s}]", "rules: [{match: projector, lr: %s}]", "use: [%s]"),
+    *("rules: [{match: projector, multiplier: {kind: scalar, init: %s}}]", "grid: {S: [1.0, %s]}"),
+    *(
+        "grid: {S: [1.0], ? %s : [2]}",
+        "grid: {S: {a: %s}}",
+        "values: {x: %s}",
+        "train: {steps: %s}",
+    ),
+    *(f"{section}: %s" for section in (*SECTIONS, *LISTS)),
+    *(f"arms: {{A: {{{section}: %s}}}}" for section in (*SECTIONS, *LISTS)),
+    *(f"scales: {{smoke: {{{section}: %s}}}}" for section in (*SECTIONS, *LISTS)),
+)
+FIELDS = tuple(
+    f"{section}.{name}"
+    for section, field in Settings.model_fields.items()
+    for name in getattr(field.annotation, "model_fields", ())
+)
+BODY = {
+    "title": "odd input",
+    "use": "[scale/$scale]",
+    "grid": "{S: [0.5, 2.0]}",
+    "arms": "{A: {}, B: {rules: [{match: 'mlp.*', relative_scale: $S}]}}",
+}
+
+
+def body(line: str = "") -> str:
+    """A good experiment, but for ``line``."""
+    key, _, value = line.partition(": ")
+    said = BODY | ({key: value} if line else {})
+    return "".join(f"{name}: {value}\n" for name, value in said.items())
+
+
+def called(action) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of a command."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            action()
+        except SystemExit as end:
+            return end.code, out.getvalue(), err.getvalue()
+    return 0, out.getvalue(), err.getvalue()
+
+
+def refused(action, what: object = "", or_accepted: bool = False) -> str:
+    """The one line with which ``action`` ends; asserts that it is one, and exit code 2."""
+    code, _, err = called(action)
+    if or_accepted and code == 0:
+        return ""
+    assert code == 2, (what, code, err[-500:])
+    lines = [line for line in err.splitlines() if "error:" in line]
+    assert len(lines) == 1 and "Traceback" not in err, (what, err[-500:])
+    assert err.endswith(lines[0] + "\n") and len(lines[0]) < 6000, (what, lines[0][:300])
+    return lines[0]
+
+
+@pytest.fixture
+def odd(tmp_path, monkeypatch):
+    """A function from an experiment's YAML and arguments to its command at the smoke scale."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    folder = tmp_path / "experiments" / "odd"
+    folder.mkdir(parents=True)
+
+    def command_of(text: str | bytes, *arguments: str, dry: bool = True):
+        given = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+        (folder / "config.yaml").write_bytes(given)
+        options = ["--scale", "smoke", "--results", str(tmp_path / "results"), *arguments]
+        options += ["--dry-run"] if dry else []
+        return lambda: command.main(str(folder / "run.py"), options)
+
+    return command_of
+
+
+def test_the_good_experiment_is_accepted(odd):
+    code, out, err = called(odd(body()))
+    assert code == 0 and "4 runs" in out, err
+
+
+def test_values_that_no_setting_may_have(odd):
+    """Every kind in places drawn at random, and every place with kinds drawn at random."""
+    draw = random.Random(0)
+    pairs = [(draw.choice(PLACES), value) for value in NOWHERE.values() for _ in range(3)]
+    pairs += [(place, draw.choice(list(NOWHERE.values()))) for place in PLACES for _ in range(2)]
+    for place, value in pairs:
+        if value == "[1" and "{" in place:
+            continue  # what follows closes it
+        line = refused(odd(body(place % value)), (place, value[:60]))
+        assert "config.yaml" in line or "is out of range" in line
+
+
+def test_sections_that_are_no_mapping(odd):
+    for section in (*SECTIONS, *LISTS):
+        for value in NO_MAPPING:
+            if section in LISTS and value in ("[1]", "[{a: 1}]"):
+                continue
+            for place in (section + ": %s", "arms: {A: {" + section + ": %s}}"):
+                line = refused(odd(body(place % value)), (section, value))
+                assert section in line
+
+
+def test_presets_are_read_as_strictly(odd, tmp_path, monkeypatch):
+    """Also one that uses itself by way of another."""
+    presets = tmp_path / "presets"
+    presets.mkdir()
+    monkeypatch.setattr(layers, "PRESETS", presets)
+    monkeypatch.setattr(layers, "_read_preset", layers.read_yaml)
+    for text in ("train: 5", "use: [b]", "- 1", "grid: 5", "use: 5", "tain: {}", "arms: {}", "{"):
+        (presets / "a.yaml").write_text(text)
+        (presets / "b.yaml").write_text("use: [a]")
+        line = refused(odd(body("use: [a]")), text)
+        assert "a.yaml" in line or "b.yaml" in line
+    for name in ("x" * 5000, "../../x", "a.yaml", "", "/a"):
+        assert "no preset" in refused(odd(body(f"use: ['{name}']")), name)
+
+
+def test_names_of_arms_and_axes(odd):
+    for name in ('""', '" "', '" A"', "A B", '"A\\nB"', "A" * 81, "A=1", "'*'", "a/b", '"\\u202e"'):
+        assert "name" in refused(odd(body(f"arms: {{? {name} : {{}}}}")), name)
+        assert "name" in refused(odd(body(f"grid: {{S: [1.0], ? {name} : [1]}}")), name)
+    assert "no setting refers to $T" in refused(odd(body("grid: {S: [1.0], T: [1, 2]}")))
+    assert "20000 points" in refused(
+        odd(body("grid: {" + ", ".join(f"{n}: {list(range(20))}" for n in "STUV") + "}"))
+    )
+    long = f"grid: {{S: {list(range(9999))}}}"
+    assert "more than 20000 runs" in refused(odd(body(long), "--seeds", "3"))
+
+
+def test_whole_files(odd):
+    repeated = "\n".join(
+        f"  {one}: &{one} [{','.join(['*' + before] * 9)}]"
+        for before, one in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    files = {
+        "no text": b"\xff\xfe\x00t",
+        "Latin-1": b"title: \xe9\n",
+        "empty": b"",
+        "a list": b"[1]",
+        "text": b"x",
+        "two documents": b"--- {title: x}\n--- {title: y}\n",
+        "a control character": b"title: a\x07\n",
+        "a surrogate": b"title: \xed\xa0\x80\n",
+        "a tab": b"title:\n\tx\n",
+        "long": body().encode() + b"# " + b"x" * (1 << 20),
+        "many entries": body().encode() + b"values: [" + b"1, " * 21_000 + b"]\n",
+        "aliases of aliases": f"{body()}values:\n  a: &a [x, x, x]\n{repeated}\n".encode(),
+        "deep blocks": b"".join(b" " * n + b"a:\n" for n in range(300)),
+    }
+    for name, content in files.items():
+        assert "config.yaml" in refused(odd(content), name)
+
+
+def test_damaged_copies_of_published_settings(odd):
+    """Characters lost, doubled or exchanged: accepted or refused, but never a traceback."""
+    draw = random.Random(1)
+    ends = []
+    for _ in range(60):
+        text = draw.choice(CONFIGS).read_text()
+        for _ in range(draw.choice((1, 3, 10))):
+            at = draw.randrange(len(text))
+            text = text[:at] + draw.choice("{}[]:,&*!|>%@`\"'-$ \t\n5x") + text[at + 1 :]
+        ends.append(refused(odd(text), text[:300], or_accepted=True))
+    assert "" in ends and any(ends)
+
+
+def test_overrides(odd):
+    """What stands behind ``--set`` is read as strictly as the YAML."""
+    draw = random.Random(2)
+    for value in NOWHERE.values():
+        for path in draw.sample(FIELDS, 2):
+            refused(odd(body(), "--set", f"{path}={value}"), (path, value[:60]))
+    for section in SECTIONS:
+        for value in (*NO_MAPPING, ""):
+            refused(odd(body(), "--set", f"{section}={value}"), (section, value))
+    for path in ("", " ", ".", "train.", ".train", "train..steps", "train.steps.x", "model.", "5",
+                 "a." * 3000 + "b", "x" * 5000, "rules", "rules.x", "use", "grid.S", "arms",
+                 "train.\udcff", "train.a\x07", "base_width.x", "execution.kernels.x"):  # fmt: skip
+        refused(odd(body(), "--set", f"{path}=3"), path[:50])
+    line = refused(odd(body(), "--set", "train={steps: 30, steps: 40}"))
+    assert "the key 'steps' is given twice" in line
+    assert "base 8 or 60" in refused(odd(body(), "--set", "train.steps=60:30"))
+    refused(odd(body(), "--set", "train.steps"))
+
+
+def test_numbers_out_of_bounds(odd):
+    draw = random.Random(5)
+    for field in FIELDS:
+        assert "out of range" in refused(odd(body(), "--set", f"{field}=1.0e+31"))
+        for value in draw.sample(("-1", "0", "1.0e+30", "1.0e-30", str(1 << 52), "2000001.5"), 2):
+            refused(odd(body(), "--set", f"{field}={value}"), (field, value), or_accepted=True)
+    for setting in ("train.steps=2000001", "model.num_hidden_layers=1001", "base_width=2000000",
+                    "execution.threads=9999", "optimizer.muon_momentum=0.9999"):  # fmt: skip
+        assert "less than or equal" in refused(odd(body(), "--set", setting))
+
+
+def test_extreme_but_finite_numbers_are_planned(odd):
+    """At the bounds nothing overflows, is divided by zero or has no logarithm."""
+    draw = random.Random(3)
+
+    def number() -> str:
+        return draw.choice(("1.0e+30", "1.0e-30", "1.0"))
+
+    for _ in range(25):
+        names = ("lr", "lr_scale", "wd_scale", "weight_decay", "relative_scale", "init_scale")
+        said = ", ".join(f"{name}: {number()}" for name in names)
+        powers = f"{{lr: {draw.choice((-4, 4))}, weight_decay: 4, init: {draw.choice((-4, 4))}}}"
+        learned = f"{{kind: row, lr: {number()}, init: {number()}, weight_decay: {number()}}}"
+        rule = f"{{match: 'mlp.*', {said}, width_exponent: {powers}, multiplier: {learned}}}"
+        text = body(f"rules: [{rule}]") + (
+            f"base_width: {draw.choice((1, 1 << 20))}\n"
+            f"optimizer: {{name: {draw.choice(('adamw', 'muon'))}, lr: {number()}}}\n"
+            f"cost: {{flops_per_second: {number()}, price_per_hour: {number()}}}\n"
+        )
+        code, _, err = called(odd(text))
+        assert code == 0, (text, err)
+
+
+def test_flags(odd):
+    for seeds in ("0-99999999999", "99999999999", "0", "-1", "1-", "-", "5-2", "a", "1,a", "", " ",
+                  "1e3", "1.5", "²", "1-2-3", "9" * 5000, "0-" + "9" * 5000, "\udcff", "+3",
+                  "1_0", "0x3", "0-9999,10000-19999", str(1 << 60) + ","):  # fmt: skip
+        refused(odd(body(), f"--seeds={seeds}"), seeds[:50])
+    for only in ("", "nothing", "\udcff", "[", "x" * 10_000, "\n", "[!]", "[" * 500):
+        assert "selects no run" in refused(odd(body(), f"--only={only}"), only[:50])
+    for workers in ("0", "-1", "x", "1.5", "²", "٣", "9" * 5000, "99999999", "", "\udcff"):
+        refused(odd(body(), f"--workers={workers}"), workers[:50])
+    for scale in ("", "smok", "\udcff", "x" * 5000, "smoke\n", "../x"):
+        assert "unknown scale" in refused(odd(body(), f"--scale={scale}"), scale[:50])
+    for results in ("x" * 300, "/" + "a/" * 3000):
+        assert "File name too long" in refused(odd(body(), f"--results={results}"), results[:50])
+    for arguments in (["--foo"], ["x"], ["--set"], ["--dry-run=3"], ["\udcff"]):
+        refused(odd(body(), *arguments), arguments)
+    assert parse_seeds("5,") == [5] and parse_seeds("100-102, 7") == [100, 101, 102, 7]
+
+
+def test_files_and_devices_that_are_not_there(odd, tmp_path, monkeypatch):
+    """Told when the plan is made, also by a dry run."""
+    monkeypatch.setattr(machine, "gpus", lambda: ["0", "1"])
+    monkeypatch.setattr(machine, "_OTHER_GPUS", ())
+    monkeypatch.setattr(sys, "platform", "linux")
+    for setting in (
+        *("execution.device=cuda:7", "execution.device=cuda:2", "execution.device=mps"),
+        *("data.tokenizer=absent.json", f"data.tokenizer={tmp_path}", "data.tokenizer=~nobody9/x"),
+        *(f"train.start={tmp_path}", "train.start=absent", "data.tokenizer=" + "x" * 300),
+        *("train.start=" + "x" * 300, f"data={{source: folder, path: {tmp_path}/absent}}"),
+        *(
+            "data={source: jsonl, path: ~nobody9/x}",
+            "data={source: parquet, path: " + "x" * 300 + "}",
+        ),
+    ):
+        refused(odd(body(), "--set", setting), setting[:80])
+    for device in ("auto", "cpu", "cuda", "cuda:1"):
+        assert called(odd(body(), "--set", f"execution.device={device}"))[0] == 0
+    monkeypatch.setattr(machine, "gpus", lambda: [])
+    assert "there are 0 GPUs here" in refused(odd(body(), "--set", "execution.device=cuda"))
+
+
+def test_sizes_that_no_memory_holds(odd, monkeypatch):
+    """A run that does not fit, or workers that do not fit together; a dry run never minds."""
+    monkeypatch.setattr(machine, "gpus", lambda: [])
+    monkeypatch.setattr(machine, "memory", lambda: 8_000_000_000)
+    for setting in ("train={batch_size: 1048576, sequence_length: 65536}",
+                    "model={vocab_size: 16777216, hidden_size: 65536}"):  # fmt: skip
+        line = refused(odd(body(), "--set", setting, dry=False), setting)
+        assert "GB of memory, and there are 8; make model" in line
+        assert called(odd(body(), "--set", setting))[0] == 0
+    large = ("--set", "train={batch_size: 1024, sequence_length: 8192}", "--workers", "4")
+    line = refused(odd(body(), *large, dry=False))
+    assert line.endswith("use --workers 3") and "4 workers need at least 9 GB" in line
+
+
+def test_memory_is_that_of_the_tightest_limit(tmp_path, monkeypatch):
+    for name, content in (("one", "max"), ("other", "12345")):
+        (tmp_path / name).write_text(content)
+    monkeypatch.setattr(machine, "_LIMITS", (str(tmp_path / "one"), str(tmp_path / "absent")))
+    assert machine.memory() > 12345
+    monkeypatch.setattr(machine, "_LIMITS", (str(tmp_path / "one"), str(tmp_path / "other")))
+    assert machine.memory() == 12345
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (999, 999))
+    assert machine.memory() == 999
+
+
+def test_places_among_processes(odd, monkeypatch):
+    """What torchrun would set, set wrongly: told before torch is loaded."""
+    good = {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1", "MASTER_PORT": "29500"}
+    for name, value in good.items():
+        monkeypatch.setenv(name, value)
+    machine.check_places()
+    for name, values in {
+        "WORLD_SIZE": ("-1", "0", "x", "", "1.5", "9" * 5000, "²"),
+        "RANK": ("-1", "2", "x", "", "1_0"),
+        "LOCAL_RANK": ("-1", "2", "z"),
+        "MASTER_PORT": ("-1", "65536", "x"),
+    }.items():
+        for value in values:
+            monkeypatch.setenv(name, value)
+            assert refused(odd(body()), (name, value)).startswith(f"error: {name} = ")
+        monkeypatch.setenv(name, good[name])
+
+
+def test_names_of_gpus(odd, monkeypatch):
+    for visible, found in {"": [], "-1": [], "0": ["0"], "2, 0": ["2", "0"], "1,-1,0": ["1"],
+                           "GPU-8f-0,MIG-3e/1/0": ["GPU-8f-0", "MIG-3e/1/0"],
+                           "NoDevFiles": []}.items():  # fmt: skip
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert gpus() == found
+    for visible in ("abc", "0;1", "-2", "0,x", "cuda:0", "9" * 5000):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert "CUDA_VISIBLE_DEVICES = " in refused(odd(body()), visible[:50])
+
+
+def test_an_environment_that_has_hardly_anything(tmp_path):
+    """Odd numbers of threads and tunables, an output that knows no Greek, and no home."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if name != "HOME"},
+        "OMP_NUM_THREADS": "abc",
+        "MKL_NUM_THREADS": "-1",
+        "GLIBC_TUNABLES": "x:y:z",
+        "PYTHONIOENCODING": "ascii",
+    }
+    order = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--dry-run"]
+    order += ["--results", str(tmp_path), "--only", "FPN S=1 *"]
+    done = subprocess.run(order, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "1 runs" in done.stdout, done.stderr
+    assert "Traceback" not in done.stderr
+    order += ["--set", "data.tokenizer=~nobody9/é"]
+    done = subprocess.run(order, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+
+
+GOOD_LINES = [json.dumps({"text": f"a document of some words, the {n}. " * 5}) for n in range(60)]
+LINES = {
+    "deep list": b'{"text": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "deep object": b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
+    "digits": b'{"text": ' + b"9" * 5000 + b"}",
+    "Latin-1": b'{"text": "\xe9"}',
+    "list": b"[1]",
+    "number": b"5",
+    "no number": b"NaN",
+    "more": b'{"text": "a"} x',
+    "number as text": b'{"text": 5}',
+    "bytes": bytes(range(128, 256)),
+    "other field": b'{"te\\u0007xt": 1}',
+    "many fields": json.dumps({f"field{n}": 1 for n in range(3000)}).encode(),
+}
+
+
+def test_json_lines(tmp_path):
+    for name, line in LINES.items():
+        path = tmp_path / f"{name}.jsonl"
+        path.write_bytes("\n".join(GOOD_LINES).encode() + b"\n" + line + b"\n")
+        assert f"{name}.jsonl, line 61" in built(tmp_path, name, source="jsonl", path=str(path))
+    for encoding in ("utf-16", "utf-32", "cp500"):
+        path = tmp_path / f"{encoding}.jsonl"
+        path.write_bytes("\n".join(GOOD_LINES).encode(encoding))
+        built(tmp_path, encoding, source="jsonl", path=str(path))
+    (tmp_path / "folder.jsonl").mkdir()
+    built(tmp_path, "a folder", source="jsonl", path=str(tmp_path / "folder.jsonl"))
+
+
+def test_parquet(tmp_path):
+    texts = [f"a document of some words, the {n}. " * 5 for n in range(60)]
+    tables = {
+        "two columns": pa.Table.from_arrays([pa.array(texts)] * 2, names=["text", "text"]),
+        "integers": pa.table({"text": list(range(60))}),
+        "lists": pa.table({"text": [[text] for text in texts]}),
+        "structures": pa.table({"text": [{"a": text} for text in texts]}),
+        "bytes": pa.table({"text": [text.encode() for text in texts]}),
+        "nothing": pa.table({"text": pa.nulls(60)}),
+        "no rows": pa.table({"text": pa.array([], pa.string())}),
+        "no columns": pa.table({}),
+        "many columns": pa.table({f"column{n}": [1] for n in range(2000)}),
+    }
+    for name, table in tables.items():
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(table, path)
+        built(tmp_path, name, source="parquet", path=str(path))
+    pq.write_table(pa.table({"text": texts}), tmp_path / "good.parquet")
+    good, draw = (tmp_path / "good.parquet").read_bytes(), random.Random(4)
+    for number in range(12):
+        content = bytearray(good)
+        for _ in range(draw.choice((5, 50))):
+            content[draw.randrange(len(content))] = draw.randrange(256)
+        path = tmp_path / f"damaged{number}.parquet"
+        path.write_bytes(content[: draw.choice((None, -20, 40))])
+        config = {"source": "parquet", "path": str(path)}
+        refused(building(tmp_path, **config), number, or_accepted=True)
+
+
+def test_folders_and_tokenizers(tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for number in range(40):
+        (texts / f"{number}.txt").write_text(f"a document of some words, the {number}. " * 5)
+        (texts / f"{number}.latin").write_bytes(b"\xe9\xff" * 50)
+    for name, config in {
+        **{repr(p): {"pattern": p} for p in ("x" * 300, "\0", "/etc/*", "[", "*.latin")},
+        **{
+            repr(p[:9]): {"path": p}
+            for p in ("x" * 300, "a\0b", "~nobody9/x", "\udcff", "/dev/null")
+        },
+    }.items():
+        built(
+            tmp_path, name, **{"source": "folder", "path": str(texts), "pattern": "*.no"} | config
+        )
+    for name, content in {
+        "empty": b"",
+        "object": b"{}",
+        "deep": b"[" * 100_000,
+        "bytes": b"\xff\xfe",
+        "no model": b'{"version": "1.0"}',
+        "no unknown word": b'{"version": "1.0", "model": {"type": "WordLevel", "unk_token": "x",'
+        b' "vocab": {"<|endoftext|>": 0}}}',
+        "no words": b'{"version": "1.0", "model": {"type": "Unigram", "vocab": []}}',
+    }.items():
+        path = tmp_path / f"{name}.json"
+        path.write_bytes(content)
+        built(tmp_path, name, source="folder", path=str(texts), tokenizer=str(path))
+    built(tmp_path, "a zero byte", source="folder", path=str(texts), tokenizer="a\0")
+
+
+def building(folder: Path, **config):
+    """The command that builds a corpus."""
+    given = validate(DataConfig, config, "the test")
+    return lambda: guarded(lambda: data.prepare(given, 300, folder / "corpora"))
+
+
+def built(folder: Path, what: object, **config) -> str:
+    """The one line with which that is refused."""
+    return refused(building(folder, **config), what)
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
+def test_what_is_published_still_plans(path):
+    experiment = load(path)
+    for scale in SCALES:
+        assert experiment.runs(scale, [0]), scale
+
+
+def test_a_line_is_one_line_whatever_it_quotes():
+    line = line_of(UserError("a\nb\x07\udcff\u2028" + "x" * 5000 + "end"))
+    assert line.startswith("error: a\\nb\\x07\\udcff\\u2028x") and line.endswith("end")
+    assert len(line) < 1100 and line.isprintable()
+
+
+def test_a_notebook_that_is_none(tmp_path):
+    pytest.importorskip("nbclient")
+    notebooks = importlib.import_module("analysis.notebooks")
+    for number, content in enumerate(("", "{", "[]", "5", "[" * 9999)):
+        path = tmp_path / f"{number}.ipynb"
+        path.write_text(content)
+        with pytest.raises(UserError, match=f"{number}.ipynb is no notebook"):
+            notebooks.run(path)

@@ -1,0 +1,53 @@
+"""What is published recomputes to itself: run ids, figures' numbers and claims, to the byte.
+
+Whoever rearranges the code, the YAML or the criteria sees here that nothing else has changed.
+"""
+
+import dataclasses
+import gzip
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from analysis.claims.verdicts import judge_all
+from analysis.tables.context import tables_of
+from lrm.plan.experiment import load
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PUBLISHED = RESULTS / "reference"
+EXPERIMENTS = sorted(path.parent for path in PUBLISHED.glob("*/*/runs.json.gz"))
+FIGURES = sorted(PUBLISHED.glob("*/figures/*.csv"))
+
+
+@pytest.mark.parametrize("folder", EXPERIMENTS, ids=lambda path: path.name)
+def test_run_ids_recompute(folder):
+    """The experiment's YAML asks today for every run that is published, under the same id."""
+    published = json.loads(gzip.decompress((folder / "runs.json.gz").read_bytes()))
+    seeds = sorted({run["seed"] for run in published if run["kind"] == "train"})
+    plan = load(ROOT / "experiments" / folder.name / "config.yaml")
+    wanted = {
+        dataclasses.replace(run, corpus=corpus).id: run
+        for corpus in {run["corpus"]["hash"] for run in published if run["corpus"]}
+        for run in plan.runs(folder.parent.name, seeds)
+    }
+    assert not [run["label"] for run in published if run["id"] not in wanted]
+    for run in published:
+        planned = wanted[run["id"]]
+        assert (planned.label, planned.arm, planned.grid) == (run["label"], run["arm"], run["grid"])
+
+
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
+def test_figures_hold_the_published_numbers(path):
+    module = importlib.import_module(f"analysis.figures.{path.stem}")
+    scale = path.parents[1].name
+    numbers = module.numbers(tables_of(module, scale, "reference", RESULTS))
+    assert numbers.to_csv(index=False).encode() == path.read_bytes()
+
+
+def test_claims_are_judged_as_published():
+    for path in PUBLISHED.glob("*/claims.json"):
+        records = judge_all(path.parent.name, "reference", RESULTS)
+        assert (json.dumps(records, indent=1) + "\n").encode() == path.read_bytes()

@@ -1,0 +1,187 @@
+"""Runs as objects: each carries its plan, its cost and its performer; a new kind is one class."""
+
+import ast
+import dataclasses
+import importlib
+import os
+import pickle
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from analysis.tables import find, results
+from lrm.errors import UserError
+from lrm.optim.groups import entries
+from lrm.plan.experiment import load
+from lrm.plan.rules import resolve
+from lrm.plan.run import BrownianRun, LayerRun, TrainRun
+from lrm.sweep import command
+from lrm.train.learner import build
+from lrm.train.step import train_step
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture
+def experiment(tmp_path):
+    """A function from YAML text to the experiment."""
+
+    def make(text: str):
+        path = tmp_path / "experiments" / "some_name" / "config.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("title: a test\nuse: [scale/smoke]\n" + text)
+        return load(path)
+
+    return make
+
+
+# A gradient flow dx/dt = -x from x = 1: no model, no data, no torch.
+FLOW = """
+from dataclasses import dataclass
+
+from lrm.plan.cost import Estimate
+from lrm.plan.run import Run
+from lrm.store.rundir import open_run
+
+
+class Flow(Run):
+    kind = "flow"
+    performed_by = "gradient_flow:flow"
+
+    def estimate(self):
+        return Estimate(0, 0, float(self.settings.train.steps), 1e-6, 0.0)
+
+
+def flow(run, path, corpora, report):
+    with open_run(path) as directory:
+        if directory.complete:
+            return
+        directory.start({**run.describe(), "corpus": None, "execution": {"device": "cpu"}})
+        x, dt = 1.0, run.settings.optimizer.lr
+        for step in range(run.settings.train.steps):
+            directory.append("metrics.jsonl", {"step": step, "x": x})
+            x -= dt * x
+            report(step + 1, x)
+        directory.finish({"validation_loss": None}, None)
+"""
+
+
+def test_a_run_that_trains_no_model_is_one_more_class(experiment, tmp_path, monkeypatch, capsys):
+    """Planned, carried out by a worker, finished, and loaded as a table."""
+    (tmp_path / "gradient_flow.py").write_text(FLOW)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    monkeypatch.setenv("PYTHONPATH", path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    flows = experiment(
+        "run: gradient_flow:Flow\ngrid: {dt: [0.1, 0.5]}\noptimizer: {lr: $dt}\n"
+        "train: {steps: 20}\n"
+    )
+    arguments = ["--scale", "smoke", "--results", str(tmp_path / "results"), "--seeds", "2"]
+    script = str(flows.path.with_name("run.py"))
+    command.main(script, [*arguments, "--dry-run"])
+    assert "base dt=0.1 seed=1" in capsys.readouterr().out
+    command.main(script, [*arguments, "--workers", "1"])
+    assert "4 to train, 0 finished" in capsys.readouterr().out
+    command.main(script, arguments)
+    assert "0 to train, 4 finished" in capsys.readouterr().out
+    monkeypatch.setattr(find, "EXPERIMENTS", flows.path.parents[1])
+    frame = results.load("some_name", "smoke", results=tmp_path / "results")
+    assert set(frame["kind"]) == {"flow"} and frame["corpus"].isna().all()
+    ends = frame[(frame["stat"] == "x") & (frame["step"] == 19)]
+    assert len(ends) == 4
+    for row in ends.itertuples():
+        assert row.value == pytest.approx((1 - row.dt) ** 19)
+    assert not find.unfinished("some_name", "smoke", tmp_path / "results")
+
+
+@pytest.mark.parametrize(
+    ("run", "message"),
+    [
+        ("nowhere:Flow", "run: 'nowhere:Flow' cannot be imported"),
+        ("lrm.plan.run:Walk", "write package.module:Class"),
+        ("lrm.plan.run", "cannot be imported"),
+        ("lrm.plan.run:Brownian", "is no class of runs"),
+    ],
+)
+def test_a_class_that_is_none_is_one_line(experiment, run, message):
+    with pytest.raises(UserError, match=message) as caught:
+        experiment(f"run: {run}\n").runs("smoke", [0])
+    assert "\n" not in str(caught.value)
+
+
+def test_every_kind_has_its_class_and_its_performer(experiment):
+    noise = "brownian: {match: [mlp.up], arms: [A]%s}\narms: {A: {}, B: {}}\n"
+    found = experiment(noise % "").runs("smoke", [0])
+    assert [type(run) for run in found] == [TrainRun, BrownianRun, TrainRun]
+    assert [run.label for run in found] == ["A seed=0", "ABM A seed=0", "B seed=0"]
+    layers = experiment(noise % ", linear_layers: true").runs("smoke", [0])
+    assert [type(run) for run in layers] == [LayerRun, TrainRun]
+    assert found[1].id != layers[0].id
+    for run in (*found, *layers):
+        assert run.estimate().flops > 0 and run.summary()
+        module, _, function = run.performed_by.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+    assert [p.key for p in found[1].matched] == ["mlp.up@0", "mlp.up@1"]
+
+
+def test_plans_are_resolved_when_a_run_is_made_and_travel_with_it(experiment):
+    first, second = experiment("arms: {A: {}}\n").runs("smoke", [0, 1])
+    assert first.plans is second.plans  # seeds share one
+    assert first.plans == resolve(first.settings)
+    assert dataclasses.replace(first, corpus="abc").plans is first.plans
+    assert pickle.loads(pickle.dumps(first)).plans == first.plans
+    assert build(first.settings, 0, device="meta", plans=first.plans).plans is first.plans
+
+
+def test_resolved_in_two_places_only():
+    """By a run when it is made, and by ``build`` for settings without a run."""
+    places = set()
+    for path in (ROOT / "lrm").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "resolve":
+                places.add(path.relative_to(ROOT / "lrm").as_posix())
+    assert places == {"plan/run.py", "train/learner.py"}
+
+
+HIDDEN = ({"match": "attention.*"}, {"match": "ssm.[zxBC]"}, {"match": "ssm.dt"},
+          {"match": "ssm.out"}, {"match": "mlp.*"})  # fmt: skip
+
+
+def test_a_rule_chooses_the_optimizer(settings):
+    muon = settings(optimizer={"name": "muon"})
+    by_rules = settings(rules=[{**rule, "optimizer": "muon"} for rule in HIDDEN])
+    assert resolve(by_rules) == resolve(muon)
+    rules = [{"match": "projector", "optimizer": "muon"}, {"match": "ssm.z", "optimizer": "adamw"}]
+    config = settings(optimizer={"name": "muon"}, rules=rules)
+    plans = {plan.key: plan for plan in resolve(config)}
+    assert plans["projector"].optimizer == "muon"
+    # Rows that AdamW moves are no part of the matrix that is orthogonalised.
+    whole = {plan.key: plan for plan in resolve(muon)}["ssm.x@0"].matrix
+    assert plans["ssm.x@0"].matrix.rows == whole.rows - plans["ssm.z@0"].address.shape[0]
+    assert plans["ssm.z@0"].matrix is None and plans["mlp.up@1"].matrix
+    learner = build(config, 0)
+    found = {k: e.optimizer for e in entries(learner.model, learner.plans, learner.multipliers)
+             for k in e.keys}  # fmt: skip
+    assert (found["projector"], found["ssm.z@0"], found["ssm.x@0"]) == ("muon", "adamw", "muon")
+    before = {plan.key: learner.model.state_dict()[plan.address.parameter].clone()
+              for plan in plans.values()}  # fmt: skip
+    batch = torch.arange(68).view(4, 17) % 300
+    train_step(learner, batch, config, 3)
+    for plan in plans.values():
+        assert not learner.model.state_dict()[plan.address.parameter].equal(before[plan.key])
+
+
+@pytest.mark.parametrize("match", ["norms", "norm.final", "ssm.conv", "*"])
+def test_muon_needs_a_matrix(settings, match):
+    with pytest.raises(UserError, match="optimizer = muon needs a matrix") as caught:
+        resolve(settings(rules=[{"match": match, "optimizer": "muon"}]))
+    assert "\n" not in str(caught.value)
+
+
+def test_tokens_and_muon_do_not_go_together(experiment):
+    text = ("rules: [{match: embedding, optimizer: muon}]\n"
+            "brownian: {match: [embedding], arms: [base], occurrences: true}\n")  # fmt: skip
+    with pytest.raises(UserError, match="give the embedding optimizer: adamw"):
+        experiment(text).runs("smoke", [0])

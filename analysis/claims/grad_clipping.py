@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from analysis.claims.judging import Component, Judgement, at_least, at_most, judgement, reads
+import pandas as pd
+
+from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement, reads
 from analysis.quantities.grad_clipping import (
     EARLY,
     EXCLUDED,
@@ -20,8 +22,8 @@ def c0(tables: Tables, criterion: dict) -> Judgement:
     """Loss with multipliers in the norm minus that without multipliers, paired."""
     losses = losses_by_arm(tables)
     gap = losses[INCLUDED] - losses[NONE]
-    found = [at_least("included − no multipliers (nats)", gap, -criterion["thresholds"]["margin"])]
-    return _clipping(tables, criterion, found)
+    parts = [at_least("included − no multipliers (nats)", gap, -criterion["thresholds"]["margin"])]
+    return _clipping(tables, criterion, parts)
 
 
 @reads(gradients=EARLY)
@@ -35,24 +37,36 @@ def c1(tables: Tables, criterion: dict) -> Judgement:
     # Of all early steps: what is left out of the norm is not in the global one.
     excluded = tables.pick(arm=EXCLUDED, stat="global_gradient_norm")
     largest = early(excluded).groupby("seed")["value"].max()
-    found = [
-        at_least("multipliers' share of the squared norm", share, limits["share"]),
-        at_least("included: share of steps clipped", shares[INCLUDED], limits["clipped"]),
-        at_most("excluded: largest norm", largest, limits["below"]),
-        at_most("excluded: share of steps clipped", shares[EXCLUDED], limits["free"]),
+    dominate, below = "multipliers dominate the norm", "the norm without them is small"
+    parts = [
+        at_least("multipliers' share of the squared norm", share, limits["share"], dominate),
+        at_least("included: share of steps clipped", shares[INCLUDED], limits["clipped"], dominate),
+        at_most("excluded: largest norm", largest, limits["below"], below),
+        at_most("excluded: share of steps clipped", shares[EXCLUDED], limits["free"], below),
     ]
-    return judgement(criterion, found)
+    return judgement(criterion, parts)
 
 
 def c2(tables: Tables, criterion: dict) -> Judgement:
     """Loss with multipliers in the norm minus that with them left out, paired."""
+    gap = _gain(tables)
+    parts = [at_least("included − excluded (nats)", gap, criterion["thresholds"]["better"])]
+    return _clipping(tables, criterion, parts)
+
+
+def c2_2(tables: Tables, criterion: dict) -> Judgement:
+    """The same against 0, with the smallest gain that matters."""
+    limit, matters = criterion["thresholds"]["better"], criterion["smallest_effect"]
+    parts = [at_least("included − excluded (nats)", _gain(tables), limit, matters=matters)]
+    return _clipping(tables, criterion, parts)
+
+
+def _gain(tables: Tables) -> pd.Series:
     losses = losses_by_arm(tables)
-    gap = losses[INCLUDED] - losses[EXCLUDED]
-    found = [at_least("included − excluded (nats)", gap, criterion["thresholds"]["better"])]
-    return _clipping(tables, criterion, found)
+    return losses[INCLUDED] - losses[EXCLUDED]
 
 
-def _clipping(tables: Tables, criterion: dict, found: list[Component]) -> Judgement:
+def _clipping(tables: Tables, criterion: dict, parts: list[Part]) -> Judgement:
     """A difference of losses means something only where an arm clips."""
     shares = clipped(tables)[INCLUDED]
     contrast = [at_least("included: early steps clipped", shares, criterion["clips"])]
@@ -61,4 +75,4 @@ def _clipping(tables: Tables, criterion: dict, found: list[Component]) -> Judgem
     note = "minus no multipliers: " + ", ".join(
         f"{arm.lower()} {means[arm]:+.4f}" for arm in (EXCLUDED, INCLUDED)
     )
-    return judgement(criterion, found, note, contrast=contrast)
+    return judgement(criterion, parts, note, contrast=contrast)

@@ -1,15 +1,15 @@
-"""Every claim's record: its criterion, what its judge found, and the verdict.
+"""The ledger: every claim with its criterion, the parts that its judge found, and the verdicts.
 
 The claim ``M5a`` of ``experiments/mlp_scale/criteria.yaml`` is judged by the function ``m5a`` of
-``analysis/claims/mlp_scale.py``, given the experiment's ``Tables`` and its entry of that file.
+``analysis/claims/mlp_scale.py``, given the experiment's ``Tables`` and its entry of that file. A
+second entry for the same claim, with new seeds, is ``M5a.2``, judged by ``m5a_2``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,30 +17,23 @@ from typing import Any
 import pandas as pd
 
 from analysis.claims import bench
-from analysis.claims.judging import OPEN, TESTED, UNJUDGED, Component, Judgement
-from analysis.tables.criteria import every_criterion
+from analysis.claims.judges import function_name, is_locked, judge_of
+from analysis.claims.judging import HOLDS, OPEN, TESTED, UNJUDGED, Judgement, Part, planned_seeds
+from analysis.claims.stored import claims_file, read_ledger
+from analysis.quantities.stats import holm
+from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import NothingFound, unfinished
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name
+from lrm.cli import parse_seeds
 from lrm.plan.identity import criterion_hash
-from lrm.store.files import make_folder, read_json, write_json
+from lrm.store.files import make_folder, write_json
 
-Judge = Callable[[Tables, dict], Judgement]
-
-
-def judge_of(experiment: str, claim: str) -> Judge | None:
-    """The function that judges a claim of an experiment; None where nobody has written it."""
-    name = f"analysis.claims.{experiment}"
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name != name:
-            raise
-        return None
-    return getattr(module, claim.lower(), None)
+# Half of what lies outside of a 95% interval: how often a part holds although it is not so.
+_FALSE_ALARM = 0.025
 
 
 def left_out(scale: str, folder: Path) -> list[str]:
-    """A line a seed of own runs that is judged nowhere: who reads means over seeds must know."""
+    """A line for each seed of the user's own runs that no claim reads, and why."""
     criteria = every_criterion().values()
     experiments = dict.fromkeys(c["experiment"] for c in criteria if "experiment" in c)
     return [
@@ -51,12 +44,35 @@ def left_out(scale: str, folder: Path) -> list[str]:
     ]
 
 
-def judge_and_write(scale: str, source: str, folder: Path) -> tuple[list[dict[str, Any]], Path]:
-    """``judge_all``, and claims.json beside the figures of that source."""
-    records = judge_all(scale, source, folder)
-    target = make_folder(folder / ("figures" if source == "runs" else "reference") / scale)
-    write_json(target / "claims.json", records)
-    return records, target / "claims.json"
+def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, Any], Path]:
+    """The ledger of all claims, and claims.json beside the figures of that source."""
+    ledger = as_ledger(judge_all(scale, source, folder), scale, source)
+    target = claims_file(scale, source, folder)
+    make_folder(target.parent)
+    write_json(target, ledger)
+    return ledger, target
+
+
+def as_ledger(records: list[dict[str, Any]], scale: str, source: str) -> dict[str, Any]:
+    """The records with what can be said of all their parts together: ``multiplicity``.
+
+    ``tested`` parts had enough seeds; ``expected_false`` of them would hold by chance if the truth
+    lay on the border of every criterion; of the ``held``, ``survive_holm`` hold after Holm's
+    correction for testing all of them (family-wise 5%), and each part says so.
+    """
+    tested = [
+        part for record in records for part in record["parts"] if part["p"] is not None
+    ]  # fmt: skip
+    for part, survives in zip(tested, holm([part["p"] for part in tested]), strict=True):
+        part["survives_holm"] = bool(survives)
+    held = [part for part in tested if part["verdict"] == HOLDS]
+    multiplicity = {
+        "tested": len(tested),
+        "held": len(held),
+        "expected_false": round(_FALSE_ALARM * len(tested), 1),
+        "survive_holm": sum(part["survives_holm"] for part in held),
+    }
+    return {"scale": scale, "source": source, "multiplicity": multiplicity, "claims": records}
 
 
 def of_experiments(
@@ -64,13 +80,13 @@ def of_experiments(
 ) -> pd.DataFrame:
     """The claims that ``experiments`` decide, by id: the records of ``judge_all`` as a table.
 
-    Of the reference, what is published in claims.json; of own runs, what they say now.
+    From the published runs: what is published in claims.json; from own runs: what they say now.
     """
     if source == "reference":
         criteria = every_criterion()
         records = [
             record
-            for record in read_json(folder / "reference" / scale / "claims.json")
+            for record in read_ledger(claims_file(scale, source, folder))["claims"]
             if criteria.get(record["id"], {}).get("experiment") in experiments
         ]
     else:
@@ -81,37 +97,49 @@ def of_experiments(
 def judge_all(
     scale: str, source: str, folder: Path, experiments: Collection[str] = ()
 ) -> list[dict[str, Any]]:
-    """One record per claim; claims without runs are ``not judged``.
+    """One record per claim; claims without runs are *not judged*.
 
-    Fields: id, statement, scale, value, interval, n, criterion, verdict; then stage
-    (exploration or judging), components and a note. ``experiments``: their claims alone.
+    Fields: id, statement, scale, verdict (one word), line (one plain sentence of the groups), n,
+    planned, stage (exploration or judging), criterion, groups, parts, contrast, note, if_open (what
+    would decide an open part, and its cost). ``experiments``: their claims alone.
     """
     criteria = every_criterion()
     if experiments:
         criteria = {k: c for k, c in criteria.items() if c.get("experiment") in experiments}
     tables_of = cache(lambda experiment: _tables(experiment, scale, source, folder))
+    chosen = cache(lambda experiment, seeds: _of_seeds(tables_of(experiment), seeds))
     verdicts: dict[str, str] = {}
     records = []
     for claim, criterion in criteria.items():
         record = {"id": claim, "statement": criterion["statement"], "scale": scale}
         if "experiment" in criterion:
-            tables = tables_of(criterion["experiment"])
+            tables = chosen(criterion["experiment"], str(criterion["seeds"]["judge"]))
             record |= _of_experiment(claim, criterion, tables, verdicts)
             verdicts[claim] = record["verdict"]
         else:
-            record |= _apart(claim, criterion, source, folder)
-        records.append(record)
+            record |= _apart(claim, criterion, source, folder) | {"scale": None}
+        records.append(record | {"if_open": _if_open(criterion, record)})
     return records
 
 
 def _tables(experiment: str, scale: str, source: str, folder: Path) -> Tables | None:
-    """Of the seeds that judge alone, where there are any."""
     try:
         tables = Tables.load(experiment, scale, source, folder)
     except NothingFound:
         return None
     corpus_name(tables.runs)  # one corpus, or an error
-    return tables.judging()
+    return tables
+
+
+def _of_seeds(tables: Tables | None, seeds: str) -> Tables | None:
+    """Those of the seeds that judge a claim; where no seed that judges has run, those that
+    explore."""
+    if tables is None:
+        return None
+    chosen = set(parse_seeds(f"{seeds},")) & set(tables.seeds)
+    if not chosen and max(tables.seeds) < FIRST_JUDGING_SEED:
+        chosen = set(tables.seeds)
+    return tables.of_seeds(chosen) if chosen else None
 
 
 def _of_experiment(
@@ -120,70 +148,101 @@ def _of_experiment(
     """``verdicts`` are those of the claims before this one, which may be its gates."""
     experiment = criterion["experiment"]
     if tables is None:
-        return _without(criterion, UNJUDGED, f"no runs of {experiment}")
+        seeds = criterion["seeds"]["judge"]
+        return _without(criterion, UNJUDGED, f"no runs of {experiment}, seeds {seeds}")
     judge = judge_of(experiment, claim)
     if judge is None:
-        missing = f"no function {claim.lower()} in analysis/claims/{experiment}.py"
+        missing = f"no function {function_name(claim)} in analysis/claims/{experiment}.py"
         return _without(criterion, UNJUDGED, missing)
     gates = {gate: verdicts.get(gate, UNJUDGED) for gate in criterion.get("gates", [])}
     judgement = dataclasses.replace(judge(tables, criterion), gates=gates)
     stage = "judging" if min(tables.seeds) >= FIRST_JUDGING_SEED else "exploration"
     record = _record(judgement, criterion, stage)
-    if stage == "judging" and _criterion_changed(tables, claim, criterion):
-        record["verdict"] = OPEN
-        record["note"] = "the criterion changed after these seeds ran: run new seeds"
+    if stage == "judging" and _changed(tables, claim, criterion):
+        record |= {
+            "verdict": OPEN,
+            "line": "Open.",
+            "note": "what judges changed after these seeds ran: run new seeds",
+        }
     return record
 
 
 def _apart(claim: str, criterion: dict, source: str, folder: Path) -> dict[str, Any]:
     """A claim that no experiment decides, but the benchmark or the tests; of no scale."""
     if "tests" in criterion:
-        note = "asserted by " + ", ".join(criterion["tests"])
-        return _without(criterion, TESTED, note) | {"scale": None}
-    found = bench.record(source, folder, criterion["bench"])
-    if found is None:
-        return _without(criterion, UNJUDGED, "no record of make bench") | {"scale": None}
-    judgement = judge_of("bench", claim)(found, criterion)
-    return _record(judgement, criterion, None) | {"scale": None}
+        return _without(criterion, TESTED, "asserted by " + ", ".join(criterion["tests"]))
+    measured = bench.record(source, folder, criterion["bench"])
+    if measured is None:
+        return _without(criterion, UNJUDGED, "no record of make bench")
+    return _record(judge_of("bench", claim)(measured, criterion), criterion, None)
 
 
 def _without(criterion: dict, verdict: str, note: str) -> dict[str, Any]:
-    empty = {"value": None, "interval": None, "n": 0, "criterion": criterion["criterion"]}
-    return empty | {"verdict": verdict, "stage": None, "note": note}
+    """The record of a claim that has no parts."""
+    return {
+        "verdict": verdict,
+        "line": "Yes, by tests." if verdict == TESTED else "Not judged.",
+        "n": 0,
+        "planned": planned_seeds(criterion) if "seeds" in criterion else None,
+        "stage": None,
+        "criterion": criterion["criterion"],
+        "groups": {},
+        "parts": [],
+        "contrast": [],
+        "note": note,
+    }
 
 
-def _criterion_changed(tables: Tables, claim: str, criterion: dict) -> bool:
-    now = criterion_hash(criterion)
+def _changed(tables: Tables, claim: str, criterion: dict) -> bool:
+    """Whether the criterion, the judging code or the configuration changed after these runs."""
+    if not is_locked(criterion["experiment"], claim):
+        return True
+    lock = locks_of(criterion["experiment"]).get(claim)
+    now = criterion_hash(criterion, lock)
     return any(d["criteria"].get(claim) != now for d in tables.trained["description"])
 
 
 def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[str, Any]:
-    components = [_component(c, judgement.minimum) for c in judgement.components]
-    contrast = [_component(c, judgement.minimum) for c in judgement.contrast]
-    first = components[0] if components else {"value": None, "interval": None, "n": 0}
+    parts = [_part(part, judgement, judgement.part_verdict(part)) for part in judgement.parts]
+    contrast = [
+        _part(part, judgement, part.verdict(judgement.planned)) for part in judgement.contrast
+    ]  # fmt: skip
     return {
-        "value": first["value"],
-        "interval": first["interval"],
-        "n": first["n"],
-        "criterion": criterion["criterion"],
         "verdict": judgement.verdict,
+        "line": judgement.line,
+        "n": min((part["n"] for part in parts), default=0),
+        "planned": judgement.planned,
         "stage": stage,
-        "components": components,
+        "criterion": criterion["criterion"],
+        "groups": judgement.groups,
+        "parts": parts,
         "contrast": contrast,
         "note": judgement.note,
     }
 
 
-def _component(component: Component, minimum: int) -> dict[str, Any]:
+def _part(part: Part, judgement: Judgement, verdict: str) -> dict[str, Any]:
+    seen = part.interval
+    tested = seen.n >= judgement.planned and math.isfinite(seen.mean)
     return {
-        "name": component.name,
-        "part": component.part,
-        "value": component.interval.mean,
-        "interval": _finite([component.interval.low, component.interval.high]),
-        "n": component.interval.n,
-        "required": f"{'>=' if component.at_least else '<='} {component.threshold:g}",
-        "holds": component.holds(minimum),
+        "name": part.name,
+        "group": part.group,
+        "ours": part.ours,
+        "value": seen.mean if math.isfinite(seen.mean) else None,
+        "interval": _finite([seen.low, seen.high]),
+        "n": seen.n,
+        "required": part.required,
+        "matters": part.matters,
+        "p": part.p_value if tested else None,
+        "verdict": verdict,
+        "missing": judgement.missing(part),
     }
+
+
+def _if_open(criterion: dict, record: dict[str, Any]) -> str | None:
+    """What would decide what is open in this claim, and its cost; None where nothing is open."""
+    is_open = record["verdict"] == OPEN or OPEN in record["groups"].values()
+    return criterion.get("if_open") if is_open else None
 
 
 def _finite(pair: list[float]) -> list[float] | None:

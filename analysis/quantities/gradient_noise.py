@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from analysis.quantities.norms import at_step
@@ -47,3 +48,16 @@ def departures(tables: Tables) -> pd.DataFrame:
 def together(tables: Tables) -> pd.DataFrame:
     """``ratios`` and ``departures`` of the same tensors."""
     return ratios(tables).merge(departures(tables), on=_KEYS)
+
+
+def log_gains(table: pd.DataFrame, name: str) -> pd.Series:
+    """ln of the ratio of a multiplier (``s``, ``r`` or ``c``) over its matrix's, by seed.
+
+    The median over the matrices of ``together``. A signal that is estimated as 0 or less is as
+    small as can be: its logarithm is −∞, which a median bears as long as most signals are positive.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log(table[[name, "W"]].clip(lower=0.0).to_numpy())
+        gain = logs[:, 0] - logs[:, 1]
+    gains = pd.Series(np.where(np.isnan(gain), 0.0, gain), table.index)  # neither has a signal
+    return gains.groupby(table["seed"]).median()

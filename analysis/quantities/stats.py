@@ -52,6 +52,37 @@ def median_interval(values, confidence: float = 0.95) -> Interval:
     return Interval(float(np.median(values)), float(low), float(high), n)
 
 
+def mean_below(values, border: float) -> float:
+    """p-value of "the mean lies below ``border``": one-sided Student test, 1 for n < 2."""
+    values = np.asarray(values, dtype=float)
+    n = len(values)
+    if n < 2 or not np.isfinite(values).all():
+        return 1.0
+    spread = values.std(ddof=1) / np.sqrt(n)
+    gap = values.mean() - border
+    if spread == 0:
+        return float(gap > 0)
+    return float(stats.t.cdf(gap / spread, n - 1))
+
+
+def median_below(values, border: float) -> float:
+    """p-value of "the median lies below ``border``": one-sided sign test."""
+    values = np.asarray(values, dtype=float)
+    if not len(values) or not np.isfinite(values).all():
+        return 1.0
+    return float(stats.binom.cdf((values > border).sum(), len(values), 0.5))
+
+
+def holm(p_values, level: float = 0.05) -> np.ndarray:
+    """Which hypotheses are rejected by Holm's correction at this family-wise level: (n,) bool."""
+    p_values = np.asarray(p_values, dtype=float)
+    order = np.argsort(p_values, kind="stable")
+    passed = p_values[order] <= level / np.arange(len(p_values), 0, -1)
+    rejected = np.zeros(len(p_values), dtype=bool)
+    rejected[order[: len(passed) if passed.all() else int(np.argmin(passed))]] = True
+    return rejected
+
+
 def log_slope(x, y) -> float:
     """Least-squares exponent a of y ∝ x^a; ``x`` and ``y`` (n,) positive, n ≥ 2."""
     return float(np.polyfit(np.log(x), np.log(y), 1)[0])

@@ -13,6 +13,7 @@ import lrm
 from analysis.tables.find import EXPERIMENTS
 from lrm.errors import UserError
 from lrm.plan.experiment import load
+from lrm.plan.identity import read_locks
 from lrm.plan.yaml import read_yaml
 
 BENCH = Path(lrm.__file__).parent / "bench" / "criteria.yaml"
@@ -29,6 +30,11 @@ def criteria_of(experiment: str) -> dict[str, dict[str, Any]]:
         if not isinstance(criterion, dict) or criterion.get("experiment") != experiment:
             raise UserError(f"{path}: {claim}: write experiment: {experiment} in it")
     return found
+
+
+def locks_of(experiment: str) -> dict[str, dict[str, Any]]:
+    """What beside its entry judges each claim of an experiment that has a lock, by claim."""
+    return read_locks(EXPERIMENTS / experiment)
 
 
 def every_criterion() -> dict[str, dict[str, Any]]:

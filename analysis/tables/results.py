@@ -54,11 +54,9 @@ class Tables:
         reads = (functools.partial(_read, table, runs) for table in ("scalars", "vectors"))
         return cls(pd.DataFrame(described), *reads)
 
-    def judging(self) -> Tables:
-        """Of the seeds that judge alone, where there are any; Brownian motions serve all seeds."""
-        noise = self.runs["kind"] == "brownian"
-        late = self.runs["seed"] >= FIRST_JUDGING_SEED
-        chosen = self.runs[(late == late[~noise].any()) | noise]
+    def of_seeds(self, seeds: Collection[int]) -> Tables:
+        """The tables of these seeds alone; Brownian motions serve all seeds."""
+        chosen = self.runs[(self.runs["kind"] == "brownian") | self.runs["seed"].isin(seeds)]
 
         def of_chosen(table: str) -> pd.DataFrame:
             frame = getattr(self, table)

@@ -40,7 +40,26 @@ def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
     return found.hexdigest()[:16]
 
 
-def criterion_hash(criterion: dict) -> str:
-    """Identity of one claim's criterion."""
-    text = json.dumps(criterion, sort_keys=True, separators=(",", ":"))
+def criterion_hash(criterion: dict, lock: dict | None = None) -> str:
+    """Identity of what judges one claim: its criterion and, where there is one, its lock.
+
+    What would decide an open part (``if_open``) is advice, and no part of the criterion. A lock
+    holds the hashes of the judging code and of the experiment's configuration.
+    """
+    judged = {key: value for key, value in criterion.items() if key != "if_open"}
+    if lock:
+        judged["lock"] = {key: value for key, value in lock.items() if key != "same_as"}
+    text = json.dumps(judged, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_locks(folder: Path) -> dict[str, dict]:
+    """The locks of an experiment's claims (``locks.json``) by claim; none without the file.
+
+    Raises UserError where the file is damaged.
+    """
+    path = folder / "locks.json"
+    try:
+        return json.loads(path.read_bytes()) if path.exists() else {}
+    except ValueError as error:
+        raise UserError(f"{path} is damaged ({error}); restore it from the repository") from None

@@ -17,7 +17,7 @@ from lrm import data
 from lrm.cli import Display, guarded, parse_seeds, positive
 from lrm.errors import UserError, line_of
 from lrm.plan.experiment import load
-from lrm.plan.identity import criterion_hash, weight_files
+from lrm.plan.identity import criterion_hash, read_locks, weight_files
 from lrm.plan.run import Run
 from lrm.plan.schedule import batch_size_at
 from lrm.plan.yaml import read_yaml
@@ -209,5 +209,9 @@ def _with_criteria(runs: list[Run], path: Path) -> list[Run]:
     """Note in each run the hash of every criterion that it will be judged by."""
     if not path.exists():
         return runs
-    hashes = {claim: criterion_hash(criterion) for claim, criterion in read_yaml(path).items()}
+    locks = read_locks(path.parent)
+    hashes = {
+        claim: criterion_hash(criterion, locks.get(claim))
+        for claim, criterion in read_yaml(path).items()
+    }
     return [dataclasses.replace(run, criteria=hashes) for run in runs]

@@ -1,0 +1,108 @@
+"""Which code judges a claim, and whether it is the code that the claim is locked to."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from types import FunctionType, ModuleType
+from typing import Any
+
+from analysis.claims.judging import Judgement
+from analysis.tables.criteria import locks_of
+from analysis.tables.find import EXPERIMENTS
+from analysis.tables.results import Tables
+from lrm.errors import UserError
+from lrm.plan.experiment import load
+
+Judge = Callable[[Tables, dict], Judgement]
+
+
+def judge_of(experiment: str, claim: str) -> Judge | None:
+    """The function that judges a claim of an experiment; None where nobody has written it."""
+    name = f"analysis.claims.{experiment}"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name != name:
+            raise
+        return None
+    return getattr(module, function_name(claim), None)
+
+
+def function_name(claim: str) -> str:
+    """The name of the function that judges a claim: ``m5a_2`` for ``M5a.2``."""
+    return claim.lower().replace(".", "_")
+
+
+def is_locked(experiment: str, claim: str) -> bool:
+    """Whether today's code and configuration are those of the claim's lock; true without one."""
+    held = locks_of(experiment).get(claim)
+    if held is None:
+        return True
+    codes = {held["code"], *held.get("same_as", [])}
+    return (
+        code_hash(experiment, claim) in codes
+        and configuration_hash(experiment) == held["configuration"]
+    )  # fmt: skip
+
+
+def code_hash(experiment: str, claim: str) -> str:
+    """Identity of the judging function and of all of ``analysis`` that it uses, in any depth.
+
+    Comments, docstrings and formatting do not enter. Raises UserError where nobody judges it.
+    """
+    judge = judge_of(experiment, claim)
+    if judge is None:
+        name = function_name(claim)
+        raise UserError(f"no function {name} in analysis/claims/{experiment}.py: write it first")
+    parts = sorted(set(_used(inspect.unwrap(judge), set())))
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def configuration_hash(experiment: str, scale: str = "tiny") -> str:
+    """Identity of all runs of one seed that the experiment's YAML asks for, without a corpus."""
+    runs = load(EXPERIMENTS / experiment / "config.yaml").runs(scale, [0])
+    ids = sorted(dataclasses.replace(run, corpus="any").id for run in runs)
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
+
+
+def _used(thing: Any, seen: set[int]) -> Iterator[str]:
+    """Syntax trees, or values, of ``thing`` and of what it names, as far as ``analysis`` has it."""
+    if id(thing) in seen:
+        return
+    seen.add(id(thing))
+    thing = inspect.unwrap(thing) if callable(thing) else thing
+    if not isinstance(thing, FunctionType | type):
+        yield repr(thing)
+        return
+    if not thing.__module__.startswith("analysis."):
+        return
+    tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_text(body[0]):
+            node.body = body[1:] or [ast.Pass()]
+    yield ast.dump(tree)
+    names = vars(inspect.getmodule(thing))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in names:
+            yield from _value(names[node.id], seen)
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            module = names.get(node.value.id)
+            if isinstance(module, ModuleType) and module.__name__.startswith("analysis."):
+                yield from _value(getattr(module, node.attr), seen)
+
+
+def _value(value: Any, seen: set[int]) -> Iterator[str]:
+    plain = isinstance(value, str | int | float | tuple | list | dict)
+    if plain or (isinstance(value, FunctionType | type) or hasattr(value, "__wrapped__")):
+        yield from _used(value, seen)
+
+
+def _is_text(node: ast.AST) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(getattr(node.value, "value", None), str)

@@ -1,0 +1,84 @@
+"""``python -m analysis.claims.lock N1.2``: fix what judges a claim before its seeds run.
+
+A run notes a hash of what it will be judged by. The lock adds to a claim's entry the judging code
+and the experiment's resolved configuration, in ``experiments/<name>/locks.json``. Where one of them
+changes after the seeds ran, the claim is open.
+
+Code may be rearranged without another meaning: ``--same`` notes the new code beside the locked one,
+and only where it judges the published runs exactly as claims.json says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from analysis.claims.judges import code_hash, configuration_hash
+from analysis.claims.ledger import as_ledger, judge_all
+from analysis.claims.stored import claims_file, read_ledger
+from analysis.tables.criteria import every_criterion, locks_of
+from analysis.tables.find import EXPERIMENTS, RESULTS
+from lrm.cli import guarded
+from lrm.errors import UserError
+from lrm.store.files import write_json
+
+
+def lock(claim: str, same: bool = False) -> None:
+    """Write the lock of a claim, or with ``same`` note that code has changed without a meaning.
+
+    Raises UserError for a claim that no experiment decides, for one whose published runs are
+    locked otherwise, and with ``same`` where the verdicts are not those published.
+    """
+    criterion = every_criterion().get(claim, {})
+    if "experiment" not in criterion:
+        raise UserError(f"{claim}: no experiment decides it")
+    experiment = criterion["experiment"]
+    locks = locks_of(experiment)
+    now = {
+        "code": code_hash(experiment, claim),
+        "configuration": configuration_hash(experiment),
+    }
+    old = locks.get(claim)
+    published = _published(claim) if old else None
+    if old and same:
+        if old["configuration"] != now["configuration"]:
+            raise UserError(f"{claim}: the configuration has changed: write a new entry")
+        if published is not None and _judged(claim, experiment) != published:
+            raise UserError(f"{claim}: this code judges the published runs otherwise")
+        now = {**old, "same_as": sorted({*old.get("same_as", []), now["code"]})}
+    elif old and old != now and published and published["n"]:
+        raise UserError(f"{claim}: runs are published under its lock: write a new entry, or --same")
+    path = EXPERIMENTS / experiment / "locks.json"
+    write_json(path, {**locks, claim: now})
+    print(f"wrote {path}")
+
+
+def _published(claim: str) -> dict[str, Any] | None:
+    records = read_ledger(claims_file("tiny", "reference", RESULTS))["claims"]
+    return next((_numbers(record) for record in records if record["id"] == claim), None)
+
+
+def _judged(claim: str, experiment: str) -> dict[str, Any]:
+    records = as_ledger(judge_all("tiny", "reference", RESULTS, [experiment]), "tiny", "reference")
+    [record] = [r for r in json.loads(json.dumps(records))["claims"] if r["id"] == claim]
+    return _numbers(record)
+
+
+def _numbers(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what depends on other claims."""
+    parts = [{k: v for k, v in p.items() if k != "survives_holm"} for p in record["parts"]]
+    return {"n": record["n"], "verdict": record["verdict"], "parts": parts}
+
+
+def main() -> None:
+    """Parse the command line, write the locks."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.claims.lock")
+    parser.add_argument("claims", nargs="+")
+    parser.add_argument("--same", action="store_true", help="other code, the same meaning")
+    options = parser.parse_args()
+    guarded(lambda: [lock(claim, options.same) for claim in options.claims])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The stored ledger: where it lies, and how it is printed. Nothing is computed here."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+from lrm.errors import UserError
+
+_WIDTH = 80
+
+
+def claims_file(scale: str, source: str, folder: Path) -> Path:
+    """``claims.json`` of the published runs, or of the user's own."""
+    return folder / ("figures" if source == "runs" else "reference") / scale / "claims.json"
+
+
+def read_ledger(path: Path) -> dict[str, Any]:
+    """A stored ledger. Raises UserError where there is none, or a damaged one."""
+    try:
+        ledger = json.loads(path.read_bytes())
+        ledger["claims"], ledger["multiplicity"]
+    except OSError:
+        raise UserError(f"there are no verdicts in {path}; make claims FROM=runs judges") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it or judge again") from None
+    return ledger
+
+
+def text(ledger: dict[str, Any], claim: str | None = None, parts: bool = False) -> str:
+    """The ledger for a terminal of 80 columns: a paragraph a claim, then what all have in common.
+
+    ``claim``: that one alone, with all that is known of it. ``parts``: every part too.
+    Raises UserError for a claim that is not in the ledger.
+    """
+    records = ledger["claims"]
+    if claim:
+        records = [record for record in records if record["id"].lower() == claim.lower()]
+        if not records:
+            known = ", ".join(record["id"] for record in ledger["claims"])
+            raise UserError(f"no claim {claim!r}; there are {known}")
+    lines = []
+    for record in records:
+        lines += _claim(record)
+        if parts or claim:
+            lines += [line for part in record["parts"] for line in _part(part)]
+            lines += [line for part in record["contrast"] for line in _part(part, "needed: ")]
+        if claim:
+            lines += _wrapped(f"criterion: {record['criterion']}")
+            if record["note"]:
+                lines += _wrapped(f"note: {record['note']}")
+        if (parts or claim) and record["if_open"]:
+            lines += _wrapped(f"what would decide: {record['if_open']}")
+    return "\n".join(lines if claim else [*lines, "", *_multiplicity(ledger["multiplicity"])])
+
+
+def _claim(record: dict[str, Any]) -> list[str]:
+    said = record["verdict"]
+    if record["n"]:
+        said += f", n = {record['n']}"
+    if record["scale"]:
+        said += f", {record['scale']}"
+    if record["stage"] == "exploration":
+        said += ", seeds that only explore"
+    statement = record["statement"]
+    line = "" if record["line"] in ("Not judged.",) else " " + record["line"]
+    return textwrap.wrap(
+        f"{record['id']:<6}{statement[0].upper()}{statement[1:]}.{line} ({said})",
+        _WIDTH,
+        subsequent_indent=" " * 6,
+    )
+
+
+def _part(part: dict[str, Any], prefix: str = "") -> list[str]:
+    value = "not measured" if part["value"] is None else f"{part['value']:.3g}"
+    spread = "" if part["interval"] is None else " [{:.3g}, {:.3g}]".format(*part["interval"])
+    asked = part["required"]
+    if part["matters"]:
+        asked += f", {part['matters']:g} matters"
+    line = f"{prefix}{part['name']}: {value}{spread}, n = {part['n']}; {asked}: {part['verdict']}"
+    if part["missing"] and part["verdict"] == "open":
+        line += f" ({part['missing']})"
+    return _wrapped(line)
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8)
+
+
+def _multiplicity(counts: dict[str, Any]) -> list[str]:
+    return textwrap.wrap(
+        f"{counts['held']} of {counts['tested']} parts hold. If the truth lay on the border of "
+        f"every criterion, {counts['expected_false']:g} would hold by chance. "
+        f"{counts['survive_holm']} hold after Holm's correction for testing all of them.",
+        _WIDTH,
+    )

@@ -25,7 +25,7 @@ from analysis.claims.judging import (
     at_least,
     at_most,
 )
-from analysis.claims.verdicts import judge_all, judge_of, left_out
+from analysis.claims.ledger import judge_all, judge_of, left_out
 from analysis.tables import criteria as criteria_module
 from analysis.tables.criteria import criteria_of, every_criterion
 from analysis.tables.find import EXPERIMENTS, ROOT

@@ -45,7 +45,7 @@ def trained(tmp_path_factory, smoke_results):
 
 def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path):
     """Also of the seeds of which not everything is published."""
-    from analysis.claims.verdicts import judge_all
+    from analysis.claims.ledger import judge_all
     from analysis.publish import kept
     from analysis.tables import compact
 

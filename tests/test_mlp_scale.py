@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.claims.judges import judge_of
 from analysis.claims.judging import NOT, REPRODUCED, UNJUDGED
-from analysis.claims.verdicts import judge_of
 from analysis.quantities.mlp_scale import MLP, MlpSweep, by_frequency, growth
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables

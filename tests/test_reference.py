@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.claims.verdicts import judge_all
+from analysis.claims.ledger import judge_all
 from analysis.tables.context import tables_of
 from lrm.plan.experiment import load
 

@@ -15,8 +15,8 @@ import pytest
 import warm
 from PIL import Image
 
+from analysis.claims.judges import judge_of
 from analysis.claims.judging import NOT, OPEN, PARTLY, REPRODUCED
-from analysis.claims.verdicts import judge_of
 from analysis.drawing.style import style
 from analysis.figures import fig2, fig3
 from analysis.quantities.scale_diversity import (

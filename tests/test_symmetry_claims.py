@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.claims.judges import judge_of
 from analysis.claims.judging import NOT, OPEN, PARTLY, REPRODUCED
-from analysis.claims.verdicts import judge_of
 from analysis.quantities import symmetry, table1
 from analysis.quantities import width_scaling as ws
 from analysis.tables.criteria import every_criterion

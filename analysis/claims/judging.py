@@ -164,11 +164,12 @@ class Judgement:
     def verdict(self) -> str:
         """One word for the paper's statement: that of its groups, or *partly* where they differ.
 
-        Open groups do not hide what others decide: the line names them.
+        Open groups do not hide what others decide: the line names them. A claim of which only a
+        stricter test of ours was judged is open.
         """
         if not self.parts:
             return UNJUDGED
-        words = set(self._groups(ours=False).values()) or set(self.groups.values())
+        words = set(self._groups(ours=False).values()) or {OPEN}
         if len(words) == 1:
             return words.pop()
         return PARTLY if HOLDS in words else OPEN if OPEN in words else REFUTED
@@ -181,10 +182,9 @@ class Judgement:
         """
         if not self.parts:
             return "Not judged."
-        own = _said(self._groups(ours=True))
-        return " ".join(
-            [*_said(self._groups(ours=False)), *(f"Beyond the paper: {s}" for s in own)]
-        )
+        said = [s[0].upper() + s[1:] for s in _said(self._groups(ours=False))]
+        own = "; ".join(sentence[:-1] for sentence in _said(self._groups(ours=True)))
+        return " ".join([*said, f"Beyond the paper: {own}."] if own else said)
 
     def _groups(self, ours: bool) -> dict[str, str]:
         own = {part.group or "" for part in self.parts if part.ours}

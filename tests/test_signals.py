@@ -70,6 +70,18 @@ guarded(wait)
 """
 
 
+@pytest.fixture(autouse=True, scope="module")
+def ordinary_signals():
+    """Under nohup, or in the background of a shell, these are ignored, and children inherit that."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT)}
+    for number, handler in before.items():
+        if handler == signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 def until(happened):
     """Wait for what is bound to happen."""
     limit = time.monotonic() + LIMIT

@@ -8,6 +8,8 @@ PYTHON ?= python3
 YES ?=
 PAIRS ?=
 PUBLISH ?=
+CLAIM ?=
+ALL ?=
 PLACEMENTS ?= all scalar symmetry_free irredundant
 
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
@@ -29,7 +31,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks symmetries notebooks lab claims publish export probe bench test lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks symmetries notebooks lab claims publish export probe bench test test-mutants lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,8 +101,9 @@ notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and stor
 lab: $(VENV)/.notebooks  ## open the notebooks in Jupyter
 	@$(BIN)/jupyter lab notebooks
 
-claims: $(VENV)/.core  ## judge the claims of the reference, or with FROM=runs your own; write claims.json
-	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM)
+claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FROM=runs judged from yours; CLAIM=P1, ALL=1
+	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM) \
+		$(if $(CLAIM),--claim $(CLAIM)) $(if $(ALL),--all)
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
@@ -118,6 +121,9 @@ bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, 
 
 test: $(VENV)/.dev  ## run the whole suite of tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-mutants: $(VENV)/.dev  ## change the judging functions, one small change at a time: do their tests notice?
+	@$(BIN)/python tests/mutants.py
 
 lint: $(VENV)/.dev  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

@@ -1,8 +1,9 @@
-"""``python -m analysis.publish projector --seeds 3``: finished runs become the reference.
+"""``python -m analysis.publish projector --seeds 3``: finished runs are published.
 
-Copies their tables into ``results/reference/<scale>``, compactly (``analysis.tables.compact``), and
-renders the figures and claims of the reference anew. Vectors are published of the first seed, and
-of as many more as a claim asks for, two at least, those that it reads.
+Their tables are copied into ``results/reference/<scale>``, compactly (``analysis.tables.compact``),
+beside the seeds that are there, and figures and claims are made anew from all. All vectors of the
+first seed are published, and of the others, two at least and as many as a claim plans for, those
+that a claim reads.
 """
 
 from __future__ import annotations
@@ -60,10 +61,16 @@ def kept(experiment: str) -> Kept:
     criteria = criteria_of(experiment)
     judges = {claim: judge_of(experiment, claim) for claim in criteria}
     vectors = {claim: getattr(judge, "vectors", ()) for claim, judge in judges.items()}
-    minima = (criteria[claim]["seeds"]["minimum"] for claim, tensors in vectors.items() if tensors)
+    # Every seed that judges such a claim, those of its first entry and of later ones.
+    judging = {
+        seed
+        for claim, tensors in vectors.items()
+        if tensors
+        for seed in parse_seeds(f"{criteria[claim]['seeds']['judge']},")
+    }
     return Kept(
         courses,
-        max([Kept.vector_seeds, *minima]),
+        max(Kept.vector_seeds, len(judging)),
         frozenset().union(*vectors.values()),
         max([getattr(judge, "gradients", 0.0) for judge in judges.values()], default=0.0),
     )

@@ -72,7 +72,7 @@ guarded(wait)
 
 @pytest.fixture(autouse=True, scope="module")
 def ordinary_signals():
-    """Under nohup, or in the background of a shell, these are ignored, and children inherit that."""
+    """Under nohup or in the background these are ignored, and children inherit that."""
     before = {number: signal.getsignal(number) for number in (signal.SIGHUP, signal.SIGINT)}
     for number, handler in before.items():
         if handler == signal.SIG_IGN:

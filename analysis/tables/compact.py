@@ -1,10 +1,11 @@
-"""Finished runs become the reference: their tables, rounded and thinned, in one file each.
+"""Finished runs are published: their tables, rounded and thinned, in one file each.
 
-Losses and global gradient norms are averaged between probes, and values rounded. Of the first seed
-all measurements are kept; of the others those of the whole model, of tensors with a Brownian twin
-and of those that the experiment's ``courses`` name, and of the rest the start, three quarters and
-the end of the constant stage, the end, signal and noise of gradients. Vectors are those of the
-ends of the constant stage and of the run. ``Kept`` says what else claims read.
+Losses and global gradient norms are averaged between probes. Values are rounded, but for losses.
+All measurements of the first seed are kept. Of the others those of the whole model, of tensors with
+a Brownian twin and of those that the experiment's ``courses`` name are kept; of the rest only the
+start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
+gradients. Vectors are those of the ends of the constant stage and of the run. ``Kept`` says what
+else claims read.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def courses_of(header: Header) -> tuple[str, ...]:
 def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: Kept) -> Path:
     """Copy finished runs of ``seeds`` into ``results/reference``, one compact file per table.
 
-    Brownian motions come along. Raises UserError where a run of those seeds is not finished.
+    Brownian motions come along. Runs that are published already stay, but for those that are
+    published anew. Raises UserError where a run of those seeds is not finished.
     """
     found = find(experiment, scale, "runs", results)
     chosen = [(d, p) for d, p in found if d["kind"] == "brownian" or d["seed"] in seeds]
@@ -54,8 +56,8 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
     if missing:
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)
-    order = sorted(seeds)
-    tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
+    descriptions, tables = _published(folder, {description["id"] for description, _ in chosen})
+    order = sorted({*seeds, *(d["seed"] for d in descriptions if d["kind"] != "brownian")})
     for description, path in chosen:
         rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
         frame = scalars(read_table(path / "scalars.parquet"), description, kept, whole=not rank)
@@ -71,9 +73,22 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
             frame[column] = frame[column].astype("category")
         data = frame.to_parquet(compression="zstd", compression_level=19, index=False)
         write_atomic(folder / f"{table}.parquet", data)
-    text = json.dumps([description for description, _ in chosen])
+    text = json.dumps([*descriptions, *(description for description, _ in chosen)])
     write_atomic(folder / "runs.json.gz", gzip.compress(text.encode(), mtime=0))
     return folder
+
+
+def _published(folder: Path, anew: set[str]) -> tuple[list[dict], dict[str, list[pd.DataFrame]]]:
+    """Descriptions and tables of what is published in ``folder``, without the runs ``anew``."""
+    tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
+    path = folder / "runs.json.gz"
+    if not path.exists():
+        return [], tables
+    kept = [run for run in json.loads(gzip.decompress(path.read_bytes())) if run["id"] not in anew]
+    for table, frames in tables.items():
+        frame = read_table(folder / f"{table}.parquet")
+        frames.append(frame[frame["run"].isin([run["id"] for run in kept])])
+    return kept, tables
 
 
 def scalars(frame: pd.DataFrame, description: dict, kept: Kept, whole: bool) -> pd.DataFrame:
@@ -109,7 +124,10 @@ def _averaged(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFram
     step = (-(-dense["step"] // every) * every).clip(upper=last)
     means = dense.assign(step=step).groupby(["step", "tensor", "stat"], as_index=False)["value"]
     frame = pd.concat([rest, means.mean()], ignore_index=True)
-    return frame.assign(value=_rounded(frame["value"], 13))
+    # Differences of losses are judged to 0.001 nats and less.
+    loss = frame["stat"].str.endswith("_loss")
+    values = np.where(loss, frame["value"].astype(np.float32), _rounded(frame["value"], 13))
+    return frame.assign(value=values.astype(np.float32))
 
 
 def _ends(vectors: pd.DataFrame, description: dict) -> pd.DataFrame:

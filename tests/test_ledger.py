@@ -1,0 +1,348 @@
+"""The ledger of claims: verdicts of parts, groups and claims, what fixes them, what is printed."""
+
+import dataclasses
+import gzip
+import importlib
+import inspect
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from analysis.claims import judges, lock
+from analysis.claims.judges import code_hash, function_name, is_locked, judge_of
+from analysis.claims.judging import (
+    BELOW,
+    HOLDS,
+    OPEN,
+    PARTLY,
+    REFUTED,
+    TESTED,
+    UNJUDGED,
+    Judgement,
+    at_least,
+    at_most,
+    within,
+)
+from analysis.claims.ledger import as_ledger, judge_all, left_out
+from analysis.claims.stored import claims_file, read_ledger, text
+from analysis.quantities.stats import holm
+from analysis.tables import criteria as criteria_module
+from analysis.tables.criteria import criteria_of, every_criterion, locks_of
+from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT
+from analysis.tables.results import FIRST_JUDGING_SEED
+from lrm.cli import parse_seeds
+from lrm.errors import UserError
+from lrm.plan.identity import criterion_hash
+
+CRITERIA = every_criterion()
+ONES = [1.0, 1.1, 0.9]
+
+
+def test_a_part_needs_its_whole_interval():
+    assert at_least("x", ONES, 0.5).verdict(3) == HOLDS
+    assert at_least("x", ONES, 1.0).verdict(3) == OPEN
+    assert at_most("x", ONES, 0.5).verdict(3) == REFUTED
+    assert within("x", ONES, 0.5, 1.5).verdict(3) == HOLDS
+    assert within("x", ONES, 1.0, 1.5).verdict(3) == OPEN
+    assert within("x", ONES, -1.0, 0.5).verdict(3) == REFUTED
+    assert at_least("x", [1.0, 1.1], 0.5).verdict(3) == OPEN
+    assert at_least("x", [1.0, float("nan"), 1.0], 0.5).verdict(3) == OPEN
+
+
+def test_an_effect_may_be_too_small_to_matter():
+    """Also one that certainly is there, and one that certainly misses its threshold."""
+    small = [0.01, 0.011, 0.009]
+    assert at_least("x", small, 0.0).verdict(3) == HOLDS
+    assert at_least("x", small, 0.0, matters=0.05).verdict(3) == BELOW
+    assert at_least("x", small, 0.05, matters=0.05).verdict(3) == BELOW
+    assert at_least("x", [-value for value in ONES], 0.05, matters=0.05).verdict(3) == REFUTED
+    assert at_least("x", ONES, 0.0, matters=0.05).verdict(3) == HOLDS
+
+
+def test_robust_parts_are_judged_by_order():
+    """One unstable seed does not hide what all the others show; six values are needed."""
+    values = [0.1, 0.11, 0.12, 0.1, 0.13, 0.1, 0.12, 5.0]
+    assert at_least("x", values, 0.05).verdict(8) == OPEN
+    assert at_least("x", values, 0.05, robust=True).verdict(8) == HOLDS
+    assert at_least("x", values[:5], 0.05, robust=True).verdict(3) == OPEN
+
+
+def test_p_values_agree_with_the_verdict():
+    """A part holds just where its one-sided p-value is at most 0.025."""
+    generator = np.random.default_rng(0)
+    for _ in range(200):
+        values = generator.normal(0.5, 1.0, 8)
+        for part in (
+            at_least("x", values, 0.0),
+            at_most("x", values, 1.2),
+            within("x", values, -0.5, 1.5),
+        ):
+            assert (part.p_value <= 0.025) == (part.verdict(8) == HOLDS), part
+    assert at_least("x", [1.0] * 7 + [-1.0], 0.0, robust=True).p_value == pytest.approx(9 / 256)
+
+
+def test_holm():
+    assert holm([0.01, 0.04, 0.03, 0.005]).tolist() == [True, False, False, True]
+    assert holm([0.01, 0.02]).tolist() == [True, True]
+    assert holm([]).tolist() == []
+
+
+def test_groups_are_judged_apart():
+    muon, adam = at_least("m", ONES, 0.5, "Muon"), at_least("a", ONES, 1.0, "Adam")
+    judgement = Judgement([muon, adam], 3)
+    assert judgement.groups == {"Muon": HOLDS, "Adam": OPEN}
+    assert judgement.verdict == PARTLY and judgement.line == "Muon: yes. Adam: open."
+    common = at_most("both", ONES, 0.5)
+    assert Judgement([muon, adam, common], 3).verdict == REFUTED
+    assert Judgement([muon], 3).verdict == HOLDS
+    assert Judgement([], 3).verdict == UNJUDGED
+    assert Judgement([at_least("x", ONES, 0.5)], 3).line == "Yes."
+
+
+def test_our_stricter_tests_leave_the_papers_statement_alone():
+    broader = at_least("x", ONES, 0.5, "broader")
+    repeats = at_most("y", ONES, 0.5, "repeats", ours=True)
+    judgement = Judgement([broader, repeats], 3)
+    assert judgement.verdict == HOLDS
+    assert judgement.line == "Broader: yes. Beyond the paper: repeats: no."
+    # Where the paper's statement itself has no part, nothing decides it.
+    assert Judgement([dataclasses.replace(repeats, low=0.0, high=2.0)], 3).verdict == OPEN
+
+
+def test_gates_and_contrasts():
+    part = at_least("x", ONES, 0.5, "small S")
+    other = at_least("y", ONES, 0.5, "large S")
+    assert Judgement([part], 3, gates={"P0": HOLDS}).verdict == HOLDS
+    assert Judgement([part], 3, gates={"P0": REFUTED}).verdict == OPEN
+    fails = at_most("contrast", ONES, 0.5, "small S")
+    judgement = Judgement([part, other], 3, contrast=[fails])
+    assert judgement.groups == {"small S": OPEN, "large S": HOLDS}
+    assert judgement.missing(part) == "the contrast does not hold: contrast"
+    everywhere = dataclasses.replace(fails, group=None)
+    assert Judgement([part, other], 3, contrast=[everywhere]).verdict == OPEN
+
+
+def test_criteria_are_complete():
+    """Every claim of every experiment has a criterion and a judge, and the reverse."""
+    criteria = {claim: body for claim, body in CRITERIA.items() if "experiment" in body}
+    for claim, criterion in CRITERIA.items():
+        for test in criterion.get("tests", []):
+            file, _, name = test.partition("::")
+            assert f"def {name}(" in (ROOT / file).read_text()
+        assert claim in criteria or "tests" in criterion or judge_of("bench", claim), claim
+    for claim, criterion in criteria.items():
+        assert {"experiment", "statement", "criterion", "thresholds", "smallest_effect", "reason",
+                "gates", "seeds"} <= set(criterion)  # fmt: skip
+        assert judge_of(criterion["experiment"], claim), claim
+        assert claim in criteria_of(criterion["experiment"])
+        for gate in criterion["gates"]:
+            assert list(criteria).index(gate) < list(criteria).index(claim)
+        if "." in claim:  # a later entry has seeds of its own
+            first = criteria[claim.partition(".")[0]]["seeds"]["judge"]
+            own = parse_seeds(f"{criterion['seeds']['judge']},")
+            assert not set(own) & set(parse_seeds(f"{first},")), claim
+            assert criterion["seeds"]["planned"] <= len(own), claim
+
+
+def test_judging_modules_hold_judges_alone():
+    """Each is named by its experiment; a public function in it judges the claim of that name."""
+    framework = {"judging", "ledger", "judges", "lock", "stored", "bench"}
+    for path in (ROOT / "analysis" / "claims").glob("[a-z]*.py"):
+        if path.stem in framework:
+            continue
+        module = importlib.import_module(f"analysis.claims.{path.stem}")
+        functions = {
+            name
+            for name, function in inspect.getmembers(module, inspect.isfunction)
+            if function.__module__ == module.__name__ and not name.startswith("_")
+        }
+        expected = {function_name(claim) for claim in criteria_of(path.stem)}
+        assert functions == expected, path.stem
+        for name in functions:
+            judge = getattr(module, name)
+            assert list(inspect.signature(inspect.unwrap(judge)).parameters)
+            assert judge.__doc__, name
+
+
+def test_published_runs_name_todays_criteria():
+    """What judged them has not changed since: entry, and where there is a lock the code too."""
+    checked = 0
+    for path in (ROOT / "results" / "reference").glob("*/*/runs.json.gz"):
+        experiment = path.parent.name
+        locks = locks_of(experiment)
+        now = {c: criterion_hash(body, locks.get(c)) for c, body in criteria_of(experiment).items()}
+        for run in json.loads(gzip.decompress(path.read_bytes())):
+            if run["kind"] == "train" and run["seed"] >= FIRST_JUDGING_SEED:
+                for claim, body in criteria_of(experiment).items():
+                    if run["seed"] in parse_seeds(f"{body['seeds']['judge']},"):
+                        assert run["criteria"][claim] == now[claim], (run["label"], claim)
+                        checked += 1
+    assert checked > 1000
+
+
+def test_locked_claims_are_judged_by_the_code_that_was_locked():
+    for experiment in sorted({c["experiment"] for c in CRITERIA.values() if "experiment" in c}):
+        for claim in locks_of(experiment):
+            assert is_locked(experiment, claim), (
+                f"{claim}: if the code judges as before, python -m analysis.claims.lock --same"
+            )
+
+
+def test_a_lock_sees_other_code_and_not_other_words(monkeypatch):
+    """A constant deep in what the judge calls counts; a docstring does not."""
+    now = code_hash("gradient_noise", "N1.2")
+    module = importlib.import_module("analysis.quantities.gradient_noise")
+    monkeypatch.setattr(module.ratios, "__doc__", "other words")
+    assert code_hash("gradient_noise", "N1.2") == now
+    monkeypatch.setattr(module, "LATE", 0.5)
+    assert code_hash("gradient_noise", "N1.2") != now
+    assert not is_locked("gradient_noise", "N1.2") and is_locked("gradient_noise", "N1")
+
+
+def test_writing_locks(monkeypatch, tmp_path):
+    for module in (criteria_module, judges, lock):
+        monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
+    shutil.copytree(EXPERIMENTS / "gradient_noise", tmp_path / "gradient_noise")
+    monkeypatch.setattr(lock, "_published", lambda claim: None)
+    path = tmp_path / "gradient_noise" / "locks.json"
+    path.unlink()
+    lock.lock("N1.2")
+    written = json.loads(path.read_text())
+    assert set(written["N1.2"]) == {"code", "configuration"}
+    # Other code is noted beside the locked one where it judges alike; the hash stays.
+    monkeypatch.setattr("analysis.quantities.gradient_noise.LATE", 0.5)
+    lock.lock("N1.2", same=True)
+    again = json.loads(path.read_text())["N1.2"]
+    assert again["code"] == written["N1.2"]["code"] and len(again["same_as"]) == 1
+    assert is_locked("gradient_noise", "N1.2")
+    criterion = criteria_of("gradient_noise")["N1.2"]
+    assert criterion_hash(criterion, again) == criterion_hash(criterion, written["N1.2"])
+    # Where runs are published under it, a lock does not move.
+    monkeypatch.setattr(lock, "_published", lambda claim: {"n": 16, "parts": [], "verdict": OPEN})
+    with pytest.raises(UserError, match=r"N1\.2: runs are published under its lock"):
+        lock.lock("N1.2")
+    monkeypatch.setattr(lock, "_judged", lambda *claim: {"n": 16, "parts": [], "verdict": HOLDS})
+    with pytest.raises(UserError, match="judges the published runs otherwise"):
+        lock.lock("N1.2", same=True)
+    with pytest.raises(UserError, match="I2: no experiment decides it"):
+        lock.lock("I2")
+    path.write_text("{")
+    with pytest.raises(UserError, match=r"locks\.json is damaged"):
+        locks_of("gradient_noise")
+
+
+def test_advice_is_no_part_of_a_criterion():
+    criterion = criteria_of("gradient_noise")["N1"]
+    assert criterion_hash(criterion) == criterion_hash({**criterion, "if_open": "more seeds"})
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("X1: {experiment: other}", "X1: write experiment: mine in it"),
+        ("X1: 3", "X1: write experiment: mine in it"),
+        ("P0: {experiment: mine}", "P0: experiments mine and projector have a claim of that name"),
+    ],
+)
+def test_criteria_in_the_wrong_place_are_told(monkeypatch, tmp_path, body, message):
+    for name in ("projector", "mine"):
+        (tmp_path / name).mkdir()
+        shutil.copy(EXPERIMENTS / "projector" / "config.yaml", tmp_path / name)
+    shutil.copy(EXPERIMENTS / "projector" / "criteria.yaml", tmp_path / "projector")
+    (tmp_path / "mine" / "criteria.yaml").write_text(body)
+    monkeypatch.setattr(criteria_module, "EXPERIMENTS", tmp_path)
+    with pytest.raises(UserError, match=message):
+        every_criterion()
+
+
+def test_a_criterion_that_nobody_judges_yet_is_told(monkeypatch, smoke_results):
+    monkeypatch.delattr("analysis.claims.gradient_noise.n1")
+    record = judge_all("smoke", "runs", smoke_results, ["gradient_noise"])[0]
+    assert record["verdict"] == UNJUDGED
+    assert record["note"] == "no function n1 in analysis/claims/gradient_noise.py"
+    assert judge_of("frozen_multipliers", "Z1") is None
+
+
+def test_claims_without_runs(tmp_path):
+    records = judge_all("tiny", "runs", tmp_path)
+    assert {record["verdict"] for record in records} == {UNJUDGED, TESTED}
+    assert {r["id"] for r in records if r["verdict"] == TESTED} == {"I2", "I3"}
+    ledger = as_ledger(records, "tiny", "runs")
+    assert json.loads(json.dumps(ledger)) == ledger
+    assert ledger["multiplicity"]["tested"] == 0
+    assert "P1" in text(ledger)
+    with pytest.raises(UserError, match="unknown source"):
+        from analysis.tables.results import load as load_results
+
+        load_results("projector", source="nowhere", results=tmp_path)
+
+
+def test_a_seed_that_is_judged_nowhere_is_named(smoke_results, tmp_path):
+    copy = tmp_path / "runs" / "grad_clipping"
+    shutil.copytree(smoke_results / "runs" / "grad_clipping", copy)
+    assert left_out("smoke", tmp_path) == []
+    done = next(copy.glob("*/done.json"))
+    label = json.loads((done.parent / "run.json").read_text())["label"]
+    done.unlink()
+    (line,) = left_out("smoke", tmp_path)
+    assert line.startswith("left out: grad_clipping, seed 0") and line.endswith(label)
+
+
+def test_seeds_judge_the_claims_that_they_were_planned_for(monkeypatch):
+    """Seeds 100 to 107 are the first entry's, and say nothing of a later one."""
+    records = {r["id"]: r for r in judge_all("tiny", "reference", RESULTS, ["gradient_noise"])}
+    assert records["N1"]["n"] == 3 and records["N1"]["stage"] == "judging"
+    later = criteria_of("gradient_noise")["N1.2"]["seeds"]
+    assert records["N1.2"]["n"] in (0, later["planned"])
+
+
+def test_judging_code_that_changed_after_the_seeds_ran_opens_the_claim(monkeypatch):
+    monkeypatch.setattr("analysis.claims.ledger.is_locked", lambda experiment, claim: False)
+    record = judge_all("tiny", "reference", RESULTS, ["grad_clipping"])[0]
+    assert record["verdict"] == OPEN and "changed after these seeds ran" in record["note"]
+
+
+def test_the_published_ledger_is_complete_and_readable():
+    """Every open group names what would decide it; nothing is wider than a terminal."""
+    ledger = read_ledger(claims_file("tiny", "reference", RESULTS))
+    assert [record["id"] for record in ledger["claims"]] == list(CRITERIA)
+    for record in ledger["claims"]:
+        is_open = record["verdict"] == OPEN or OPEN in record["groups"].values()
+        assert bool(record["if_open"]) == is_open, record["id"]
+        names = [part["name"] for part in record["parts"] + record["contrast"]]
+        assert len(set(names)) == len(names), record["id"]
+        assert all(len(line) <= 80 for line in text(ledger, record["id"]).splitlines())
+    tested = [p for r in ledger["claims"] for p in r["parts"] if p["p"] is not None]
+    counts = ledger["multiplicity"]
+    assert counts["tested"] == len(tested) > counts["held"] >= counts["survive_holm"] > 20
+    for printed in (text(ledger), text(ledger, parts=True)):
+        assert max(map(len, printed.splitlines())) <= 80
+    assert "would hold by chance" in text(ledger).replace("\n", " ")
+
+
+def test_the_command(tmp_path):
+    """It prints what is stored without judging; a damaged or missing ledger is told."""
+
+    def call(*options):
+        command = [sys.executable, "-m", "analysis.claims", *options]
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+    done = call("--claim", "p1")
+    assert done.returncode == 0 and done.stdout.startswith("P1 ")
+    assert "criterion:" in done.stdout and done.stdout.count("\nP") == 0
+    done = call("--claim", "Z9")
+    assert done.returncode == 2 and done.stderr.startswith("error: no claim 'Z9'; there are P0, ")
+    done = call("--results", str(tmp_path))
+    assert done.returncode == 2 and "make claims FROM=runs judges" in done.stderr
+    folder = tmp_path / "reference" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "claims.json").write_text("[]")
+    done = call("--results", str(tmp_path))
+    assert done.returncode == 2 and "is damaged" in done.stderr and "Traceback" not in done.stderr
+    code = "import sys, analysis.claims.__main__; print('pandas' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.stdout == "False\n"

@@ -94,6 +94,35 @@ def of_experiments(
     return pd.DataFrame(records).set_index("id")
 
 
+def findings(claims: pd.DataFrame) -> pd.DataFrame:
+    """``of_experiments`` for reading: the statement, what was found, the verdict, n, the note."""
+    shown = claims[["statement", "line", "verdict", "n", "stage", "note"]]
+    return shown.rename(columns={"line": "found", "stage": "seeds"}).fillna("")
+
+
+def parts_of(claims: pd.DataFrame, *ids: str) -> pd.DataFrame:
+    """The parts of some claims for reading: estimate with its 95% interval, n, criterion, verdict.
+
+    Contrasts, which other parts need, come last.
+    """
+    rows = [
+        {
+            "claim": claim,
+            "group": part["group"] or "",
+            "part": part["name"],
+            "estimate": part["value"],
+            "low": (part["interval"] or [math.nan, math.nan])[0],
+            "high": (part["interval"] or [math.nan, math.nan])[1],
+            "n": part["n"],
+            "required": part["required"],
+            "verdict": part["verdict"],
+        }
+        for claim in ids
+        for part in claims.loc[claim, "parts"] + claims.loc[claim, "contrast"]
+    ]
+    return pd.DataFrame(rows).set_index(["claim", "group"]).round(4)
+
+
 def judge_all(
     scale: str, source: str, folder: Path, experiments: Collection[str] = ()
 ) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from lrm.plan import yaml as layers
 from lrm.plan.config import DataConfig, Settings, validate
 from lrm.plan.experiment import SCALES, load
 from lrm.sweep import command, machine
-from lrm.sweep.scheduler import gpus
+from lrm.sweep.machine import gpus
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = sorted(ROOT.glob("experiments/*/config.yaml"))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import subprocess
 import sys
@@ -14,10 +15,10 @@ import yaml
 from conftest import needs_a_compiler
 
 from lrm.bench import tables
+from lrm.bench.measure import median
 from lrm.bench.parts import BACKWARD, FORWARD, Marks
-from lrm.bench.plan import ROWS, Bench, combinations
-from lrm.bench.statistics import median
-from lrm.bench.subjects import Peer, Suite
+from lrm.bench.plan import ROWS, Bench
+from lrm.bench.trainers import SuiteTrainer, TransformersTrainer
 from lrm.errors import UserError
 from lrm.plan.yaml import read_yaml
 from lrm.train.device import equip
@@ -60,8 +61,8 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     plan = {**read_yaml(ROWS), **SMALL}
     plan["variants"]["unknown"] = {"settings": {"execution": {"unknown": True}}}
-    plan["variants"]["suite"]["tries"] = [{"execution.threads": [1, 2]}]
-    plan["variants"]["transformers"]["tries"] = [{"attention": ["eager", "sdpa"]}]
+    plan["variants"]["suite"]["search"] = [{"execution.threads": [1, 2]}]
+    plan["variants"]["transformers"]["search"] = [{"attention": ["eager", "sdpa"]}]
     (folder / "rows.yaml").write_text(yaml.safe_dump(plan))
     Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]).mkdir(exist_ok=True)
     (folder / "compiled").symlink_to(os.environ["TORCHINDUCTOR_CACHE_DIR"])
@@ -212,9 +213,8 @@ def test_the_peer_follows_schedule_groups_and_clipping(settings, smoke_runs, var
     changed = settings(model=model, train={"clip_norm": 0.3, "z_loss": 0.0})
     # Made anew, so that its plans follow its settings.
     run = dataclasses.replace(candidate.run, settings=changed)
-    candidate = dataclasses.replace(candidate, run=run)
     equipment = equip(run.execution, run.settings.model)
-    sides = [cls(candidate, 3, equipment) for cls in (Suite, Peer)]
+    sides = [cls(run, 3, equipment) for cls in (SuiteTrainer, TransformersTrainer)]
     generator = np.random.default_rng(0)
     for step in range(10):
         batch = torch.from_numpy(generator.integers(0, changed.model.vocab_size, (8, 33)))
@@ -228,12 +228,12 @@ def test_the_peer_follows_schedule_groups_and_clipping(settings, smoke_runs, var
 
 def test_every_shipped_row_is_known():
     bench = Bench(ROWS, 2)
-    for row in bench.rows.rows:
+    for row in bench.plan.rows:
         for configuration in row.at:
             for variant in (row.of, row.against):
                 assert bench.candidate(variant, configuration).tokens >= 512
-    stages = [stage for name in ("suite", "transformers") for stage in bench.tries(name)]
-    assert [len(list(combinations(stage))) for stage in stages] == [4, 3, 2, 8, 3]
+    stages = [stage for n in ("suite", "transformers") for stage in bench.plan.variants[n].search]
+    assert [math.prod(map(len, stage.values())) for stage in stages] == [4, 3, 2, 8, 3]
     big = bench.candidate("transformers", "20M 8x512", {"attention": "sdpa"})
     assert big.attention == "sdpa" and big.tokens == 4096
 
@@ -246,7 +246,7 @@ def test_every_shipped_row_is_known():
             "no variant",
         ),
         ({"memory": [{"of": "plain", "at": "none"}]}, "no configuration 'none'"),
-        ({"variants": {"plain": {"tris": []}}}, "unknown key tris"),
+        ({"variants": {"plain": {"tris": []}}}, "unknown key variants.plain.tris"),
         ({"cores": 0}, "cores"),
     ],
 )

@@ -49,7 +49,7 @@ guarded(lambda: scheduler.sweep(jobs, folder / "data", 2))
 WORKER = """
 import os, subprocess, time
 
-def serve(orders, tell):
+def start(tell):
     own = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)
     tell(ready=True)
     tell(note=f"processes {os.getpid()} {own.pid}")

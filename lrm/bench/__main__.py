@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from lrm import data
-from lrm.bench import machine, tables
-from lrm.bench.measure import WARM_UP, Session
+from lrm.bench import tables
+from lrm.bench.measure import WARM_UP, Session, load_average
 from lrm.bench.plan import ROWS, Bench
 from lrm.cli import clock, guarded
 from lrm.errors import UserError
 from lrm.store.files import make_folder, write_json
-from lrm.sweep.scheduler import available_cores
+from lrm.sweep.machine import available_cores
 
 PUBLISHABLE = 20  # pairs
 
@@ -26,21 +26,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m lrm.bench", description="Speed and memory against transformers, on CPU."
     )
-    parser.add_argument("--pairs", type=int, default=20, help="measurements of each side of a row")
-    parser.add_argument(
-        "--seconds", type=float, default=0.4, help="length of one measurement, at least one step"
-    )
-    parser.add_argument("--only", metavar="PATTERN",
-                        help="only rows whose name matches, or parts, memory, whole")  # fmt: skip
-    parser.add_argument(
-        "--rows", type=Path, default=ROWS, help="what to measure (default %(default)s)"
-    )
-    parser.add_argument("--name", help="name of the record (default: the time)")
-    parser.add_argument(
-        "--publish", action="store_true", help="keep the record in results/reference/bench too"
-    )
-    parser.add_argument("--results", type=Path, default=Path("results"),
-                        help="folder of records and corpora")  # fmt: skip
+    add = parser.add_argument
+    add("--pairs", type=int, default=20, help="measurements of each side of a row")
+    add("--seconds", type=float, default=0.4, help="length of one measurement, at least one step")
+    add("--only", metavar="PATTERN", help="only rows whose name matches, or parts, memory, whole")
+    add("--rows", type=Path, default=ROWS, help="what to measure (default %(default)s)")
+    add("--name", help="name of the record (default: the time)")
+    add("--publish", action="store_true", help="keep the record in results/reference/bench too")
+    add("--results", type=Path, default=Path("results"), help="folder of records and corpora")
     options = parser.parse_args(arguments)
     guarded(lambda: _main(options))
 
@@ -66,7 +59,7 @@ def _main(options: argparse.Namespace) -> None:
     corpora = make_folder(options.results / "data")
     for settings in bench.corpora():
         data.prepare(*settings, corpora, say)
-    session = Session(bench, str(corpora), options.pairs, options.seconds, say)
+    session = Session(bench, corpora, options.pairs, options.seconds, say)
     name = options.name or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     path = make_folder(options.results / "bench") / f"{name}.json"
     record: dict[str, Any] = {
@@ -76,13 +69,13 @@ def _main(options: argparse.Namespace) -> None:
         "cores": bench.cores,
         "pairs": options.pairs,
         "seconds_per_measurement": options.seconds,
-        "load_at_start": machine.load(),
+        "load_at_start": load_average(),
         "load_at_end": None,
         "warm_up_steps": WARM_UP,
         **session.record,
     }
     session.run(lambda: write_json(path, record))
-    record |= {"finished": _now(), "load_at_end": machine.load()}
+    record |= {"finished": _now(), "load_at_end": load_average()}
     write_json(path, record)
     print(tables.render(record))
     print(f"\nkept in {path}", file=sys.stderr)

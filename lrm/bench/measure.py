@@ -2,239 +2,267 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+import os
 import random
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any
+import statistics
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, NamedTuple
 
-from lrm.bench import machine
-from lrm.bench.crew import Crew
-from lrm.bench.plan import Bench, Candidate, Row, combinations
-from lrm.bench.statistics import median
+from lrm.bench.plan import Bench, Candidate, Row, Single, Whole
+from lrm.bench.processes import Processes
 from lrm.errors import UserError
+from lrm.sweep.machine import available_cores
 
 # Steps before any is measured; both sides of a row have then seen the same batches.
 WARM_UP = 3
+
+
+class Median(NamedTuple):
+    """A median, and two order statistics around it, which assume no distribution.
+
+    ``coverage`` is the probability that they enclose the true median; it is the least that
+    reaches 95%, or what minimum and maximum give, which is less below six values.
+    """
+
+    median: float
+    low: float
+    high: float
+    coverage: float
+
+
+def median(values: Sequence[float], level: float = 0.95) -> Median:
+    """The median of ``values``, which must not be empty, with its interval."""
+    ordered, n = sorted(values), len(values)
+
+    def coverage(rank: int) -> float:
+        """P(the rank-th smallest <= median <= the rank-th largest) of n independent values."""
+        return max(0.0, 1 - 2 * sum(math.comb(n, k) for k in range(rank)) / 2**n)
+
+    rank = 1
+    while rank < n // 2 and coverage(rank + 1) >= level:
+        rank += 1
+    return Median(statistics.median(ordered), ordered[rank - 1], ordered[n - rank], coverage(rank))
+
+
+def load_average() -> list[float] | None:
+    """Over 1, 5 and 15 minutes, where the system has it."""
+    with suppress(OSError, AttributeError):
+        return [round(value, 2) for value in os.getloadavg()]
+    return None
 
 
 class Session:
     """One run of the benchmark, which fills ``record`` and ``machine``."""
 
     def __init__(
-        self, bench: Bench, corpora: str, pairs: int, seconds: float, say: Callable[[str], None]
+        self, bench: Bench, corpora: Path, pairs: int, seconds: float, say: Callable[[str], None]
     ):
         self.bench, self.corpora, self.pairs, self.seconds = bench, corpora, pairs, seconds
         self.say = say
         self.order = random.Random(0)
+        # Settings that the search has decided, of a variant on a configuration.
         self.chosen: dict[tuple[str, str], dict[str, Any]] = {}
-        self.machine = machine.describe()
         self.record: dict[str, list] = {
             name: [] for name in ("rows", "parts", "memory", "whole", "left_out")
         }
+        with self._processes(1) as processes:
+            [machine] = processes.call("machine")
+        self.machine = {"cores": available_cores(), **machine}
 
     def run(self, store: Callable[[], None]) -> None:
         """Everything that the plan asks for; ``store`` is called after each measurement."""
-        rows = self.bench.rows
-        for row in rows.rows:
+        plan = self.bench.plan
+        for row in plan.rows:
             for configuration in row.at:
-                if self._known(row.name, (row.of, row.against), configuration):
-                    self.say(f"{row.name}, {configuration}")
-                    self._row(row, configuration)
-                    store()
-        for name, singles, action in (
-            ("parts", rows.parts, self._parts),
-            ("memory", rows.memory, self._memory),
-            ("whole", rows.whole, self._whole),
+                self.say(f"{row.name}, {configuration}")
+                self._row(row, configuration)
+                store()
+        for name, singles, measure in (
+            ("parts", plan.parts, self._parts),
+            ("memory", plan.memory, self._memory),
+            ("whole", plan.whole, self._whole),
         ):
             for single in singles:
-                if self._known(name, (single.of,), single.at):
-                    self.say(f"{name}: {single.of}, {single.at}")
-                    try:
-                        action(single)
-                    except UserError as error:
-                        self._leave_out(name, single.of, str(error))
-                    store()
+                self.say(f"{name}: {single.of}, {single.at}")
+                try:
+                    self.record[name].append(measure(single))
+                except UserError as error:
+                    self._leave_out(name, single.of, error)
+                store()
 
-    @contextmanager
-    def _crew(self, cores: int) -> Iterator[Crew]:
-        with Crew(cores, self.corpora) as crew:
-            if "torch" not in self.machine:
-                self.machine |= crew.alone("environment")
-            yield crew
+    def _processes(self, count: int) -> Processes:
+        return Processes(count, self.corpora)
 
-    def _known(self, row: str, variants: tuple[str, ...], configuration: str) -> bool:
-        for variant in variants:
-            try:
-                self.bench.candidate(variant, configuration)
-            except UserError as error:
-                self._leave_out(row, variant, str(error))
-                return False
-        return True
-
-    def _leave_out(self, row: str, variant: str, reason: str) -> None:
-        found = {"row": row, "variant": variant, "reason": reason}
-        if found not in self.record["left_out"]:
-            self.record["left_out"].append(found)
-            self.say(f"  left out: {variant} ({reason})")
+    def _leave_out(self, row: str, variant: str, error: UserError) -> None:
+        reason = {"row": row, "variant": variant, "reason": str(error)}
+        if reason not in self.record["left_out"]:
+            self.record["left_out"].append(reason)
+            self.say(f"  left out: {variant} ({error})")
 
     def _row(self, row: Row, configuration: str) -> None:
-        loads = [machine.load()]
+        variants = (row.of, row.against)
+        loads = [load_average()]
+        candidates, sides = [], []
         with ExitStack() as stack:
-            names = (row.of, row.against)
-            crews = [stack.enter_context(self._crew(self.bench.cores)) for _ in names]
-            chosen, sides = [], []
-            for crew, name in zip(crews, names, strict=True):
-                try:
-                    chosen.append(self._choose(crew, row, name, configuration))
-                    sides.append(self._begin(crew, *chosen[-1]))
-                except UserError as error:
-                    self._leave_out(row.name, name, str(error))
-                    return
-            every = max((c.run.settings.probes.every for c, _ in chosen if c.probes), default=1)
+            try:
+                for variant in variants:  # before processes start for one that is not known
+                    self.bench.candidate(variant, configuration)
+                groups = [stack.enter_context(self._processes(self.bench.cores)) for _ in variants]
+                for processes, variant in zip(groups, variants, strict=True):
+                    candidate, trials = self._choose(processes, row, variant, configuration)
+                    candidates.append(candidate)
+                    sides.append(self._begin(processes, candidate, trials))
+            except UserError as error:
+                self._leave_out(row.name, variant, error)
+                return
+            # Whole intervals of probes.
+            intervals = [c.run.settings.probes.every for c in candidates if c.probes]
+            every = max(intervals, default=1)
             for side in sides:
                 count = max(1, round(self.seconds / side["step"]))
                 side["steps_per_measurement"] = -(-count // every) * every
-            for pair in range(self.pairs):
+            busy: tuple[list[float], list[float]] = ([], [])
+            for pair in range(1, self.pairs + 1):
                 # Who comes first is drawn, so that neither always follows the other.
                 for k in self.order.sample(range(2), 2):
-                    found = crews[k].steps(sides[k]["steps_per_measurement"])
-                    for name in ("rate", "busy"):
-                        sides[k][f"{name}s"].append(found[name])
-                if (pair + 1) % 5 == 0 or pair + 1 == self.pairs:
-                    self.say(f"  {pair + 1} of {self.pairs} pairs")
+                    measured = groups[k].steps(sides[k]["steps_per_measurement"])
+                    sides[k]["rates"].append(measured["rate"])
+                    busy[k].append(measured["busy"])
+                if pair % 5 == 0 or pair == self.pairs:
+                    self.say(f"  {pair} of {self.pairs} pairs")
+        for side, shares in zip(sides, busy, strict=True):
+            side["tokens_per_second"] = median(side["rates"])._asdict()
+            side["busy"] = statistics.median(shares)
         ratios = [a / b for a, b in zip(sides[0]["rates"], sides[1]["rates"], strict=True)]
-        for side in sides:
-            side["tokens_per_second"] = median(side["rates"]).record()
-            side["busy"] = median(side.pop("busys")).median
-        loads.append(machine.load())
+        loads.append(load_average())
         self.record["rows"].append(
             {
                 "row": row.name,
                 "configuration": configuration,
-                "tokens_per_step": chosen[0][0].tokens,
+                "tokens_per_step": candidates[0].tokens,
                 "of": sides[0],
                 "against": sides[1],
-                "ratio": median(ratios).record(),
+                "ratio": median(ratios)._asdict(),
                 "ratios": ratios,
                 "load": loads,
             }
         )
 
     def _choose(
-        self, crew: Crew, row: Row, variant: str, configuration: str
+        self, processes: Processes, row: Row, variant: str, configuration: str
     ) -> tuple[Candidate, list[dict]]:
-        """The best of short trials, stage by stage, and what they gave; or an earlier choice."""
+        """The best of short trials, stage by stage, with their record; or an earlier choice."""
         if (known := self.chosen.get((variant, configuration))) is not None:
             return self.bench.candidate(variant, configuration, known), []
-        followed = self.bench.follows(variant)
-        picks: dict[str, Any] = self.chosen.get((followed, configuration), {})
-        trials: list[dict] = []
-        for stage in self.bench.tries(variant):
-            best = max((trial["rate"] for trial in trials), default=0.0)
-            kept = picks
-            for choice in combinations(stage):
-                trial = {**picks, **choice}
+        described = self.bench.plan.variants[variant]
+        chosen: dict[str, Any] = self.chosen.get((described.follows, configuration), {})
+        trials, tried = [], []
+        best = 0.0
+        for stage in described.search:
+            before = chosen
+            for values in itertools.product(*stage.values()):
+                choices = {**before, **dict(zip(stage, values, strict=True))}
                 try:
-                    candidate = self.bench.candidate(variant, configuration, trial)
-                    if any(_same(candidate, done["candidate"]) for done in trials):
+                    candidate = self.bench.candidate(variant, configuration, choices)
+                    # A stage meets what the one before it has chosen.
+                    if (candidate.run, candidate.attention) in tried:
                         continue
-                    rate = self._trial(crew, candidate, best)
+                    rate = self._trial(processes, candidate, best)
                 except UserError as error:
-                    self._leave_out(row.name, variant, str(error))
+                    self._leave_out(row.name, variant, error)
                     continue
-                trials.append({"candidate": candidate, "picks": trial, "rate": rate})
-                said = ", ".join(f"{key.rpartition('.')[2]} {v}" for key, v in trial.items())
-                self.say(f"  trial of {variant}: {said}: {rate:,.0f} tokens/s")
+                tried.append((candidate.run, candidate.attention))
+                trials.append({"picks": choices, "rate": rate})
+                named = (f"{key.rpartition('.')[2]} {value}" for key, value in choices.items())
+                self.say(f"  trial of {variant}: {', '.join(named)}: {rate:,.0f} tokens/s")
                 if rate > best:
-                    best, kept = rate, trial
-            picks = kept
-        self.chosen[variant, configuration] = picks
-        record = [{"picks": trial["picks"], "rate": trial["rate"]} for trial in trials]
-        return self.bench.candidate(variant, configuration, picks), record
+                    best, chosen = rate, choices
+        self.chosen[variant, configuration] = chosen
+        return self.bench.candidate(variant, configuration, chosen), trials
 
-    def _trial(self, crew: Crew, candidate: Candidate, best: float) -> float:
+    def _trial(self, processes: Processes, candidate: Candidate, best: float) -> float:
         """Tokens per second in short; one that is far behind is not given more time."""
-        crew.build(candidate)
-        found = crew.steps(1)
-        if found["step"] < 1.0:  # what the first step makes once weighs little in long ones
-            found = crew.steps(1)
-        if found["rate"] < best / 1.5:
-            return found["rate"]
-        if found["step"] > self.seconds:
-            return crew.steps(1)["rate"]
-        count = max(1, round(self.seconds / 2 / found["step"]))
-        return median([crew.steps(count)["rate"] for _ in range(3)]).median
+        processes.build(candidate)
+        measured = processes.steps(1)
+        if measured["step"] < 1.0:  # what the first step makes once weighs little in long ones
+            measured = processes.steps(1)
+        if measured["rate"] < best / 1.5:
+            return measured["rate"]
+        if measured["step"] > self.seconds:
+            return processes.steps(1)["rate"]
+        count = max(1, round(self.seconds / 2 / measured["step"]))
+        return statistics.median(processes.steps(count)["rate"] for _ in range(3))
 
-    def _begin(self, crew: Crew, candidate: Candidate, trials: list[dict]) -> dict[str, Any]:
+    def _begin(
+        self, processes: Processes, candidate: Candidate, trials: list[dict]
+    ) -> dict[str, Any]:
         """Build what was chosen, warm up; the record of this side of the row."""
-        parameters = crew.build(candidate)
-        crew.steps(WARM_UP - 1)
-        found = crew.steps(1)
+        parameters = processes.build(candidate)
+        processes.steps(WARM_UP - 1)
+        measured = processes.steps(1)
         return {
             **candidate.describe(),
-            "processes": len(crew.active),
+            "processes": processes.active,
             "parameters": parameters,
             "trials": trials,
-            "loss_after_warm_up": found["loss"],
-            "step": found["step"],
+            "loss_after_warm_up": measured["loss"],
+            "step": measured["step"],
             "rates": [],
-            "busys": [],
         }
 
-    def _parts(self, single) -> None:
+    def _parts(self, single: Single) -> dict[str, Any]:
         candidate = self.bench.candidate(single.of, single.at)
-        with self._crew(1) as crew:
-            crew.build(candidate)
-            crew.steps(WARM_UP)
-            step = crew.steps(1)["step"]
+        with self._processes(1) as processes:
+            processes.build(candidate)
+            processes.steps(WARM_UP)
+            step = processes.steps(1)["step"]
             count = min(20, max(1, round(self.seconds / step)))
             blocks = max(3, min(self.pairs, round(20 / step / count)))
-            found = crew.alone("parts", count=count, blocks=blocks)
-        keys = list(dict.fromkeys(tuple(part[:2]) for block in found["parts"] for part in block))
-        seconds = {key: [] for key in keys}
-        for block in found["parts"]:
-            here = {tuple(part[:2]): part[2] for part in block}
-            for key in keys:
-                seconds[key].append(here.get(key, 0.0))
+            [measured] = processes.call("parts", steps=count, blocks=blocks)
+        timed = [{(part, way): t for part, way, t in block} for block in measured["parts"]]
         parts = [
-            {"part": key[0], "direction": key[1], "seconds": median(values).median}
-            for key, values in seconds.items()
-        ]
-        plain, marked = median(found["plain"]), median(found["marked"])
-        self.record["parts"].append(
             {
-                **candidate.describe(),
-                "configuration": single.at,
-                "blocks": blocks,
-                "steps_per_block": count,
-                "step": plain.record(),
-                "step_with_marks": marked.record(),
-                "parts": parts,
-                "accounted": sum(part["seconds"] for part in parts) / plain.median,
+                "part": part,
+                "direction": way,
+                "seconds": statistics.median(block.get((part, way), 0.0) for block in timed),
             }
-        )
+            for part, way in dict.fromkeys(itertools.chain.from_iterable(timed))
+        ]
+        plain = median(measured["plain"])
+        return {
+            **candidate.describe(),
+            "configuration": single.at,
+            "blocks": blocks,
+            "steps_per_block": count,
+            "step": plain._asdict(),
+            "step_with_marks": median(measured["marked"])._asdict(),
+            "parts": parts,
+            "accounted": sum(part["seconds"] for part in parts) / plain.median,
+        }
 
-    def _memory(self, single) -> None:
-        picks = self.chosen.get((single.of, single.at))
-        if picks is None:
-            stages = self.bench.tries(single.of)
-            picks = {key: values[0] for stage in stages[:1] for key, values in stage.items()}
-        candidate = self.bench.candidate(single.of, single.at, picks)
-        with self._crew(1) as crew:
-            found = crew.alone(
-                "memory", candidate=candidate, seed=0, corpora=self.corpora, count=WARM_UP
-            )
-        self.record["memory"].append({**candidate.describe(), "configuration": single.at, **found})
+    def _memory(self, single: Single) -> dict[str, Any]:
+        choices = self.chosen.get((single.of, single.at))
+        if choices is None:
+            first_stages = self.bench.plan.variants[single.of].search[:1]
+            choices = {key: values[0] for stage in first_stages for key, values in stage.items()}
+        candidate = self.bench.candidate(single.of, single.at, choices)
+        return self._alone("memory", candidate, {"configuration": single.at}, count=WARM_UP)
 
-    def _whole(self, single) -> None:
-        length = (f"train.steps={single.steps}",)
-        candidate = self.bench.candidate(single.of, single.at, changes=length)
-        with self._crew(1) as crew:
-            found = crew.alone("whole", candidate=candidate, corpora=self.corpora)
-        self.record["whole"].append(
-            {**candidate.describe(), "configuration": single.at, "steps": single.steps, **found}
-        )
+    def _whole(self, single: Whole) -> dict[str, Any]:
+        length = f"train.steps={single.steps}"
+        candidate = self.bench.candidate(single.of, single.at, overrides=(length,))
+        conditions = {"configuration": single.at, "steps": single.steps}
+        return self._alone("whole", candidate, conditions)
 
-
-def _same(a: Candidate, b: Candidate) -> bool:
-    return (a.run, a.attention) == (b.run, b.attention)
+    def _alone(
+        self, method: str, candidate: Candidate, conditions: dict[str, Any], **arguments: Any
+    ) -> dict[str, Any]:
+        """The record of what ``method`` measures in a fresh process."""
+        with self._processes(1) as processes:
+            arguments |= {"candidate": candidate, "corpora": self.corpora}
+            [measured] = processes.call(method, **arguments)
+        return {**candidate.describe(), **conditions, **measured}

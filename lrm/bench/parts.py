@@ -8,10 +8,15 @@ node of its forward is about to run.
 
 from __future__ import annotations
 
+import functools
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +42,6 @@ FORWARD, BACKWARD, NEITHER = "forward", "backward", ""
 MEASURING = ("measuring", NEITHER)
 # Nodes that add up the gradient of a leaf carry no number of their own; they run when they can.
 _NUMBERED = 2**62
-Key = tuple[str, str]
 
 
 class Marks:
@@ -48,104 +52,89 @@ class Marks:
 
     def __init__(self, model: nn.Module):
         self.model = model
-        self.events: list[tuple[Key, float]] = []
+        # ((part, direction), time at which it began)
+        self.events: list[tuple[tuple[str, str], float]] = []
         # Of the forward under way: its parts, and autograd's next number as each began.
         self.entered: list[str] = []
         self.numbers: list[int] = []
-        self._undo: list[Callable[[], None]] = []
+        self._patches = ExitStack()
 
     def enter(self, part: str, direction: str = NEITHER) -> None:
         """From now on it is ``part``."""
         self.events.append(((part, direction), time.perf_counter()))
 
-    def seconds(self) -> dict[Key, float]:
+    def seconds(self) -> dict[tuple[str, str], float]:
         """Time of every (part, direction) between the first mark and the last."""
-        found: dict[Key, float] = {}
-        for (key, start), (_, end) in zip(self.events, self.events[1:], strict=False):
-            found[key] = found.get(key, 0.0) + end - start
-        found.pop(MEASURING, None)
-        return found
+        totals: Counter[tuple[str, str]] = Counter()
+        for (key, start), (_, end) in pairwise(self.events):
+            totals[key] += end - start
+        del totals[MEASURING]
+        return dict(totals)
 
     def __enter__(self) -> Marks:
-        self._hook(self.model, "embedding", None)
+        patch = self._patches.enter_context
+        patch(self.model.register_forward_pre_hook(self._hook("embedding")))
         for name, module in self.model.named_modules():
             if (parts := _MODULES.get(name.rpartition(".")[2])) is not None:
-                self._hook(module, *parts)
+                patch(module.register_forward_pre_hook(self._hook(parts[0])))
+                patch(module.register_forward_hook(self._hook(parts[1])))
         for name, parts in _KERNELS.items():
-            self._replace(ops, name, self._kernel(getattr(ops, name), *parts))
-        self._replace(torch.autograd, "backward", self._backward(torch.autograd.backward))
+            patch(mock.patch.object(ops, name, self._kernel(getattr(ops, name), *parts)))
+        backward = functools.partial(self._backward, torch.autograd.backward)
+        patch(mock.patch.object(torch.autograd, "backward", backward))
         return self
 
     def __exit__(self, *error) -> None:
         self.enter("end")
-        for undo in reversed(self._undo):
-            undo()
+        self._patches.close()
 
-    def _hook(self, module: nn.Module, part: str, after: str | None) -> None:
-        def before(*_):
-            self._forward(part)
-
-        def behind(*_):
-            self._forward(after)
-
-        self._undo.append(module.register_forward_pre_hook(before).remove)
-        if after is not None:
-            self._undo.append(module.register_forward_hook(behind).remove)
+    def _hook(self, part: str) -> Callable[..., None]:
+        return lambda *_: self._enter_forward(part)
 
     def _kernel(self, function: Callable, part: str, after: str) -> Callable:
         def marked(*arguments, **named):
-            self._forward(part)
+            self._enter_forward(part)
             output = function(*arguments, **named)
-            self._forward(after)
+            self._enter_forward(after)
             return output
 
         return marked
 
-    def _forward(self, part: str) -> None:
+    def _enter_forward(self, part: str) -> None:
         self.enter(part, FORWARD)
         self.entered.append(part)
         self.numbers.append(torch._C._autograd._get_sequence_nr())
 
-    def _backward(self, function: Callable) -> Callable:
-        def marked(tensors, *arguments, **named):
-            self.enter(*MEASURING)
-            handles = self._mark_nodes([tensors] if isinstance(tensors, Tensor) else tensors)
+    def _backward(self, backward: Callable, loss: Tensor, *arguments, **named) -> None:
+        """``torch.autograd.backward``; its nodes enter the parts that their forward belongs to."""
+        self.enter(*MEASURING)
+        with ExitStack() as hooks:
+            last = len(self.entered) - 1
+            for number, node in sorted(_nodes(loss), key=lambda item: -item[0]):
+                here = bisect_right(self.numbers, number) - 1
+                if here != last and here >= 0:
+                    enter = functools.partial(self._enter_backward, self.entered[here])
+                    hooks.enter_context(node.register_prehook(enter))
+                    last = here
             self.enter(self.entered[-1], BACKWARD)
-            function(tensors, *arguments, **named)
+            backward(loss, *arguments, **named)
             self.enter("optimizer")
-            for handle in handles:
-                handle.remove()
-            self.entered.clear(), self.numbers.clear()
+        self.entered.clear()
+        self.numbers.clear()
 
-        return marked
-
-    def _mark_nodes(self, roots: Sequence[Tensor]) -> list[Any]:
-        """Have the first node of every part in the backward pass enter it; the hooks' handles."""
-        handles, last = [], len(self.entered) - 1
-        for number, node in sorted(_nodes(roots), key=lambda item: -item[0]):
-            here = bisect_right(self.numbers, number) - 1
-            if here != last and here >= 0:
-                part = self.entered[here]
-                handles.append(node.register_prehook(lambda *_, p=part: self.enter(p, BACKWARD)))
-                last = here
-        return handles
-
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        original = getattr(owner, name)
-        setattr(owner, name, value)
-        self._undo.append(lambda: setattr(owner, name, original))
+    def _enter_backward(self, part: str, *_) -> None:
+        self.enter(part, BACKWARD)
 
 
-def _nodes(roots: Sequence[Tensor]) -> list[tuple[int, Any]]:
-    """Every numbered node of the graph behind ``roots``, with its number."""
-    waiting = [root.grad_fn for root in roots]
-    seen, found = set(waiting), []
+def _nodes(loss: Tensor) -> list[tuple[int, Any]]:
+    """Every numbered node of the graph behind ``loss``, with its number."""
+    waiting = [loss.grad_fn]
+    seen, numbered = set(waiting), []
     while waiting:
         node = waiting.pop()
         if (number := node._sequence_nr()) < _NUMBERED:
-            found.append((number, node))
-        for child, _ in node.next_functions:
-            if child is not None and child not in seen:
-                seen.add(child)
-                waiting.append(child)
-    return found
+            numbered.append((number, node))
+        children = {child for child, _ in node.next_functions if child is not None} - seen
+        seen |= children
+        waiting += children
+    return numbered

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-import itertools
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,18 +15,19 @@ from lrm.model.config import Strict
 from lrm.plan.config import validate
 from lrm.plan.experiment import Experiment, Header
 from lrm.plan.run import TrainRun
-from lrm.plan.yaml import mapping, read_yaml
+from lrm.plan.yaml import read_yaml
 
 ROWS = Path(__file__).with_name("rows.yaml")
 
 
 class Variant(Strict):
-    """One side of a row; its settings are a layer like an experiment's arm."""
+    """One side of a row; ``settings`` is a layer like an experiment's arm."""
 
     implementation: Literal["suite", "transformers"] = "suite"
     probes: bool = False
-    tries: tuple[dict[str, tuple[Any, ...]], ...] = ()
+    search: tuple[dict[str, tuple[Any, ...]], ...] = ()
     follows: str | None = None  # starts from what was chosen for that variant
+    settings: dict[str, Any] = {}
 
 
 class Row(Strict):
@@ -53,27 +52,46 @@ class Whole(Single):
     steps: int = Field(ge=1)
 
 
-class Rows(Strict):
-    """The lists of ``rows.yaml``."""
+class Plan(Strict):
+    """The contents of ``rows.yaml``; ``common`` and configurations are layers of settings."""
 
     cores: int = Field(ge=1)
+    common: dict[str, Any] = {}
+    configurations: dict[str, dict[str, Any]] = {}
+    variants: dict[str, Variant] = {}
     rows: tuple[Row, ...] = ()
     parts: tuple[Single, ...] = ()
     memory: tuple[Single, ...] = ()
     whole: tuple[Whole, ...] = ()
 
+    @property
+    def singles(self) -> tuple[Single, ...]:
+        """All measurements of one variant alone."""
+        return (*self.parts, *self.memory, *self.whole)
+
+    @property
+    def configurations_used(self) -> set[str]:
+        """Names of the configurations on which anything is measured."""
+        return {name for row in self.rows for name in row.at} | {each.at for each in self.singles}
+
 
 @dataclass(frozen=True)
 class Candidate:
-    """One variant on one configuration, with everything decided: what a worker builds."""
+    """One variant on one configuration, with everything decided: what a worker builds.
+
+    ``choices`` are the settings that the search has decided.
+    """
 
     variant: str
-    configuration: str
-    picks: dict[str, Any]
+    choices: dict[str, Any]
     implementation: str
-    attention: str
     probes: bool
     run: TrainRun
+
+    @property
+    def attention(self) -> str:
+        """The implementation of attention that transformers uses."""
+        return self.choices.get("attention", "eager")
 
     @property
     def threads(self) -> int:
@@ -91,7 +109,7 @@ class Candidate:
         return {
             "variant": self.variant,
             "implementation": self.implementation,
-            "picks": self.picks,
+            "picks": self.choices,
             "threads": self.threads,
             "execution": self.run.execution.model_dump(mode="json"),
             "settings": self.run.settings.model_dump(mode="json"),
@@ -99,36 +117,24 @@ class Candidate:
 
 
 class Bench:
-    """The plan of one benchmark: its rows, and how a variant becomes a candidate."""
+    """The plan of one benchmark, and how a variant becomes a candidate."""
 
     def __init__(self, path: Path, cores: int):
-        body = read_yaml(path)
+        # Layers of settings are expanded as they were read.
+        self._layers = read_yaml(path)
         # Reasons for leaving out are kept in the record, which is no place for a user's folders.
-        self.path = Path(path.name)
-        self._common, self._configurations, variants = (
-            mapping({key: body.pop(key, {})}, key, str(path))
-            for key in ("common", "configurations", "variants")
-        )
-        for name in self._configurations:
-            mapping(self._configurations, name, f"{path}: configurations")
-        self._settings, self._variants = {}, {}
-        for name in variants:
-            said, where = dict(mapping(variants, name, f"{path}: variants")), f"{path}: {name}"
-            self._settings[name] = mapping(
-                {"settings": said.pop("settings", {})}, "settings", where
-            )
-            self._variants[name] = validate(Variant, said, where)
-        self.rows: Rows = validate(Rows, body, str(path))
-        self.cores = min(self.rows.cores, cores)
-        singles = (*self.rows.parts, *self.rows.memory, *self.rows.whole)
-        variants_named = {name for row in self.rows.rows for name in (row.of, row.against)}
-        variants_named |= {single.of for single in singles}
-        variants_named |= {v.follows for v in self._variants.values() if v.follows}
-        at_named = {name for row in self.rows.rows for name in row.at} | {s.at for s in singles}
-        for kind, named, known in (("variant", variants_named, self._variants),
-                                   ("configuration", at_named, self._configurations)):  # fmt: skip
-            for name in sorted(named - known.keys()):
-                raise UserError(f"{path}: no {kind} {name!r}; there are {', '.join(known)}")
+        self._path = Path(path.name)
+        self.plan: Plan = validate(Plan, self._layers, str(path))
+        self.cores = min(self.plan.cores, cores)
+        variants = {name for row in self.plan.rows for name in (row.of, row.against)}
+        variants |= {each.of for each in self.plan.singles}
+        variants |= {each.follows for each in self.plan.variants.values() if each.follows}
+        for kind, used, defined in (
+            ("variant", variants, self.plan.variants),
+            ("configuration", self.plan.configurations_used, self.plan.configurations),
+        ):
+            for name in sorted(used - defined.keys()):
+                raise UserError(f"{path}: no {kind} {name!r}; there are {', '.join(defined)}")
 
     def narrow(self, only: str) -> None:
         """Keep the rows whose name matches ``only``.
@@ -136,65 +142,41 @@ class Bench:
         The other measurements are named parts, memory and whole. Raises UserError where nothing
         is left.
         """
-        lists = {name: getattr(self.rows, name) for name in ("parts", "memory", "whole")}
-        names = [row.name for row in self.rows.rows] + list(lists)
-        if not fnmatch.filter(names, only):
+        names = [*(row.name for row in self.plan.rows), "parts", "memory", "whole"]
+        selected = fnmatch.filter(names, only)
+        if not selected:
             raise UserError(f"--only {only!r} selects nothing; there are {', '.join(names)}")
-        kept = {n: found if fnmatch.fnmatch(n, only) else () for n, found in lists.items()}
-        kept["rows"] = tuple(row for row in self.rows.rows if fnmatch.fnmatch(row.name, only))
-        self.rows = self.rows.model_copy(update=kept)
-
-    def tries(self, variant: str) -> tuple[dict[str, tuple[Any, ...]], ...]:
-        """The stages of choices of a variant."""
-        return self._variants[variant].tries
-
-    def follows(self, variant: str) -> str | None:
-        """The variant whose choices this one starts from."""
-        return self._variants[variant].follows
+        kept = {name: () for name in ("parts", "memory", "whole") if name not in selected}
+        kept["rows"] = tuple(row for row in self.plan.rows if row.name in selected)
+        self.plan = self.plan.model_copy(update=kept)
 
     def candidate(
         self,
         variant: str,
         configuration: str,
-        picks: dict[str, Any] | None = None,
-        changes: tuple[str, ...] = (),
+        choices: dict[str, Any] | None = None,
+        overrides: tuple[str, ...] = (),
     ) -> Candidate:
-        """``variant`` on ``configuration`` with ``picks``; ``changes`` as in ``--set``.
+        """``variant`` on ``configuration`` with ``choices``; ``overrides`` as in ``--set``.
 
         Raises UserError where this version's settings do not know it.
         """
-        picks = picks or {}
-        said = self._variants[variant]
-        body = {
-            **self._configurations[configuration],
-            "scales": {"tiny": self._common},
-            "arms": {variant: self._settings[variant]},
-        }
-        settings = {key: value for key, value in picks.items() if key != "attention"}
-        overrides = [f"{key}={json.dumps(value)}" for key, value in settings.items()]
-        experiment = Experiment("bench", self.path, Header(title="bench"), body)
-        [run] = experiment.runs("tiny", [0], [*overrides, *changes])
+        choices, described = choices or {}, self.plan.variants[variant]
+        chosen = [f"{k}={json.dumps(value)}" for k, value in choices.items() if k != "attention"]
+        settings = self._layers["variants"][variant].get("settings", {})
+        run = self._run(configuration, {variant: settings}, [*chosen, *overrides])
         if run.execution.threads > self.cores:
             raise UserError(f"{run.execution.threads} threads need more than {self.cores} cores")
-        attention = picks.get("attention", "eager")
-        return Candidate(
-            variant, configuration, picks, said.implementation, attention, said.probes, run
-        )
+        return Candidate(variant, choices, described.implementation, described.probes, run)
 
     def corpora(self) -> set[tuple]:
         """Every (data settings, vocabulary) that the rows read."""
-        names = {at for row in self.rows.rows for at in row.at}
-        names |= {s.at for s in (*self.rows.parts, *self.rows.memory, *self.rows.whole)}
-        found = set()
-        for name in names:
-            body = {**self._configurations[name], "scales": {"tiny": self._common}}
-            experiment = Experiment("bench", self.path, Header(title="bench"), body)
-            settings = experiment.runs("tiny", [0])[0].settings
-            found.add((settings.data, settings.model.vocab_size))
-        return found
+        runs = [self._run(name, {"any": {}}, []) for name in self.plan.configurations_used]
+        return {(run.settings.data, run.settings.model.vocab_size) for run in runs}
 
-
-def combinations(stage: dict[str, tuple[Any, ...]]) -> Iterator[dict[str, Any]]:
-    """Every choice of one value for each key."""
-    for values in itertools.product(*stage.values()):
-        yield dict(zip(stage, values, strict=True))
+    def _run(self, configuration: str, arms: dict[str, Any], overrides: list[str]) -> TrainRun:
+        layer = self._layers["configurations"][configuration]
+        body = {**layer, "scales": {"tiny": self._layers.get("common", {})}, "arms": arms}
+        experiment = Experiment("bench", self._path, Header(title="bench"), body)
+        [run] = experiment.runs("tiny", [0], overrides)
+        return run

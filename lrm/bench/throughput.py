@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from lrm.bench.trainers import SuiteTrainer
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.plan import cost
@@ -21,16 +22,10 @@ from lrm.plan.experiment import load
 from lrm.plan.run import TrainRun
 from lrm.store.files import make_folder, write_json
 from lrm.train.device import environment, equip
-from lrm.train.learner import build
-from lrm.train.loop import compile_layers
-from lrm.train.step import train_step
 
 
 def throughput(
-    run: TrainRun,
-    steps: int = 20,
-    warmup: int = 5,
-    peak_flops: float | None = None,
+    run: TrainRun, steps: int = 20, warmup: int = 5, peak_flops: float | None = None
 ) -> dict[str, Any]:
     """Train ``warmup + steps`` steps of ``run`` from a fresh start and time the last ``steps``.
 
@@ -41,15 +36,14 @@ def throughput(
 
     Raises UserError where the execution asks for what is not usable here.
     """
-    settings, execution = run.settings, run.execution
-    equipment = equip(execution, settings.model)
-    device, context = equipment.device, equipment.autocast
-    torch.set_num_threads(execution.threads)
-    learner = build(settings, 0, device, kernels=equipment.kernels, plans=run.plans)
-    is_compiled = compile_layers(learner, run, equipment)
-    shape = (settings.train.batch_size, settings.train.sequence_length + 1)
+    model, train = run.settings.model, run.settings.train
+    equipment = equip(run.execution, model)
+    device = equipment.device
+    torch.set_num_threads(run.execution.threads)
+    trainer = SuiteTrainer(run, 0, equipment)
+    shape = (train.batch_size, train.sequence_length + 1)
     generator = torch.Generator().manual_seed(0)
-    batch = torch.randint(settings.model.vocab_size, shape, generator=generator).to(device)
+    batch = torch.randint(model.vocab_size, shape, generator=generator).to(device)
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
@@ -58,17 +52,16 @@ def throughput(
         if step == warmup:
             _wait(device)
             began = time.perf_counter()
-        at = step % settings.train.steps
-        loss, _, _ = train_step(learner, batch, settings, at, context, execution.micro_batch)
+        loss, _, _ = trainer.step(batch, step % train.steps)
     _wait(device)
     seconds = time.perf_counter() - began
-    tokens_per_second = steps * settings.train.batch_size * settings.train.sequence_length / seconds
-    flops = tokens_per_second * cost.flops_per_token(settings.model, settings.train.sequence_length)
+    tokens_per_second = steps * train.batch_size * train.sequence_length / seconds
+    flops = tokens_per_second * cost.flops_per_token(model, train.sequence_length)
     return {
         "device": torch.cuda.get_device_name(device) if cuda else device.type,
         "precision": equipment.precision,
         "kernels": equipment.kernels.record(),
-        "compiled": is_compiled,
+        "compiled": trainer.is_compiled,
         "note": equipment.summary,
         "steps": steps,
         "seconds_per_step": seconds / steps,
@@ -91,15 +84,15 @@ def main() -> None:
         prog="python -m lrm.bench.throughput",
         description="Tokens per second of an experiment's step.",
     )
-    parser.add_argument("--experiment", type=Path, default=Path("experiments/projector"))
-    parser.add_argument("--scale", default="paper")
-    parser.add_argument("--only", metavar="PATTERN", default="*",
-                        help="the first run whose label matches")  # fmt: skip
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--warmup", type=int, default=5)
-    parser.add_argument("--peak-flops", type=float, help="of the device, per second")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="write the record there too")
+    add = parser.add_argument
+    add("--experiment", type=Path, default=Path("experiments/projector"))
+    add("--scale", default="paper")
+    add("--only", metavar="PATTERN", default="*", help="the first run whose label matches")
+    add("--set", action="append", default=[], metavar="KEY=VALUE")
+    add("--steps", type=int, default=20)
+    add("--warmup", type=int, default=5)
+    add("--peak-flops", type=float, help="of the device, per second")
+    add("--keep", type=Path, metavar="FILE", help="write the record there too")
     options = parser.parse_args()
     guarded(lambda: _main(options))
 

@@ -1,17 +1,18 @@
 """A process of the benchmark: builds one variant and runs its steps on command.
 
-An order is a pair of a method and its arguments; the report on it is its answer. In between no
-thread is busy.
+Between two commands no thread is busy.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import itertools
 import os
+import platform
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,180 +21,172 @@ import torch
 from lrm import data
 from lrm.bench.parts import Marks
 from lrm.bench.plan import Candidate
-from lrm.bench.subjects import SUBJECTS
-from lrm.errors import UserError
+from lrm.bench.trainers import SuiteTrainer, TransformersTrainer
 from lrm.store.rundir import RunDirectory, read_outcome
-from lrm.sweep.process import decode
+from lrm.sweep.process import ENVIRONMENT
 from lrm.train import device, loop
 from lrm.train.log import ProbeLog, StepLog
 
+# Instruction sets that decide how fast matrices are multiplied.
+_INSTRUCTIONS = ("avx", "fma", "amx", "asimd", "sve", "sme", "bf16", "i8mm", "f16c")
 
-class Work:
-    """The methods that the harness calls by name; answers are plain data."""
 
-    def __init__(self, folder: Path):
-        self.directory = RunDirectory(folder)
+class Worker:
+    """The methods that the parent calls by name; answers are plain data."""
 
-    def environment(self) -> dict[str, Any]:
-        """Versions, commit, processor and what torch makes of it."""
+    def __init__(self, folder: Path, seed: int):
+        folder.mkdir()
+        self.directory, self.seed = RunDirectory(folder), seed
+        self.trainer: SuiteTrainer | TransformersTrainer | None = None
+        self.probes: ProbeLog | None = None
+
+    def machine(self) -> dict[str, Any]:
+        """Instruction sets, memory, versions and commit, and how the processes are started."""
+        words = "".join(_lines("/proc/cpuinfo", ("flags", "Features"))[:1]).split()
+        memory = None
+        with suppress(ValueError, OSError):
+            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         return {
+            "flags": sorted(word for word in words if any(name in word for name in _INSTRUCTIONS)),
+            "memory_bytes": memory,
+            "system": platform.platform(),
+            "transformers": version("transformers"),
+            "process_environment": {name: os.environ[name] for name in ENVIRONMENT},
             **device.environment(),
             "vector_instructions": torch.backends.cpu.get_cpu_capability(),
             "native_bfloat16": torch.cpu._is_avx512_bf16_supported(),
         }
 
-    def build(self, candidate: Candidate, seed: int, corpora: str) -> dict[str, Any]:
+    def build(self, candidate: Candidate, corpora: Path) -> dict[str, Any]:
         """Forget the last variant; model, optimizer and batches of this one."""
-        self.subject = self.probes = None
-        run, execution = candidate.run, candidate.run.execution
-        torch.set_num_threads(execution.threads)
-        equipment = device.equip(execution, run.settings.model)
+        self.trainer = self.probes = None
+        run, settings = candidate.run, candidate.run.settings
+        torch.set_num_threads(run.execution.threads)
+        equipment = device.equip(run.execution, settings.model)
         torch._dynamo.reset()  # variants of one configuration follow each other
-        corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
-        shape = run.settings.train
-        self.batches = data.Batches(corpus.train, shape.batch_size, shape.sequence_length, seed)
-        _quiet_transformers(candidate.implementation)
-        self.subject = SUBJECTS[candidate.implementation](candidate, seed, equipment)
+        corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
+        length = settings.train.sequence_length
+        self.batches = data.Batches(corpus.train, settings.train.batch_size, length, self.seed)
+        if candidate.implementation == "transformers":
+            _load_transformers()
+            self.trainer = TransformersTrainer(run, self.seed, equipment, candidate.attention)
+        else:
+            self.trainer = SuiteTrainer(run, self.seed, equipment)
         record = self.directory.append
         self.log = StepLog(run.label, self.directory, record)
         if candidate.probes:
-            tokens = data.fixed_sequences(
-                corpus.validation, run.settings.probes.sequences, shape.sequence_length
-            )
+            count = settings.probes.sequences
+            tokens = data.fixed_sequences(corpus.validation, count, length)[:, :-1].copy()
             self.probes = ProbeLog(
-                self.subject.learner, run.settings, torch.from_numpy(tokens[:, :-1].copy()),
-                self.batches, self.log, record, equipment.autocast,
+                self.trainer.learner, settings, torch.from_numpy(tokens), self.batches, self.log,
+                record, equipment.autocast,
             )  # fmt: skip
         self.done = 0
-        return {"parameters": sum(p.numel() for p in self.subject.model.parameters())}
+        return {"parameters": sum(p.numel() for p in self.trainer.model.parameters())}
 
     def steps(self, count: int) -> dict[str, Any]:
         """``count`` steps: wall seconds, processor seconds, the last loss."""
         began, busy = time.perf_counter(), time.process_time()
         for _ in range(count):
-            measured = self.subject.step(self.batch(), self.done)
-            self.done += 1
-            self.log.add(self.done, *measured)
+            self._log(self.trainer.step(self._batch(), self.done))
             if self.probes and self.probes.due(self.done):
                 self.log.write()
                 self.probes.take(self.done)
         self.log.write()
         seconds, busy = time.perf_counter() - began, time.process_time() - busy
-        return {"count": count, "seconds": seconds, "busy": busy, "loss": self.log.loss}
+        return {"seconds": seconds, "busy": busy, "loss": self.log.loss}
 
-    def batch(self) -> torch.Tensor:
-        """The next step's tokens."""
+    def _batch(self) -> torch.Tensor:
         return torch.from_numpy(self.batches.batch(self.done))
 
-    def parts(self, count: int, blocks: int) -> dict[str, Any]:
-        """Blocks of ``count`` steps, in turn plain and with marks: seconds a step of each part.
+    def _log(self, results: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+        self.done += 1
+        self.log.add(self.done, *results)
+
+    def parts(self, steps: int, blocks: int) -> dict[str, Any]:
+        """Blocks of ``steps`` steps, in turn plain and with marks: seconds a step of each part.
 
         ``parts`` has for every block the seconds of each [part, direction], direction being
         forward, backward or empty.
         """
         plain, marked, parts = [], [], []
         for _ in range(blocks):
-            plain.append(self.steps(count)["seconds"] / count)
+            plain.append(self.steps(steps)["seconds"] / steps)
             began = time.perf_counter()
-            with Marks(self.subject.model) as marks:
-                for _ in range(count):
+            with Marks(self.trainer.model) as marks:
+                for _ in range(steps):
                     marks.enter("data")
-                    batch = self.batch()
+                    batch = self._batch()
                     marks.enter("optimizer")
-                    measured = self.subject.step(batch, self.done)
-                    self.done += 1
+                    results = self.trainer.step(batch, self.done)
                     marks.enter("logging")
-                    self.log.add(self.done, *measured)
+                    self._log(results)
                 self.log.write()
-            marked.append((time.perf_counter() - began) / count)
-            parts.append([[*key, seconds / count] for key, seconds in marks.seconds().items()])
+            marked.append((time.perf_counter() - began) / steps)
+            parts.append([[*key, seconds / steps] for key, seconds in marks.seconds().items()])
         return {"plain": plain, "marked": marked, "parts": parts}
 
-    def memory(self, candidate: Candidate, seed: int, corpora: str, count: int) -> dict[str, Any]:
+    def memory(self, candidate: Candidate, corpora: Path, count: int) -> dict[str, Any]:
         """Bytes that ``count`` steps take in this process, which must be fresh.
 
         ``resident``: the highest resident size over that after all imports; None where the
         system does not tell. ``allocated``: the most that one step holds in tensors over what
         stood at its start (weights, gradients and the optimizer's state).
         """
-        _quiet_transformers(candidate.implementation)
-        _load_optimizer()
+        if candidate.implementation == "transformers":
+            _load_transformers()
+        # Torch imports 80 MB of modules when the first optimizer is made.
+        torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], fused=True)
         before = _resident("VmRSS")
-        found = self.build(candidate, seed, corpora)
+        built = self.build(candidate, corpora)
         self.steps(count)
         peak = _resident("VmHWM")
         # The first look sees old gradients go that it did not see come.
         allocated = [self._allocated() for _ in range(2)][-1]
         resident = None if before is None else peak - before
-        return {**found, "resident": resident, "allocated": allocated, "loss": self.log.loss}
+        return {**built, "resident": resident, "allocated": allocated, "loss": self.log.loss}
 
     def _allocated(self) -> int:
         activities = [torch.profiler.ProfilerActivity.CPU]
-        with _silence(), torch.profiler.profile(activities=activities, profile_memory=True) as seen:
+        with torch.profiler.profile(activities=activities, profile_memory=True) as profile:
             self.steps(1)
-        events = seen.profiler.kineto_results.events()
+        events = profile.profiler.kineto_results.events()
         changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-        now = highest = 0
-        for _, change in changes:
-            now += change
-            highest = max(highest, now)
-        return highest
+        return max(itertools.accumulate((change for _, change in changes), initial=0))
 
-    def whole(self, candidate: Candidate, corpora: str) -> dict[str, Any]:
-        """A run from its first step to its last through ``lrm.train.train``: its outcome."""
+    def whole(self, candidate: Candidate, corpora: Path) -> dict[str, Any]:
+        """A run from its first step to its last through ``lrm.train.loop.train``: its outcome."""
         run = candidate.run
-        corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, Path(corpora))
+        corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, corpora)
         folder = self.directory.path / "run"
-        loop.train(dataclasses.replace(run, corpus=corpus.hash), folder, Path(corpora))
+        loop.train(dataclasses.replace(run, corpus=corpus.hash), folder, corpora)
         return read_outcome(folder)
 
 
-def _quiet_transformers(implementation: str) -> None:
-    """Import it, if it is what runs, and have it not say that its GPU kernels are missing."""
-    if implementation == "transformers":
-        import transformers
-        from transformers import FalconH1ForCausalLM  # noqa: F401  (imports the model's module)
+def _load_transformers() -> None:
+    """Import it, and have it not say that its GPU kernels are missing."""
+    import transformers
+    from transformers import FalconH1ForCausalLM  # noqa: F401  (imports the model's module)
 
-        transformers.logging.set_verbosity_error()
-
-
-def _load_optimizer() -> None:
-    """Torch imports 80 MB of modules when the first optimizer is made."""
-    weight = torch.nn.Parameter(torch.zeros(1))
-    torch.optim.AdamW([weight], fused=True)
+    transformers.logging.set_verbosity_error()
 
 
 def _resident(field: str) -> int | None:
     """A size of this process in bytes; None where there is no /proc."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith(field):
-                return int(line.split()[1]) * 1024
-    return None
+    sizes = _lines("/proc/self/status", (field,))
+    return int(sizes[0].split()[0]) * 1024 if sizes else None
 
 
-@contextlib.contextmanager
-def _silence():
-    """The profiler's native part talks on standard error."""
-    kept = os.dup(2)
-    with open(os.devnull, "w") as nowhere:
-        os.dup2(nowhere.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+def _lines(path: str, fields: tuple[str, ...]) -> list[str]:
+    """What follows the colon in the lines of these fields; nothing where there is no file."""
+    with suppress(OSError):
+        lines = [line.partition(":") for line in Path(path).read_text().splitlines()]
+        return [value for name, _, value in lines if name.strip() in fields]
+    return []
 
 
-def serve(orders: Iterator[str], tell: Callable[..., None], folder: str) -> None:
-    """Call the methods that are ordered; ``folder`` is for logs."""
+def start(_: Callable[..., None], folder: str, seed: str) -> Callable[[str, dict], Any]:
+    """What calls the methods that are asked for; ``folder`` is for logs."""
     torch.set_num_threads(1)
-    work = Work(Path(folder))
-    for order in orders:
-        try:
-            method, arguments = decode(order)
-            tell(answer=getattr(work, method)(**arguments))
-        except UserError as error:
-            tell(error=str(error))
-        except Exception:
-            tell(crash=traceback.format_exc())
+    worker = Worker(Path(folder), int(seed))
+    return lambda method, arguments: getattr(worker, method)(**arguments)

@@ -28,8 +28,7 @@ from tokenizers import Tokenizer
 from lrm.cli import Display, bar
 from lrm.data import tokenizer as bpe
 from lrm.data.corpora import SOURCES, Place
-from lrm.data.files import Document
-from lrm.data.shards import ShardWriter, Tokens, damaged, open_shard, pieces, verify_shard
+from lrm.data.shards import ShardWriter, Tokens, open_shard, pieces, token_digest, verify_shard
 from lrm.errors import UserError
 from lrm.plan.config import DataConfig
 from lrm.store.files import read_json, write_json
@@ -46,6 +45,8 @@ _SHARD = 1 << 28  # training tokens after which a shard is closed
 _REMEMBERED = 1 << 20  # documents that later ones are compared with
 _TOKENIZER, _STATE, _DOCUMENTS = "tokenizer.json", "state.json", "documents.bin"
 _RECORD = struct.Struct("<B32s")  # of a document: number of its split, digest of its content
+
+Document = tuple[str, bytes, bytes]  # split, digest and content
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,16 +90,20 @@ def prepare(
     Raises UserError if the source has too few documents, the tokenizer does not fit, ``folder``
     cannot be written, or the files of an earlier build are damaged.
     """
-    target = Path(folder) / _folder_name(config, vocab_size)
+    path = Path(folder) / _folder_name(config, vocab_size)
     try:
-        if not target.exists():
-            _build_once(config, vocab_size, target, progress, display)
+        if not path.exists():
+            _build_once(path, _Build(config, vocab_size, progress, display))
     except OSError as error:
         raise UserError(
             f"cannot write the corpus below {folder} ({error.strerror or error}); name a folder "
             f"that can be written and has space"
         ) from error
-    return _open(target)
+    meta = _read_meta(path)
+    train, validation = (
+        Tokens([path / name for name in meta["splits"][split]["shards"]]) for split in SPLITS
+    )
+    return Corpus(path, meta["hash"], meta["name"], train, validation, meta["vocab_size"], meta)
 
 
 def identity(config: DataConfig, vocab_size: int, folder: Path) -> str | None:
@@ -141,57 +146,37 @@ def _folder_name(config: DataConfig, vocab_size: int) -> str:
     return f"{re.sub(r'[^A-Za-z0-9.]+', '-', source.label(config))}-{tokens}-{digest}"
 
 
-def _open(path: Path) -> Corpus:
-    meta = _read_meta(path)
-    train, validation = (
-        Tokens([path / name for name in meta["splits"][split]["shards"]]) for split in SPLITS
-    )
-    return Corpus(path, meta["hash"], meta["name"], train, validation, meta["vocab_size"], meta)
-
-
 def _read_meta(path: Path) -> dict[str, Any]:
-    file = path / "meta.json"
-    try:
-        meta = json.loads(file.read_bytes())
-    except OSError as error:
-        raise damaged(file, f"cannot be read ({error.strerror})") from None
-    except (ValueError, RecursionError):
-        raise damaged(file, "is not JSON") from None
-    if not isinstance(meta, dict) or not {"hash", "name", "vocab_size", "splits"} <= meta.keys():
-        raise damaged(file, "is incomplete")
-    return meta
+    return read_json(path / "meta.json", ("hash", "name", "vocab_size", "splits"))
 
 
-def _build_once(
-    config: DataConfig,
-    vocab_size: int,
-    target: Path,
-    progress: Callable[[str], None],
-    display: Display | None,
-) -> None:
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with open(target.parent / f".{target.name}.lock", "a") as lock:
-        locked = _take(lock, lambda: progress(f"waiting for the process that builds {target.name}"))
-        if target.exists():
+def _build_once(path: Path, build: _Build) -> None:
+    """Have ``build`` make the folder ``path``, unless another process does; then wait for it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.parent / f".{path.name}.lock", "a") as lock:
+        locked = _take(
+            lock, lambda: build.progress(f"waiting for the process that builds {path.name}")
+        )
+        if path.exists():
             return
         if locked:
             # Nobody else builds, so these come from builds without locks that were killed.
-            for stale in target.parent.glob(f".{target.name}.*.tmp"):
+            for stale in path.parent.glob(f".{path.name}.*.tmp"):
                 shutil.rmtree(stale, ignore_errors=True)
         # Without a lock somebody else may write there, so only a fresh folder will do.
         name = "partial" if locked else f"{secrets.token_hex(4)}.tmp"
-        folder = target.parent / f".{target.name}.{name}"
+        folder = path.parent / f".{path.name}.{name}"
         try:
             folder.mkdir(exist_ok=True)
-            _Build(config, vocab_size, folder, progress, display).run()
+            build.run(folder)
             try:
-                folder.rename(target)
+                folder.rename(path)
             except OSError:
-                if not target.exists():
+                if not path.exists():
                     raise
             else:
                 for file in (_STATE, _DOCUMENTS):
-                    (target / file).unlink(missing_ok=True)
+                    (path / file).unlink(missing_ok=True)
         finally:
             if not (locked and (folder / _STATE).exists()):
                 shutil.rmtree(folder, ignore_errors=True)
@@ -211,7 +196,7 @@ def _take(lock: IO[str], waiting: Callable[[], None]) -> bool:
 
 
 class _Build:
-    """One corpus on its way into ``folder``, where its state is saved with every shard.
+    """One corpus on its way into a folder, where its state is saved with every shard.
 
     Beside the shards lie ``state.json`` (how far the source was read, and what was counted) and
     ``documents.bin`` (a record of every document). What ``state.json`` does not speak of was
@@ -222,12 +207,11 @@ class _Build:
         self,
         config: DataConfig,
         vocab_size: int,
-        folder: Path,
         progress: Callable[[str], None],
         display: Display | None,
     ) -> None:
-        self._config, self._vocab_size, self._folder = config, vocab_size, folder
-        self._progress, self._display = progress, display
+        self._config, self._vocab_size = config, vocab_size
+        self.progress, self._display = progress, display
         self._source = SOURCES[config.source]
         self._label = self._source.label(config)
         self._place = Place()
@@ -236,21 +220,24 @@ class _Build:
             split: {"documents": 0, "bytes": 0, "tokens": 0, "shards": []} for split in SPLITS
         }
         self._known: set[bytes] = set()
+        self._open: dict[str, ShardWriter] = {}
+        self._folder: Path
 
-    def run(self) -> None:
+    def run(self, folder: Path) -> None:
         """Read, encode and write all that is not there yet; then the folder is a corpus."""
+        self._folder = folder
         # What can be refused at once is refused before minutes of reading.
         path = self._config.tokenizer
         given = bpe.load(path, self._vocab_size) if path else None
         if given is None:
             bpe.check_trainable(self._vocab_size)
         if self._resume():
-            self._progress(f"{self._label}: going on after {self._place.documents} documents")
-            tokenizer = given or bpe.load(self._folder / _TOKENIZER, self._vocab_size)
+            self.progress(f"{self._label}: going on after {self._place.documents} documents")
+            tokenizer = given or bpe.load(folder / _TOKENIZER, self._vocab_size)
         else:
-            self._progress(f"reading the documents of {self._label}")
+            self.progress(f"reading the documents of {self._label}")
             tokenizer = given or self._train()
-            (self._folder / _TOKENIZER).write_text(tokenizer.to_str(pretty=True), "utf-8")
+            (folder / _TOKENIZER).write_text(tokenizer.to_str(pretty=True), "utf-8")
         self._encode(tokenizer)
         self._check_splits({split: self._counts[split]["documents"] for split in SPLITS})
         meta = {
@@ -263,33 +250,36 @@ class _Build:
             **self._left_out,
             "splits": self._counts,
         }
-        write_json(self._folder / "meta.json", meta)
+        write_json(folder / "meta.json", meta)
         tokens = ", ".join(f"{self._counts[split]['tokens']} {split} tokens" for split in SPLITS)
-        self._progress(f"{meta['name']}: {tokens}")
+        self.progress(f"{meta['name']}: {tokens}")
 
-    def _documents(self, place: Place) -> Iterator[Document]:
-        documents = self._source.documents(self._config, place)
-        if self._config.documents:
-            return itertools.islice(documents, self._config.documents - place.documents)
-        return documents
+    def _texts(self, place: Place) -> Iterator[str | None]:
+        limit = self._config.documents
+        texts = self._source.documents(self._config, place)
+        return itertools.islice(texts, limit - place.documents if limit else None)
 
-    def _split(self, digest: bytes) -> str:
-        held_out = _position(digest) < self._config.validation_fraction
-        return "validation" if held_out else "train"
+    def _document(self, text: str | None) -> Document | None:
+        """The document of a text; None where there is none, or no more than blanks."""
+        # Lone surrogates, which some JSON data sets hold, have no UTF-8.
+        text = (text or "").replace("\r\n", "\n").replace("\r", "\n")
+        content = text.encode("utf-8", "replace")
+        if not content.strip():
+            return None
+        digest = _digest(content)
+        # A number in [0, 1) that depends on the content alone.
+        keyed = hashlib.blake2b(digest, key=b"lrm validation split", digest_size=6).digest()
+        held_out = int.from_bytes(keyed, "big") / 2**48 < self._config.validation_fraction
+        return "validation" if held_out else "train", digest, content
 
     def _train(self) -> Tokenizer:
         """A tokenizer of the training documents with the smallest digests, of those in reach."""
-        documents = dict.fromkeys(SPLITS, 0)
+        counts = dict.fromkeys(SPLITS, 0)
         chosen: dict[bytes, bytes] = {}
         largest: list[tuple[int, bytes]] = []  # a heap of the digests of ``chosen``
         size = read = 0
-        for _, text in self._documents(Place()):
-            content = _content(text)
-            if not content.strip():
-                continue
-            digest = _digest(content)
-            split = self._split(digest)
-            documents[split] += 1
+        for split, digest, content in filter(None, map(self._document, self._texts(Place()))):
+            counts[split] += 1
             if split == "validation":
                 continue
             if digest not in chosen:
@@ -302,8 +292,8 @@ class _Build:
             if read >= _BPE_REACH:
                 break
         else:
-            self._check_splits(documents)
-        self._progress(f"training a tokenizer of {self._vocab_size} entries")
+            self._check_splits(counts)
+        self.progress(f"training a tokenizer of {self._vocab_size} entries")
         return bpe.train((chosen[key].decode() for key in sorted(chosen)), self._vocab_size)
 
     def _check_splits(self, documents: dict[str, int]) -> None:
@@ -318,27 +308,25 @@ class _Build:
                     f"{self._config.validation_fraction}, or: {remedy}"
                 )
 
-    def _batches(self) -> Iterator[list[tuple[str, bytes, bytes]]]:
-        """Split, digest and content of documents that are kept, in lists of bounded size."""
-        batch: list[tuple[str, bytes, bytes]] = []
+    def _batches(self) -> Iterator[list[Document]]:
+        """Documents that are kept, in lists of bounded size."""
+        batch: list[Document] = []
         size = 0
         if self._enough():
             return
-        for _, text in self._documents(self._place):
+        for text in self._texts(self._place):
             self._place.documents += 1
-            if text is None:
-                self._left_out["undecodable"] += 1
+            self._left_out["undecodable"] += text is None
+            document = self._document(text)
+            if document is None:
                 continue
-            content = _content(text)
-            if not content.strip():
-                continue
-            digest = _digest(content)
+            _, digest, content = document
             if digest in self._known:
                 self._left_out["duplicates"] += 1
                 continue
             if len(self._known) < _REMEMBERED:
                 self._known.add(digest)
-            batch.append((self._split(digest), digest, content))
+            batch.append(document)
             size += len(content)
             if size >= _ENCODE_BATCH:
                 yield batch
@@ -353,23 +341,56 @@ class _Build:
 
     def _encode(self, tokenizer: Tokenizer) -> None:
         end = bpe.end_of_text(tokenizer)
-        rate = _Rate(self._tokens())
-        with _Shards(self._folder, self._vocab_size, self._counts) as shards:
-            for batch in self._batches():
-                texts = [content.decode() for _, _, content in batch]
-                encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-                for document, encoding in zip(batch, encodings, strict=True):
-                    shards.write(*document, [*encoding.ids, end])
-                    if self._enough():
-                        break
-                self._show(rate)
-                if shards.train_tokens >= _SHARD:
-                    self._save(shards)
-            shards.close()
-        self._show(rate, last=True)
+        began, tokens_before = time.monotonic(), self._tokens()
 
-    def _save(self, shards: _Shards) -> None:
-        shards.close()
+        def show(last: bool = False) -> None:
+            seconds = max(time.monotonic() - began, 1e-3)
+            self._show((self._tokens() - tokens_before) / seconds, last)
+
+        for batch in self._batches():
+            texts = [content.decode() for _, _, content in batch]
+            encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+            self._write(batch, ([*encoding.ids, end] for encoding in encodings))
+            show()
+            if "train" in self._open and self._open["train"].tokens >= _SHARD:
+                self._save()
+        self._close_shards()
+        show(last=True)
+
+    def _write(self, batch: list[Document], tokens: Iterator[list[int]]) -> None:
+        """Append documents to the shards of their splits, and their records."""
+        new: dict[str, list[int]] = {split: [] for split in SPLITS}
+        records = b""
+        for (split, digest, content), ids in zip(batch, tokens, strict=True):
+            new[split] += ids
+            records += _RECORD.pack(SPLITS.index(split), digest)
+            count = self._counts[split]
+            count["documents"] += 1
+            count["bytes"] += len(content)
+            count["tokens"] += len(ids)
+            if self._enough():
+                break
+        for split, ids in new.items():
+            if ids and split not in self._open:
+                # The training split closes every shard but the last, so it has one of each number.
+                name = f"{split}-{len(self._counts['train']['shards']):05d}.bin"
+                self._open[split] = ShardWriter(self._folder / name, self._vocab_size)
+            if ids:
+                self._open[split].write(ids)
+        with (self._folder / _DOCUMENTS).open("ab") as file:
+            file.write(records)
+
+    def _close_shards(self) -> None:
+        """Put all that was written safely on disk; what follows goes to new shards."""
+        for split, writer in self._open.items():
+            writer.close()
+            self._counts[split]["shards"].append(writer.path.name)
+        self._open.clear()
+
+    def _save(self) -> None:
+        self._close_shards()
+        with (self._folder / _DOCUMENTS).open("ab") as file:
+            os.fsync(file.fileno())
         state = {
             "documents": self._place.documents,
             "source": self._place.save_state(),
@@ -380,26 +401,25 @@ class _Build:
 
     def _resume(self) -> bool:
         """Take up what an earlier process has saved; without that, begin in an empty folder."""
+        records = self._folder / _DOCUMENTS
         try:
             state = read_json(self._folder / _STATE, ("documents", "source", "left_out", "counts"))
             counts = state["counts"]
-            for split in SPLITS:
-                for name in counts[split]["shards"]:
-                    open_shard(self._folder / name)
+            for name in itertools.chain(*(counts[split]["shards"] for split in SPLITS)):
+                open_shard(self._folder / name)
             size = _RECORD.size * sum(counts[split]["documents"] for split in SPLITS)
-            if (self._folder / _DOCUMENTS).stat().st_size < size:
-                raise damaged(self._folder / _DOCUMENTS, "is too short")
+            if records.stat().st_size < size:
+                raise UserError(f"{records} is too short")
         except (UserError, FileNotFoundError):
             shutil.rmtree(self._folder)
             self._folder.mkdir()
             return False
-        os.truncate(self._folder / _DOCUMENTS, size)
+        os.truncate(records, size)
         for temporary in self._folder.glob(".*"):  # of a file that was being replaced
             temporary.unlink()
         self._counts, self._left_out = counts, state["left_out"]
         self._place = Place(state["documents"], state["source"])
-        records = itertools.islice(_records(self._folder / _DOCUMENTS), _REMEMBERED)
-        self._known = {digest for _, digest in records}
+        self._known = {digest for _, digest in itertools.islice(_records(records), _REMEMBERED)}
         return True
 
     def _identity(self, tokenizer: Tokenizer) -> str:
@@ -412,95 +432,31 @@ class _Build:
             for number, digest in _records(self._folder / _DOCUMENTS):
                 if SPLITS[number] == split:
                     identity.update(digest)
-            tokens = hashlib.blake2b(digest_size=32)
+            tokens = token_digest()
             for name in count["shards"]:
-                for piece in pieces(open_shard(self._folder / name)):
-                    tokens.update(piece.tobytes())
+                for piece in pieces(self._folder / name):
+                    tokens.update(piece)
             identity.update(tokens.digest())
         return identity.hexdigest()
 
     def _tokens(self) -> int:
         return sum(self._counts[split]["tokens"] for split in SPLITS)
 
-    def _show(self, rate: _Rate, last: bool = False) -> None:
+    def _show(self, rate: float, last: bool) -> None:
+        """Counts, with ``rate`` in tokens a second of those that this process has made."""
         if self._display is None:
             return
-        config, documents, tokens = self._config, self._place.documents, self._tokens()
+        config, documents = self._config, self._place.documents
         parts = [documents / config.documents] if config.documents else []
         if config.tokens:
             parts.append(self._counts["train"]["tokens"] / config.tokens)
         whole = [bar(1.0 if last else max(parts))] if parts else []
-        counted = f"{documents:,} documents  {tokens:,} tokens  {rate.of(tokens):,.0f} tokens/s"
+        counted = f"{documents:,} documents  {self._tokens():,} tokens  {rate:,.0f} tokens/s"
         self._display.show(["  ".join([*whole, counted])], last)
-
-
-class _Rate:
-    """Tokens a second, of those that this process has made."""
-
-    def __init__(self, tokens: int) -> None:
-        self._tokens, self._began = tokens, time.monotonic()
-
-    def of(self, tokens: int) -> float:
-        return (tokens - self._tokens) / max(time.monotonic() - self._began, 1e-3)
-
-
-class _Shards:
-    """The open shard of each split, and the records of documents; counts what is written."""
-
-    def __init__(self, folder: Path, vocab_size: int, counts: dict[str, dict[str, Any]]) -> None:
-        self._folder, self._vocab_size, self._counts = folder, vocab_size, counts
-        self._writers: dict[str, ShardWriter] = {}
-
-    def __enter__(self) -> _Shards:
-        self._records = (self._folder / _DOCUMENTS).open("ab")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._records.close()
-        for writer in self._writers.values():
-            writer.abandon()
-
-    @property
-    def train_tokens(self) -> int:
-        """Tokens in the open training shard."""
-        return self._writers["train"].tokens if "train" in self._writers else 0
-
-    def write(self, split: str, digest: bytes, content: bytes, ids: list[int]) -> None:
-        """Append one document to the shard of its split."""
-        count = self._counts[split]
-        if split not in self._writers:
-            # The training split closes every shard but the last, so it has one of each number.
-            name = f"{split}-{len(self._counts['train']['shards']):05d}.bin"
-            self._writers[split] = ShardWriter(self._folder / name, self._vocab_size)
-        self._writers[split].write(ids)
-        self._records.write(_RECORD.pack(SPLITS.index(split), digest))
-        count["documents"] += 1
-        count["bytes"] += len(content)
-        count["tokens"] += len(ids)
-
-    def close(self) -> None:
-        """Put all that was written safely on disk; what follows goes to new shards."""
-        for split, writer in self._writers.items():
-            writer.close()
-            self._counts[split]["shards"].append(writer.path.name)
-        self._writers.clear()
-        self._records.flush()
-        os.fsync(self._records.fileno())
-
-
-def _content(text: str | None) -> bytes:
-    # Lone surrogates, which some JSON data sets hold, have no UTF-8.
-    return (text or "").replace("\r\n", "\n").replace("\r", "\n").encode("utf-8", "replace")
 
 
 def _digest(content: bytes) -> bytes:
     return hashlib.blake2b(content, digest_size=32).digest()
-
-
-def _position(digest: bytes) -> float:
-    """A number in [0, 1) that depends on the content of a document alone."""
-    keyed = hashlib.blake2b(digest, key=b"lrm validation split", digest_size=6)
-    return int.from_bytes(keyed.digest(), "big") / 2**48
 
 
 def _records(path: Path) -> Iterator[tuple[int, bytes]]:

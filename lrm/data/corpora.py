@@ -10,7 +10,7 @@ import re
 import sysconfig
 import time
 import tokenize
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from lrm.data import files
-from lrm.data.files import Document
+from lrm.data.files import Texts
 from lrm.errors import UserError
 from lrm.plan.config import DataConfig
 
@@ -42,7 +42,7 @@ class Source:
     # What decides the documents, as plain data, found without reading them.
     recipe: Callable[[DataConfig], dict[str, Any]]
     # Always in the same order, from the given place on. The caller counts ``documents``.
-    documents: Callable[[DataConfig, Place], Iterator[Document]]
+    documents: Callable[[DataConfig, Place], Texts]
     # What to say, and to do, when there are no documents or too few.
     remedy: Callable[[DataConfig], str]
 
@@ -58,12 +58,12 @@ def _stdlib_root() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
-def _stdlib_documents(config: DataConfig, place: Place) -> Iterator[Document]:
+def _stdlib_documents(config: DataConfig, place: Place) -> Texts:
     root = _stdlib_root()
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
     own = [name for name in names if not _FOREIGN.search(name) and (root / name).is_file()]
     for name in own[place.documents :]:
-        yield name, _decode_python(files.read(root / name))
+        yield _decode_python(files.read(root / name))
 
 
 def _decode_python(content: bytes) -> str | None:
@@ -79,7 +79,7 @@ _SUCCESSORS = 8
 _LENGTHS = (150, 450)  # words of a document
 
 
-def _synthetic_documents(config: DataConfig, place: Place) -> Iterator[Document]:
+def _synthetic_documents(config: DataConfig, place: Place) -> Texts:
     rng = _uniform(config.synthetic_seed)
     words = _made_up_words(rng)
     zipf = np.cumsum(1 / np.arange(1, _WORDS + 1))
@@ -92,14 +92,14 @@ def _synthetic_documents(config: DataConfig, place: Place) -> Iterator[Document]
         rng = _uniform(config.synthetic_seed, number)
         length = low + int(rng.random() * (high - low))
         free = np.searchsorted(zipf, rng.random(length))
-        kinds, picks = rng.random(length), (rng.random(length) ** 2 * _SUCCESSORS).astype(int)
+        follows = rng.random(length) < 0.8
+        ranks = (rng.random(length) ** 2 * _SUCCESSORS).astype(int)
         word, text = free[0], []
         for position in range(length):
-            follows = kinds[position] < 0.8
-            word = successors[word, picks[position]] if follows else free[position]
+            word = successors[word, ranks[position]] if follows[position] else free[position]
             # A free choice opens a new line, which makes its entropy visible to a model.
-            text.append((" " if follows else "\n") + words[word])
-        yield f"{number:08d}", "".join(text)[1:] + "\n"
+            text.append((" " if follows[position] else "\n") + words[word])
+        yield "".join(text)[1:] + "\n"
 
 
 def _made_up_words(rng: np.random.Generator) -> list[str]:
@@ -120,7 +120,7 @@ def _uniform(*key: int) -> np.random.Generator:
 _WAITS = (1, 5, 30, 120)  # seconds before the stream is opened again
 
 
-def _huggingface_documents(config: DataConfig, place: Place) -> Iterator[Document]:
+def _huggingface_documents(config: DataConfig, place: Place) -> Texts:
     """Rows of a stream, opened again where it was when the connection is lost."""
     try:
         from datasets import load_dataset
@@ -143,7 +143,7 @@ def _huggingface_documents(config: DataConfig, place: Place) -> Iterator[Documen
             place.save_state = rows.state_dict
             for row in rows:
                 failures = 0
-                yield f"{number:012d}", files.text_of(row, config.text_field, where)
+                yield files.text_of(row, config.text_field, where)
                 number += 1
             return
         except UserError:
@@ -151,8 +151,9 @@ def _huggingface_documents(config: DataConfig, place: Place) -> Iterator[Documen
         except Exception as error:  # of the network, of its clients, of every file format
             # What fails at the first row has a wrong name or no network: waiting hardly helps.
             if number == 0 or failures == len(_WAITS) or isinstance(error, ValueError):
+                reason = " ".join(str(error).split()) or type(error).__name__
                 raise UserError(
-                    f"{where} cannot be read after row {number} ({_one_line(error)}); check "
+                    f"{where} cannot be read after row {number} ({reason}); check "
                     f"data.path, data.subset, data.split and the network, and run again"
                 ) from None
             time.sleep(_WAITS[failures])
@@ -160,15 +161,7 @@ def _huggingface_documents(config: DataConfig, place: Place) -> Iterator[Documen
             state = place.save_state() if number > first else state
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _huggingface_recipe(config: DataConfig) -> dict[str, Any]:
-    return {name: getattr(config, name) for name in ("path", "subset", "split", "text_field")}
-
-
-def _local(documents: Callable[[DataConfig, int], Iterator[Document]]) -> Source:
+def _local(documents: Callable[[DataConfig, int], Texts]) -> Source:
     return Source(
         label=files.label,
         recipe=files.recipe,
@@ -201,7 +194,9 @@ SOURCES: dict[str, Source] = {
     ),
     "huggingface": Source(
         label=lambda config: f"huggingface {config.path}",
-        recipe=_huggingface_recipe,
+        recipe=lambda config: {
+            name: getattr(config, name) for name in ("path", "subset", "split", "text_field")
+        },
         documents=_huggingface_documents,
         remedy=lambda config: (
             f"data set {config.path}, split {config.split}, holds too few texts; set data.split "

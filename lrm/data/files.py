@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import glob
-import gzip
 import io
 import json
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +16,8 @@ from lrm.errors import UserError
 from lrm.plan.config import DataConfig
 from lrm.store.files import named
 
-# Name and text; None in place of a text that is missing or cannot be decoded.
-Document = tuple[str, str | None]
+# None stands in place of a text that is missing or cannot be decoded.
+Texts = Iterator[str | None]
 
 PATTERNS = {
     "folder": ("**/*.txt",),
@@ -29,7 +27,7 @@ PATTERNS = {
 _ROWS = 256  # read at a time from a Parquet file
 
 
-def found(config: DataConfig) -> list[tuple[str, Path]]:
+def named_files(config: DataConfig) -> list[tuple[str, Path]]:
     """Names and paths of the files that ``data.path`` and ``data.pattern`` name, by name.
 
     ``data.path`` is a file, a folder (``data.pattern`` chooses among the files below it), or
@@ -60,7 +58,7 @@ def found(config: DataConfig) -> list[tuple[str, Path]]:
 def recipe(config: DataConfig) -> dict[str, Any]:
     """Names, sizes and times of the files, and the field that is read."""
     try:
-        stats = [(name, path.stat()) for name, path in found(config)]
+        stats = [(name, path.stat()) for name, path in named_files(config)]
     except OSError as error:
         raise UserError(
             f"the files of data.path = {config.path} cannot be listed ({error}); make them "
@@ -85,13 +83,13 @@ def remedy(config: DataConfig) -> str:
     )
 
 
-def text_files(config: DataConfig, skip: int) -> Iterator[Document]:
+def text_files(config: DataConfig, skip: int) -> Texts:
     """Every file is a document; the first ``skip`` are left out."""
-    for name, path in found(config)[skip:]:
+    for _, path in named_files(config)[skip:]:
         try:
-            yield name, read(path).decode("utf-8-sig")
+            yield read(path).decode("utf-8-sig")
         except UnicodeDecodeError:
-            yield name, None
+            yield None
 
 
 def read(path: Path) -> bytes:
@@ -104,48 +102,38 @@ def read(path: Path) -> bytes:
         ) from None
 
 
-def json_lines(config: DataConfig, skip: int) -> Iterator[Document]:
+def json_lines(config: DataConfig, skip: int) -> Texts:
     """Every line that is not blank is a JSON object with a document in ``data.text_field``.
 
     Files that end in .gz or .zst are decompressed on the way. The first ``skip`` lines are
     passed over unparsed. Raises UserError, naming file and line, for what is not JSON or has
     no such field.
     """
-    for name, path in found(config):
+    for _, path in named_files(config):
         number = 0
         try:
-            with _opened(path) as file:
+            with io.BufferedReader(pyarrow.input_stream(path)) as file:
                 for number, line in enumerate(file, 1):
                     if not line.strip():
                         continue
                     if skip:
                         skip -= 1
                         continue
-                    yield f"{name}:{number}", _text(line, config.text_field, path, number)
-        except (OSError, EOFError, ValueError, zlib.error) as error:
+                    yield _text(line, config.text_field, f"{path}, line {number}")
+        except (OSError, ValueError) as error:
             raise UserError(
                 f"{path} cannot be read after line {number} ({error}); repair it or leave it out"
             ) from None
 
 
-def _opened(path: Path) -> io.BufferedIOBase:
-    if path.suffix == ".gz":
-        return gzip.open(path)
-    if path.suffix == ".zst":
-        return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
-    return path.open("rb")
-
-
-def _text(line: bytes, field: str, path: Path, number: int) -> str | None:
+def _text(line: bytes, field: str, where: str) -> str | None:
     try:
         row = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}, line {number}: not JSON ({error}); repair the line or take it out"
-        ) from None
+        raise UserError(f"{where}: not JSON ({error}); repair the line or take it out") from None
     if not isinstance(row, dict):
-        raise UserError(f"{path}, line {number}: not a JSON object; write one object a line")
-    return text_of(row, field, f"{path}, line {number}")
+        raise UserError(f"{where}: not a JSON object; write one object a line")
+    return text_of(row, field, where)
 
 
 def text_of(row: dict[str, Any], field: str, where: str) -> str | None:
@@ -163,29 +151,23 @@ def text_of(row: dict[str, Any], field: str, where: str) -> str | None:
     return text
 
 
-def parquet_rows(config: DataConfig, skip: int) -> Iterator[Document]:
+def parquet_rows(config: DataConfig, skip: int) -> Texts:
     """Every row is a document; only the column ``data.text_field`` is read, some rows at a time.
 
     The first ``skip`` rows are left out, whole row groups of them unread. Raises UserError,
     naming the file, if it is damaged, or has no such column of texts.
     """
-    for name, path in found(config):
+    for _, path in named_files(config):
         try:
             with pyarrow.parquet.ParquetFile(path) as file:
                 _check_column(file.schema_arrow, config.text_field, path)
-                sizes = [
-                    file.metadata.row_group(group).num_rows for group in range(file.num_row_groups)
-                ]
-                row = 0
-                for group, size in enumerate(sizes):
-                    if skip >= size:
-                        skip -= size
-                        row += size
+                for group in range(file.num_row_groups):
+                    rows = file.metadata.row_group(group).num_rows
+                    if skip >= rows:
+                        skip -= rows
                         continue
                     for batch in file.iter_batches(_ROWS, [group], [config.text_field]):
-                        for value in batch.column(0).slice(skip).to_pylist():
-                            yield f"{name}:{row}", value
-                        row += len(batch)
+                        yield from batch.column(0).slice(skip).to_pylist()
                         skip = max(0, skip - len(batch))
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise UserError(
@@ -200,9 +182,8 @@ def _check_column(schema: pyarrow.Schema, field: str, path: Path) -> None:
         )
     if schema.names.count(field) > 1:
         raise UserError(f"{path}: several columns are called {field!r}; rename all but one")
-    kind = schema.field(field).type
-    held = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
-    types = pyarrow.types
+    kind, types = schema.field(field).type, pyarrow.types
+    held = kind.value_type if types.is_dictionary(kind) else kind
     if not (types.is_string(held) or types.is_large_string(held) or types.is_string_view(held)):
         raise UserError(
             f"{path}: column {field!r} holds no text but {kind}; set data.text_field to a column "

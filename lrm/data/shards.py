@@ -30,30 +30,24 @@ class ShardWriter:
         self.path = path
         self.tokens = 0
         self._type = _TYPES[2 if vocab_size <= 1 << 16 else 4]
-        self._digest = hashlib.blake2b(digest_size=32)
-        self._file = path.open("wb")
-        self._file.write(bytes(HEADER.size))
+        self._digest = token_digest()
+        path.write_bytes(bytes(HEADER.size))
 
     def write(self, ids: list[int]) -> None:
         """Append token ids, each below the vocabulary size."""
         payload = np.array(ids, self._type).tobytes()
-        self._file.write(payload)
+        with self.path.open("ab") as file:
+            file.write(payload)
         self._digest.update(payload)
         self.tokens += len(ids)
 
     def close(self) -> None:
         """Write the header; the shard is complete, and on disk."""
-        with self._file:
-            self._file.seek(0)
-            size = self._type.itemsize
-            digest = self._digest.digest()
-            self._file.write(HEADER.pack(MAGIC, VERSION, size, self.tokens, digest))
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-    def abandon(self) -> None:
-        """Leave the shard without a header, so that nothing takes it for a complete one."""
-        self._file.close()
+        size, digest = self._type.itemsize, self._digest.digest()
+        with self.path.open("r+b") as file:
+            file.write(HEADER.pack(MAGIC, VERSION, size, self.tokens, digest))
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def open_shard(path: Path) -> np.ndarray:
@@ -62,8 +56,8 @@ def open_shard(path: Path) -> np.ndarray:
     Raises UserError if the file is missing, is no shard of this version, or is not as long as
     its header says. The tokens themselves are not read: see ``verify_shard``.
     """
-    kind, count, _ = _header(path)
-    return np.memmap(path, kind, "r", offset=HEADER.size, shape=(count,))
+    dtype, count, _ = _header(path)
+    return np.memmap(path, dtype, "r", offset=HEADER.size, shape=(count,))
 
 
 class Tokens:
@@ -74,9 +68,9 @@ class Tokens:
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
-        self._parts = [open_shard(path) for path in paths]
-        self._ends = np.cumsum([len(part) for part in self._parts])
-        self.dtype = self._parts[0].dtype
+        self._shards = [open_shard(path) for path in paths]
+        self._ends = np.cumsum([len(shard) for shard in self._shards])
+        self.dtype = self._shards[0].dtype
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -88,17 +82,16 @@ class Tokens:
         if ((index < -len(self)) | (index >= len(self))).any():
             raise IndexError(f"{index} in {len(self)} tokens")
         index = index % len(self)
-        parts = np.searchsorted(self._ends, index, side="right")
-        found = np.empty(index.shape, self.dtype)
-        for number in np.unique(parts):
-            here = parts == number
-            part = self._parts[number]
-            found[here] = part[index[here] - (self._ends[number] - len(part))]
-        return found[()]
+        numbers = np.searchsorted(self._ends, index, side="right")
+        tokens = np.empty(index.shape, self.dtype)
+        for number in np.unique(numbers):
+            here, shard = numbers == number, self._shards[number]
+            tokens[here] = shard[index[here] - (self._ends[number] - len(shard))]
+        return tokens[()]
 
     def __array__(self, dtype: np.dtype | None = None, copy: bool | None = None) -> np.ndarray:
         """All of them in memory."""
-        return np.concatenate(self._parts).astype(dtype or self.dtype)
+        return np.concatenate(self._shards).astype(dtype or self.dtype)
 
 
 def verify_shard(path: Path, vocab_size: int) -> None:
@@ -107,18 +100,23 @@ def verify_shard(path: Path, vocab_size: int) -> None:
     Raises UserError if its tokens do not match the checksum in its header, or if one is not
     below ``vocab_size``.
     """
-    tokens = open_shard(path)
-    digest = hashlib.blake2b(digest_size=32)
-    for piece in pieces(tokens):
-        digest.update(piece.tobytes())
+    digest = token_digest()
+    for piece in pieces(path):
+        digest.update(piece)
         if piece.max() >= vocab_size:
             raise damaged(path, f"token {piece.max()} is not below vocab_size = {vocab_size}")
     if digest.digest() != _header(path)[2]:
         raise damaged(path, "its tokens do not match its checksum")
 
 
-def pieces(tokens: np.ndarray) -> Iterator[np.ndarray]:
-    """A long array in short ones, in order."""
+def token_digest() -> hashlib.blake2b:
+    """The checksum of tokens, to be fed with their bytes."""
+    return hashlib.blake2b(digest_size=32)
+
+
+def pieces(path: Path) -> Iterator[np.ndarray]:
+    """The tokens of a shard in short arrays, in order."""
+    tokens = open_shard(path)
     for start in range(0, len(tokens), _CHUNK):
         yield tokens[start : start + _CHUNK]
 
@@ -129,6 +127,7 @@ def damaged(path: Path, reason: str) -> UserError:
 
 
 def _header(path: Path) -> tuple[np.dtype, int, bytes]:
+    """Type of the tokens, their number and their checksum."""
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

@@ -24,7 +24,7 @@ from lrm.plan.yaml import read_yaml
 from lrm.store.files import make_folder
 from lrm.store.rundir import is_complete, read_description, read_outcome
 from lrm.sweep import dry_run, machine
-from lrm.sweep.scheduler import default_workers, sweep, sweep_together
+from lrm.sweep.scheduler import Job, sweep, sweep_together
 
 # What torchrun tells each of its processes.
 _TORCHRUN = {"RANK", "WORLD_SIZE"}
@@ -36,8 +36,32 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     Started by ``torchrun``, every run is trained by all of its processes together.
     """
     folder = Path(file).resolve().parent
-    by_torchrun = os.environ.keys() >= _TORCHRUN
-    guarded(lambda: (_one_by_torchrun if by_torchrun else _one_by_workers)(folder, arguments))
+    parser = argparse.ArgumentParser(
+        prog=f"python experiments/{folder.name}/run.py",
+        description="Train the missing runs of this experiment; finished ones are kept.",
+    )
+
+    def by_workers() -> None:
+        options = _parse(parser, arguments, folder.parents[1] / "results")
+        _sweep(_missing(folder, options), options)
+
+    def by_torchrun() -> None:
+        """The first process plans for all of them."""
+        machine.check_places()
+        from lrm.train import distributed
+
+        with distributed.join() as group:
+            plan = None
+            if group.rank == 0:
+                options = _parse(parser, arguments, folder.parents[1] / "results")
+                if options.workers:
+                    raise UserError("--workers has no use under torchrun, whose processes train "
+                                    "each run together; leave it out")  # fmt: skip
+                plan = _missing(folder, options, group.world), options.results / "data"
+            missing, corpora = group.first(plan)
+            sweep_together(missing, corpora, group)
+
+    guarded(by_torchrun if os.environ.keys() >= _TORCHRUN else by_workers)
 
 
 def main_of_several(arguments: list[str] | None = None) -> None:
@@ -45,81 +69,53 @@ def main_of_several(arguments: list[str] | None = None) -> None:
 
     Exits with 3 where some runs diverged or had bad input: all others are trained then.
     """
-    guarded(lambda: _several_by_workers(arguments))
-
-
-def _one_by_workers(folder: Path, arguments: list[str] | None) -> None:
-    options = _options(folder, arguments)
-    _sweep(_missing(folder, options), options)
-
-
-def _one_by_torchrun(folder: Path, arguments: list[str] | None) -> None:
-    """The first process plans for all of them."""
-    machine.check_places()
-    from lrm.train import distributed
-
-    with distributed.join() as group:
-        plan = None
-        if group.rank == 0:
-            options = _options(folder, arguments)
-            if options.workers:
-                raise UserError("--workers has no use under torchrun, whose processes train each "
-                                "run together; leave it out")  # fmt: skip
-            plan = _missing(folder, options, group.world), options.results / "data"
-        missing, corpora = group.first(plan)
-        sweep_together(missing, corpora, group)
-
-
-def _several_by_workers(arguments: list[str] | None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m lrm.sweep", description="Train the missing runs of experiments."
     )
     parser.add_argument(
         "folders", nargs="+", type=Path, metavar="FOLDER", help="experiments/<name>"
     )
-    _add_options(parser, Path("results"))
-    options = parser.parse_args(arguments)
-    if os.environ.keys() >= _TORCHRUN:
-        raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
-    folders = dict.fromkeys(folder.resolve() for folder in options.folders)
-    missing = [job for folder in folders for job in _missing(folder, options)]
-    try:
-        _sweep(missing, options)
-    except UserError as error:
-        print(line_of(error), file=sys.stderr)
-        raise SystemExit(3) from None
+
+    def several() -> None:
+        options = _parse(parser, arguments, Path("results"))
+        if os.environ.keys() >= _TORCHRUN:
+            raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
+        folders = dict.fromkeys(folder.resolve() for folder in options.folders)
+        missing = [job for folder in folders for job in _missing(folder, options)]
+        try:
+            _sweep(missing, options)
+        except UserError as error:
+            print(line_of(error), file=sys.stderr)
+            raise SystemExit(3) from None
+
+    guarded(several)
 
 
-def _options(folder: Path, arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog=f"python experiments/{folder.name}/run.py",
-        description="Train the missing runs of this experiment; finished ones are kept.",
-    )
-    _add_options(parser, folder.parents[1] / "results")
+def _parse(
+    parser: argparse.ArgumentParser, arguments: list[str] | None, results: Path
+) -> argparse.Namespace:
+    add = parser.add_argument
+    add("--scale", default="tiny", help="smoke, tiny (default), small or paper")
+    add("--seeds", default="1",
+        help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)")  # fmt: skip
+    add("--workers", type=positive, help="processes; default one a core or GPU")
+    add("--set", action="append", default=[], metavar="KEY=VALUE",
+        help="override a setting, e.g. train.steps=200, which shortens all stages (repeatable)",
+    )  # fmt: skip
+    add("--only", metavar="PATTERN", action="append", default=[],
+        help="only runs whose label matches, e.g. 'FPN*' (repeatable)")  # fmt: skip
+    add("--dry-run", action="store_true", help="show the plan, train nothing")
+    add("--results", type=Path, default=results, help="folder of runs and corpora")
     return parser.parse_args(arguments)
 
 
-def _add_options(parser: argparse.ArgumentParser, results: Path) -> None:
-    parser.add_argument("--scale", default="tiny", help="smoke, tiny (default), small or paper")
-    parser.add_argument(
-        "--seeds", default="1", help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)"
-    )
-    parser.add_argument("--workers", type=positive, help="processes; default one a core or GPU")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=(
-        "override a setting, e.g. train.steps=200, which shortens all stages (repeatable)"
-    ))  # fmt: skip
-    parser.add_argument(
-        "--only", metavar="PATTERN", action="append", default=[],
-        help="only runs whose label matches, e.g. 'FPN*' (repeatable)",
-    )  # fmt: skip
-    parser.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
-    parser.add_argument("--results", type=Path, default=results,
-                        help="folder of runs and corpora")  # fmt: skip
+def _sweep(missing: list[Job], options: argparse.Namespace) -> None:
+    if missing:
+        workers = options.workers or machine.default_workers([run for run, _ in missing])
+        sweep(missing, options.results / "data", workers)
 
 
-def _missing(
-    folder: Path, options: argparse.Namespace, processes: int = 1
-) -> list[tuple[Run, Path]]:
+def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> list[Job]:
     """The runs to train, with their directories; none in a dry run, which prints the plan.
 
     Builds and verifies their corpora. ``processes`` are to train each run together.
@@ -128,27 +124,27 @@ def _missing(
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     runs = _with_criteria(runs, folder / "criteria.yaml")
     _check_inputs(runs)
-    corpora = options.results / "data"
+    results, corpora = options.results, options.results / "data"
+    runs = _with_corpora(runs, corpora, build=False)
     if options.dry_run:
-        print(dry_run.text(experiment, _with_corpora(runs, corpora, build=False), options.results))
+        print(dry_run.text(experiment, runs, results))
         return []
     _check_batches(runs, processes)
     unfinished = [
         run
-        for run in _with_corpora(runs, corpora, build=False)
-        if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(options.results))
+        for run in runs
+        if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(results))
     ]
-    workers = options.workers or default_workers(runs)
+    workers = options.workers or machine.default_workers(runs)
     machine.check_memory(unfinished, workers, processes)
-    runs = _with_corpora(runs, corpora, build=True)
-    jobs = [(run, run.path(options.results)) for run in runs]
+    jobs = [(run, run.path(results)) for run in _with_corpora(runs, corpora, build=True)]
     missing = [job for job in jobs if not _has_finished(job[1])]
     kept = len(jobs) - len(missing)
     print(f"{experiment.name} at {options.scale}: {len(missing)} to train, {kept} finished")
     if missing:
         for key in {_corpus_of(run) for run, _ in missing if run.reads_corpus}:
-            data.verify(data.prepare(*key, corpora, _say))
-        make_folder(options.results / "runs" / experiment.name)
+            data.verify(data.prepare(*key, corpora, _print_progress))
+        make_folder(results / "runs" / experiment.name)
     return missing
 
 
@@ -159,12 +155,6 @@ def _check_inputs(runs: list[Run]) -> None:
         weight_files(Path(start))
     for key in {_corpus_of(run) for run in runs if run.reads_corpus}:
         data.check(*key)
-
-
-def _sweep(missing: list[tuple[Run, Path]], options: argparse.Namespace) -> None:
-    if missing:
-        workers = options.workers or default_workers([run for run, _ in missing])
-        sweep(missing, options.results / "data", workers)
 
 
 def _check_batches(runs: list[Run], processes: int) -> None:
@@ -194,14 +184,14 @@ def _with_corpora(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
         hashes[key] = data.identity(*key, corpora)
         if hashes[key] is None and build:
             folder, display = make_folder(corpora), Display(["corpus"])
-            hashes[key] = data.prepare(*key, folder, _say, display).hash
+            hashes[key] = data.prepare(*key, folder, _print_progress, display).hash
     return [
         dataclasses.replace(run, corpus=hashes[_corpus_of(run)]) if run.reads_corpus else run
         for run in runs
     ]
 
 
-def _say(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -75,18 +75,16 @@ def _tables(run: Run) -> list[str]:
     if not run.plans:
         return []
     rules = _rules(table(run.plans, run.settings))
-    found = _products(products(run.plans, run.settings))
-    return ["  " + line for line in [*rules, "", *found]]
+    return ["  " + line for line in [*rules, "", *_products(products(run.plans, run.settings))]]
 
 
 def _rules(records: list[dict]) -> list[str]:
     """Rows of equal settings in neighbouring layers are one row."""
-    rows: dict[tuple, list[str]] = {}
+    rows: dict[tuple[str, ...], list[str]] = {}
     for record in records:
         name, _, layer = record["tensor"].partition("@")
-        name += f" · {record['multiplier']}" if record["multiplier"] else ""
-        key = (
-            name,
+        cells = (
+            f"{name} · {record['multiplier']}" if record["multiplier"] else name,
             "×".join(map(str, record["shape"])),
             f"{record['forward']:.4g}",
             f"{record['init']:.4g}",
@@ -96,28 +94,25 @@ def _rules(records: list[dict]) -> list[str]:
             f"{record['lr_wd']:.3g}",
             "yes" if record["in_clip_norm"] else "no",
         )
-        rows.setdefault(key, []).append(layer)
+        rows.setdefault(cells, []).append(layer)
     head = ("tensor", "layers", "shape", "forward", "init", "optimizer", "lr", "wd", "lr·wd",
             "clipped")  # fmt: skip
     body = [
-        (key[0], f"{layers[0]}-{layers[-1]}" if layers[0] else "", *key[1:])
-        for key, layers in rows.items()
+        (name, f"{layers[0]}-{layers[-1]}" if layers[0] else "", *cells)
+        for (name, *cells), layers in rows.items()
     ]
     return columns([head, *body])
 
 
 def _products(records: list[dict]) -> list[str]:
-    rows: dict[tuple, None] = {}
+    """One row for all layers of equal values."""
+    formats = {"lr_wd_t": ".3g", "needed": ".2g", "travel": ".3g", "step": ".2g"}
+    rows = []
     for record in records:
         name, _, rest = record["tensor"].partition("@")
         axis = rest.partition(".")[2]
-        rows[
-            (
-                name + (f".{axis}" if axis else ""),
-                f"{record['lr_wd_t']:.3g}",
-                f"{record['needed']:.2g}" if "needed" in record else "",
-                f"{record['travel']:.3g}" if "travel" in record else "",
-                f"{record['step']:.2g}" if "step" in record else "",
-            )
-        ] = None
-    return columns([("product", "Σηλ", "needed", "travel Ση", "step η/init"), *rows])
+        values = (format(record[key], form) if key in record else ""
+                  for key, form in formats.items())  # fmt: skip
+        rows.append((f"{name}.{axis}" if axis else name, *values))
+    head = ("product", "Σηλ", "needed", "travel Ση", "step η/init")
+    return columns([head, *dict.fromkeys(rows)])

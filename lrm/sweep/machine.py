@@ -1,8 +1,10 @@
-"""What a plan asks of this machine, checked before a worker starts. No torch here."""
+"""What this machine has, and what a plan asks of it, checked before a worker starts. No torch."""
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import resource
 import sys
 from collections.abc import Sequence
@@ -11,11 +13,46 @@ from pathlib import Path
 
 from lrm.errors import UserError, shown
 from lrm.plan.run import Run
-from lrm.sweep.scheduler import gpus
 
 # There CUDA may be usable although no /dev/nvidia0 is: Windows' subsystem, ROCm, Jetson.
 _OTHER_GPUS = ("/dev/dxg", "/dev/kfd", "/dev/nvmap")
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+def gpus() -> list[str]:
+    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes.
+
+    Raises UserError where that variable holds other names. As in CUDA, -1 ends its list.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        devices = Path("/dev").glob("nvidia[0-9]*")
+        return sorted((path.name.removeprefix("nvidia") for path in devices), key=int)
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    for name in names:
+        if not re.fullmatch(r"-1|[0-9]{1,3}|(GPU|MIG)-[\w/-]+|NoDevFiles|none|void", name):
+            raise UserError(
+                f"CUDA_VISIBLE_DEVICES = {shown(visible)}: {shown(name)} is no GPU; write "
+                "numbers such as 0,1"
+            )
+    return list(itertools.takewhile(lambda name: name[0] in "0123456789GM", names))
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def default_workers(runs: Sequence[Run]) -> int:
+    """One worker a GPU that the runs may use, else one for every ``threads`` cores."""
+    devices = {run.execution.device for run in runs}
+    if devices & {"auto", "cuda"} and gpus():
+        return len(gpus())
+    if numbered := {device for device in devices if device.startswith("cuda:")}:
+        return len(numbered)
+    return max(1, available_cores() // max(run.execution.threads for run in runs))
 
 
 def check_places() -> None:
@@ -27,11 +64,11 @@ def check_places() -> None:
 
 
 def _place(name: str, least: int, most: int) -> int:
-    said = os.environ[name]
-    if said.isdecimal() and len(said) < 10 and least <= int(said) <= most:
-        return int(said)
+    text = os.environ[name]
+    if text.isdecimal() and len(text) < 10 and least <= int(text) <= most:
+        return int(text)
     raise UserError(
-        f"{name} = {shown(said)} is no number from {least} to {most}; start by torchrun, or "
+        f"{name} = {shown(text)} is no number from {least} to {most}; start by torchrun, or "
         "unset it"
     )
 
@@ -57,26 +94,26 @@ def check_memory(runs: Sequence[Run], workers: int, processes: int) -> None:
 
     ``workers`` runs at a time, each by ``processes``, of which this one counts.
     """
-    there = memory()
-    if there is None or gpus() or not runs:
+    available = memory()
+    if available is None or gpus() or not runs:
         return
-    sizes = sorted((needed(run, processes), run.label) for run in runs)
+    sizes = sorted((_needed_memory(run, processes), run.label) for run in runs)
     largest, label = sizes[-1]
-    if largest > there:
+    if largest > available:
         raise UserError(
             f"{label} needs at least {largest / 1e9:,.0f} GB of memory, and there are "
-            f"{there / 1e9:,.0f}; make model or train.batch_size smaller, or set "
+            f"{available / 1e9:,.0f}; make model or train.batch_size smaller, or set "
             "execution.micro_batch"
         )
     together = sum(size for size, _ in sizes[-workers:])
-    if together > there:
+    if together > available:
         raise UserError(
             f"{workers} workers need at least {together / 1e9:,.0f} GB of memory, and there are "
-            f"{there / 1e9:,.0f}; use --workers {max(1, int(there // largest))}"
+            f"{available / 1e9:,.0f}; use --workers {max(1, int(available // largest))}"
         )
 
 
-def needed(run: Run, processes: int = 1) -> int:
+def _needed_memory(run: Run, processes: int) -> int:
     """Bytes without which ``run`` cannot be: what Adam keeps, and what enters each layer."""
     if not run.trains:
         return 0
@@ -90,13 +127,13 @@ def needed(run: Run, processes: int = 1) -> int:
 
 def memory() -> int | None:
     """Bytes that this process may use: of the machine, its container and its limits."""
-    found = []
+    limits = []
     with suppress(ValueError, OSError):
-        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     for path in _LIMITS:
         with suppress(ValueError, OSError):
-            found.append(int(Path(path).read_text()))
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        found.append(limit)
-    return min(found, default=None)
+            limits.append(int(Path(path).read_text()))
+    address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if address_space != resource.RLIM_INFINITY:
+        limits.append(address_space)
+    return min(limits, default=None)

@@ -1,8 +1,9 @@
 """Worker processes: how they are started, told what to do and ended; both ends of their pipes.
 
 ``python -m lrm.sweep.process MODULE ARGUMENTS`` is a worker. It imports the module and calls its
-``serve(orders, tell, *arguments)``, with an iterator over the parent's orders, still encoded, and a
-function that reports its named arguments.
+``start(tell, *arguments)``, with a function that reports its named arguments. What that returns is
+called with every order of the parent. A report ``done`` holds what it returned, ``error`` the line
+of its UserError, and ``crash`` the traceback of any other exception.
 
 The parent writes orders to a worker's standard input, one a line. The worker writes reports to its
 standard output, one JSON object a line. An empty line tells a worker to finish. If its input ends
@@ -22,9 +23,12 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+
+from lrm.errors import UserError
 
 # What a worker's environment needs on top of its parent's: one thread, and glibc told to keep
 # freed memory (top pad, trim and mmap thresholds in bytes) and to ask for huge pages.
@@ -51,13 +55,8 @@ def encode(order: tuple) -> str:
     return base64.b64encode(pickle.dumps(order)).decode()
 
 
-def decode(line: str) -> tuple:
-    """The order that was encoded; raises whatever unpickling raises."""
-    return pickle.loads(base64.b64decode(line))
-
-
 class Process:
-    """The parent's end: a worker, which serves by a module with its arguments.
+    """The parent's end: a worker, which follows orders by a module with its arguments.
 
     It leads a process group of its own, in which are also the compilers that it starts.
     """
@@ -114,7 +113,14 @@ def main() -> None:
     """Be a worker: listen to the parent, and only then import what takes long."""
     orders, tell = _connect()
     module, *arguments = sys.argv[1:]
-    importlib.import_module(module).serve(orders, tell, *arguments)
+    execute = importlib.import_module(module).start(tell, *arguments)
+    for order in orders:
+        try:
+            tell(done=execute(*pickle.loads(base64.b64decode(order))))
+        except UserError as error:
+            tell(error=str(error))
+        except Exception:
+            tell(crash=traceback.format_exc())
 
 
 def _connect() -> tuple[Iterator[str], Callable[..., None]]:

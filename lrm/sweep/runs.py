@@ -5,24 +5,23 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.store.rundir import is_complete, read_description
 
 
-@dataclass(frozen=True)
-class Found:
-    """One run's directory."""
+class StoredRun(NamedTuple):
+    """One run's directory, in the order in which runs are listed."""
 
-    path: Path
     experiment: str
     scale: str
     label: str
     state: str
     size: int  # bytes
+    path: Path
 
 
 def main() -> None:
@@ -38,7 +37,11 @@ def main() -> None:
 
 
 def _main(options: argparse.Namespace) -> None:
-    runs = find(options.results, options.experiment, options.scale)
+    runs = sorted(
+        run
+        for run in map(_read, (options.results / "runs").glob("*/*/"))
+        if options.experiment in (None, run.experiment) and options.scale in (None, run.scale)
+    )
     if not runs:
         print(f"no runs in {options.results / 'runs'}")
         return
@@ -47,29 +50,23 @@ def _main(options: argparse.Namespace) -> None:
               f"  {run.path.name}")  # fmt: skip
     print(f"{_size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
     if options.action == "clean":
-        remove(runs, options.yes)
+        _remove(runs, options.yes)
 
 
-def find(results: Path, experiment: str | None = None, scale: str | None = None) -> list[Found]:
-    """Every run below ``results/runs``, sorted by experiment, scale and label."""
-    runs = []
-    for path in (results / "runs").glob("*/*/"):
-        own_scale, label = "-", "(not begun)"
-        state = "finished" if is_complete(path) else "unfinished"
-        if (path / "run.json").exists():
-            try:
-                description = read_description(path)
-                own_scale, label = description["scale"], description["label"]
-            except UserError:
-                label, state = "(run.json is damaged)", "damaged"
-        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        run = Found(path, path.parent.name, own_scale, label, state, size)
-        if experiment in (None, run.experiment) and scale in (None, run.scale):
-            runs.append(run)
-    return sorted(runs, key=lambda run: (run.experiment, run.scale, run.label))
+def _read(path: Path) -> StoredRun:
+    scale, label = "-", "(not begun)"
+    state = "finished" if is_complete(path) else "unfinished"
+    if (path / "run.json").exists():
+        try:
+            description = read_description(path)
+            scale, label = description["scale"], description["label"]
+        except UserError:
+            label, state = "(run.json is damaged)", "damaged"
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    return StoredRun(path.parent.name, scale, label, state, size, path)
 
 
-def remove(runs: list[Found], sure: bool) -> None:
+def _remove(runs: list[StoredRun], sure: bool) -> None:
     """Delete the directories, after a question unless ``sure``; UserError without a terminal."""
     if not sure:
         if not sys.stdin.isatty():
@@ -84,7 +81,7 @@ def remove(runs: list[Found], sure: bool) -> None:
     print(f"removed {len(runs)} runs")
 
 
-def _size(count: int) -> str:
+def _size(count: float) -> str:
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.0f} {unit}"

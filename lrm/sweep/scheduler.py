@@ -10,10 +10,9 @@ be told before they start to keep its memory: fresh large buffers otherwise faul
 from __future__ import annotations
 
 import functools
-import itertools
+import math
 import os
 import queue
-import re
 import threading
 import time
 from collections.abc import Sequence
@@ -21,87 +20,49 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lrm.cli import Display, bar, clock, stop_delayed
-from lrm.errors import Diverged, UserError, shown
+from lrm.errors import Diverged, UserError
 from lrm.plan.run import Run
+from lrm.sweep.machine import gpus
 from lrm.sweep.process import Process, compiled_code
 
 if TYPE_CHECKING:  # it loads torch
     from lrm.train.distributed import Group
 
+Job = tuple[Run, Path]  # a run and its directory
 # Seconds that workers get to end in after they were killed.
 _PATIENCE = 10.0
 
 
-def gpus() -> list[str]:
-    """The GPUs that this process may use, by the names that CUDA_VISIBLE_DEVICES takes.
-
-    Raises UserError where that variable holds other names. As in CUDA, -1 ends its list.
-    """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        names = [name.strip() for name in visible.split(",") if name.strip()]
-        for name in names:
-            if not re.fullmatch(r"-1|[0-9]{1,3}|(GPU|MIG)-[\w/-]+|NoDevFiles|none|void", name):
-                raise UserError(
-                    f"CUDA_VISIBLE_DEVICES = {shown(visible)}: {shown(name)} is no GPU; write "
-                    "numbers such as 0,1"
-                )
-        return list(itertools.takewhile(lambda name: name[0] in "0123456789GM", names))
-    found = Path("/dev").glob("nvidia[0-9]*")
-    return sorted((path.name.removeprefix("nvidia") for path in found), key=int)
-
-
-def available_cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def default_workers(runs: Sequence[Run]) -> int:
-    """One worker a GPU that the runs may use, else one for every ``threads`` cores."""
-    devices = {run.execution.device for run in runs}
-    if devices & {"auto", "cuda"} and gpus():
-        return len(gpus())
-    if named := {device for device in devices if device.startswith("cuda:")}:
-        return len(named)
-    return max(1, available_cores() // max(run.execution.threads for run in runs))
-
-
-def sweep(jobs: Sequence[tuple[Run, Path]], corpora: Path, workers: int) -> None:
+def sweep(jobs: Sequence[Job], corpora: Path, workers: int) -> None:
     """Train every run in its directory.
 
     A run that fails does not stop the others. Raises UserError at the end if one had bad input
     (the first one's line), RuntimeError if one crashed; KeyboardInterrupt stops the workers,
     whose runs go on from their checkpoints next time.
     """
-    if not jobs:
-        return
-    workers = max(1, min(workers, len(jobs)))
-    _Sweep(ordered(jobs), corpora, workers).run()
+    if jobs:
+        _Sweep(ordered(jobs), corpora, min(workers, len(jobs))).run()
 
 
-def ordered(jobs: Sequence[tuple[Run, Path]]) -> list[tuple[Run, Path]]:
+def ordered(jobs: Sequence[Job]) -> list[Job]:
     """The first job, then noise, then the longest first, so that workers end together.
 
     Noise second: while the first run compiles the layers, others would wait for its code.
     """
     first, *rest = jobs
-    rest.sort(key=lambda job: (job[0].trains, -job[0].estimate().flops))
-    return [first, *rest]
+    return [first, *sorted(rest, key=lambda job: (job[0].trains, -job[0].estimate().flops))]
 
 
 class _Worker:
     """One process and the run that it has in hand."""
 
     def __init__(self, number: int, messages: queue.SimpleQueue, corpora: Path, cards: list[str]):
-        self.number = number
+        self.number, self.corpora = number, corpora
         self.run: Run | None = None
-        self.step = 0
-        self.loss = float("nan")
+        self.step, self.loss = 0, math.nan
         self.ready = False
-        extra = {"CUDA_VISIBLE_DEVICES": cards[number % len(cards)]} if cards else {}
-        self.process = Process("lrm.sweep.worker", corpora=corpora, **extra)
+        card = {"CUDA_VISIBLE_DEVICES": cards[number % len(cards)]} if cards else {}
+        self.process = Process("lrm.sweep.worker", corpora=corpora, **card)
         self.listener = threading.Thread(target=self._listen, args=(messages,), daemon=True)
         self.listener.start()
 
@@ -110,19 +71,18 @@ class _Worker:
             messages.put((self, report))
         messages.put((self, {"gone": self.process.wait()}))
 
-    def give(self, run: Run, path: Path, corpora: Path) -> None:
-        self.run, self.step, self.loss = run, 0, float("nan")
-        self.process.send((run, str(path), str(corpora)))
+    def give(self, run: Run, path: Path) -> None:
+        self.run, self.step, self.loss = run, 0, math.nan
+        self.process.send((run, str(path), str(self.corpora)))
 
 
 class _Sweep:
-    def __init__(self, jobs: list[tuple[Run, Path]], corpora: Path, workers: int):
-        self.waiting = jobs
-        self.corpora = corpora
+    def __init__(self, jobs: list[Job], corpora: Path, workers: int):
+        self.waiting, self.corpora, self.count = jobs, corpora, len(jobs)
         self.weights = {id(run): max(run.estimate().flops, 1.0) for run, _ in jobs}
         self.total = sum(self.weights.values())
         self.finished = 0.0
-        self.count, self.done = len(jobs), 0
+        self.done = 0
         # Labels tell the runs of one experiment apart.
         self.several = len({run.experiment for run, _ in jobs}) > 1
         self.errors: list[str] = []
@@ -132,8 +92,8 @@ class _Sweep:
         # Runs that name their GPU, as cuda:1, have to see all of them.
         named = any(run.execution.device.startswith("cuda:") for run, _ in jobs)
         self.cards = [] if named else gpus()
-        self.places = workers
         self.workers: list[_Worker] = []
+        self.active = workers
         self.display = Display([*(f"worker {n}" for n in range(workers)), "all     "])
 
     def run(self) -> None:
@@ -148,14 +108,14 @@ class _Sweep:
             )
         if self.crashes:
             raise RuntimeError("a run crashed:\n" + "\n".join(self.crashes))
-        _tell(self.errors)
+        _raise_first(self.errors)
 
     def _serve(self, stops: list[int]) -> None:
         """Start the workers and give them runs until none is left, or there is one of ``stops``."""
-        self.workers += map(self._start, range(self.places))
-        active = self.places
+        for number in range(self.active):
+            self.workers.append(self._start(number))
         began = None
-        while active and not stops:
+        while self.active and not stops:
             try:
                 worker, message = self.messages.get(timeout=1.0)
             except queue.Empty:
@@ -166,7 +126,8 @@ class _Sweep:
             elif "note" in message:
                 self.display.note(message["note"])
             elif message:
-                active -= self._next(worker, message)
+                self._note_end(worker, message)
+                self._hand_out()
             self._show(time.monotonic() - began)
         if not stops:
             self._show(time.monotonic() - began, last=True)
@@ -182,8 +143,8 @@ class _Sweep:
     def _start(self, number: int) -> _Worker:
         return _Worker(number, self.messages, self.corpora, self.cards)
 
-    def _next(self, worker: _Worker, message: dict) -> int:
-        """Take note of a finished run and hand out the next; 1 if this place is given up."""
+    def _note_end(self, worker: _Worker, message: dict) -> None:
+        """Take note of a run, or a worker, that has ended; another takes that worker's place."""
         if worker.run is not None:
             name = f"{worker.run.experiment} {worker.run.label}"
             self.finished += self.weights[id(worker.run)]
@@ -200,36 +161,33 @@ class _Sweep:
                 )
             worker.run = None
         worker.ready = worker.ready or "ready" in message
-        if "gone" in message:
-            if not (self.waiting and worker.ready):
-                worker.ready = False
-                self._hand_out()
-                return 1
-            # It died in its run; another takes its place for the rest.
+        if "gone" not in message:
+            return
+        if self.waiting and worker.ready:
             self.workers[worker.number] = self._start(worker.number)
-            return 0
-        self._hand_out()
-        return 0
+        else:
+            worker.ready = False
+            self.active -= 1
 
     def _hand_out(self) -> None:
         """Give every idle worker a run whose source, if it has one, is not still to come."""
         for worker in self.workers:
             if worker.run is not None or not worker.ready:
                 continue
-            place = self._first_ready()
-            if place is not None:
-                worker.give(*self.waiting.pop(place), self.corpora)
+            job = self._next_job()
+            if job is not None:
+                self.waiting.remove(job)
+                worker.give(*job)
             elif not self.waiting:
                 worker.ready = False
                 worker.process.finish()
 
-    def _first_ready(self) -> int | None:
+    def _next_job(self) -> Job | None:
         if all(run.after is None for run, _ in self.waiting):
-            return 0 if self.waiting else None
+            return next(iter(self.waiting), None)
         coming = {run.id for run, _ in self.waiting}
         coming |= {worker.run.id for worker in self.workers if worker.run is not None}
-        ready = (n for n, (run, _) in enumerate(self.waiting) if run.after_id not in coming)
-        return next(ready, None)
+        return next((job for job in self.waiting if job[0].after_id not in coming), None)
 
     def _show(self, elapsed: float, last: bool = False) -> None:
         lines, under_way = [], 0.0
@@ -241,11 +199,10 @@ class _Sweep:
             under_way += part * self.weights[id(worker.run)]
             lines.append(_run_line(worker.run, worker.step, worker.loss, self.several))
         part = (self.finished + under_way) / self.total
-        whole = _whole_line(part, self.done, self.count, elapsed)
-        self.display.show([*lines, whole], last)
+        self.display.show([*lines, _whole_line(part, self.done, self.count, elapsed)], last)
 
 
-def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group) -> None:
+def sweep_together(jobs: Sequence[Job], corpora: Path, group: Group) -> None:
     """Carry out the runs one after another, each by all processes of ``group``.
 
     Runs that train no model come last, each by one process. A run that diverges does not stop the
@@ -257,7 +214,7 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
     display = Display(["worker 0", "all     "]) if group.rank == 0 else None
     began = time.monotonic()
 
-    def show(done: int, step: int = 0, loss: float = float("nan")) -> None:
+    def show(done: int, step: int = 0, loss: float = math.nan) -> None:
         if display is None:
             return
         last = done == len(jobs)
@@ -285,10 +242,10 @@ def sweep_together(jobs: Sequence[tuple[Run, Path]], corpora: Path, group: Group
     group.first(None)
     if jobs:
         show(len(jobs))
-    _tell(errors)
+    _raise_first(errors)
 
 
-def _tell(errors: Sequence[str]) -> None:
+def _raise_first(errors: Sequence[str]) -> None:
     """Raise the first error as a UserError, with the number of the others."""
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
@@ -297,7 +254,7 @@ def _tell(errors: Sequence[str]) -> None:
 
 def _run_line(run: Run, step: int, loss: float, several: bool = False) -> str:
     steps = run.settings.train.steps
-    shown = "" if loss != loss else f"  loss {loss:.3f}"
+    shown = "" if math.isnan(loss) else f"  loss {loss:.3f}"
     label = f"{run.experiment} {run.label}" if several else run.label
     return f"{bar(step / steps)} {step:>6}/{steps}  {label}{shown}"
 

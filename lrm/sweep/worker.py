@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from lrm.errors import UserError
-from lrm.sweep.process import decode
+from lrm.plan.run import Run
 
 
-def serve(orders: Iterator[str], tell: Callable[..., None]) -> None:
-    """Execute the run of each order, (run, directory, folder of corpora)."""
+def start(tell: Callable[..., None]) -> Callable[[Run, str, str], None]:
+    """What executes a run in its directory, with the folder of corpora."""
     torch.set_num_threads(1)
+    reported = 0.0
+
+    def report(step: int, loss: float) -> None:
+        nonlocal reported
+        if time.monotonic() - reported > 0.3:
+            reported = time.monotonic()
+            tell(step=step, loss=loss)
+
+    def execute(run: Run, path: str, corpora: str) -> None:
+        run.execute(Path(path), Path(corpora), report, lambda line: tell(note=line))
+
     tell(ready=True)
-    for order in orders:
-        told = 0.0
-
-        def report(step: int, loss: float) -> None:
-            nonlocal told
-            if time.monotonic() - told > 0.3:
-                told = time.monotonic()
-                tell(step=step, loss=loss)
-
-        def note(line: str) -> None:
-            tell(note=line)
-
-        try:
-            run, path, corpora = decode(order)
-            run.execute(Path(path), Path(corpora), report, note)
-            tell(done=True)
-        except UserError as error:
-            tell(error=str(error))
-        except Exception:
-            tell(crash=traceback.format_exc())
+    return execute

@@ -17,7 +17,7 @@ from PIL import Image
 
 from analysis.claims.judging import NOT, OPEN, PARTLY, REPRODUCED
 from analysis.claims.verdicts import judge_of
-from analysis.drawing.style import style
+from analysis.drawing.style import STYLE_FILE
 from analysis.figures import fig2, fig3
 from analysis.quantities.scale_diversity import (
     AXES,
@@ -293,7 +293,7 @@ def test_correlations_between_data_orders():
 def test_figures_of_several_seeds(module, world, bands):
     """Medians with bands; of Brownian motion a span, and none of pure noise."""
     tables = {"scale_diversity": tables_of(world())}
-    with style():
+    with plt.style.context(STYLE_FILE):
         context = Context("tiny", list(SEEDS), "a corpus", "runs")
         figure = module.draw(module.numbers(tables), context)
     drawn = [c for axis in figure.axes for c in axis.collections]

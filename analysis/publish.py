@@ -56,13 +56,13 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
 
 def kept(experiment: str) -> Kept:
     """What the experiment's YAML and the judges of its claims want published."""
-    courses = compact.courses_of(load(EXPERIMENTS / experiment / "config.yaml").header)
+    header = load(EXPERIMENTS / experiment / "config.yaml").header
     criteria = criteria_of(experiment)
     judges = {claim: judge_of(experiment, claim) for claim in criteria}
     vectors = {claim: getattr(judge, "vectors", ()) for claim, judge in judges.items()}
     minima = (criteria[claim]["seeds"]["minimum"] for claim, tensors in vectors.items() if tensors)
     return Kept(
-        courses,
+        (*header.courses, *(header.brownian.match if header.brownian else ())),
         max([Kept.vector_seeds, *minima]),
         frozenset().union(*vectors.values()),
         max([getattr(judge, "gradients", 0.0) for judge in judges.values()], default=0.0),

@@ -162,16 +162,16 @@ def width_world(plain, learned, walk, repeat=1.0, drift=0.0, dead=False):
                         ("train", "NONE", seed, step, tensor, layer, "weight_norm", 0.1 * late)
                     )
                 for axis, size in (("rows", count), ("columns", D_IN)):
-                    names = AXES[axis]
+                    name = AXES[axis]
                     base = 0.1 * np.exp(plain * normal(*key, axis, "base", size=size))
                     if dead:
                         base[0] = 1e-9
-                    add("NONE", seed, tensor, layer, names.norms, base)
+                    add("NONE", seed, tensor, layer, f"{name}_norms", base)
                     for order, arm in enumerate(("VECTOR", "VECTOR_ORDER")):
                         log = learned * repeat**order * normal(*key, axis, "learned", size=size)
                         log = log + walk * normal(*key, axis, "walk", order, size=size)
-                        add(arm, seed, tensor, layer, names.multiplier, np.exp(log))
-                        add(arm, seed, tensor, layer, names.effective, base * np.exp(log))
+                        add(arm, seed, tensor, layer, f"{name}_multiplier", np.exp(log))
+                        add(arm, seed, tensor, layer, f"effective_{name}_norms", base * np.exp(log))
     vectors = pd.concat([pd.DataFrame(rows, columns=COLUMNS), brownian()], ignore_index=True)
     return pd.DataFrame(scalars, columns=COLUMNS), vectors, table_of_runs()
 

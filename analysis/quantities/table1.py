@@ -53,7 +53,10 @@ def derived(optimizer: str, recipe: str, case: str) -> dict[str, float]:
 
 
 def layer_values(tables: Tables) -> pd.DataFrame:
-    """Of the layer, means up to the constant stage's end: optimizer, recipe, case, …, value."""
+    """Columns optimizer, recipe, case, draw, width, stat, value: of a layer under noise.
+
+    Values are means up to the end of the constant stage.
+    """
     chosen = tables.pick_vectors(arm=tuple(LAYERS))
     chosen = chosen[chosen["stat"].str.endswith("_draws")]
     cases = chosen["tensor"].str.removeprefix(f"{LAYER}.")
@@ -69,7 +72,7 @@ def layer_values(tables: Tables) -> pd.DataFrame:
 
 @kept
 def model_values(tables: Tables) -> pd.DataFrame:
-    """Of ``IN_MODEL``, averaged over layers: optimizer, recipe, seed, width, stat, value."""
+    """Columns optimizer, recipe, seed, width, stat, value: means over layers of ``IN_MODEL``."""
     stats = ("activation_norm", "weight_norm")
     chosen = tables.pick(arm=tuple(MODELS), tensor=IN_MODEL, stat=stats)
     last = at_stage_ends(chosen, tables.trained)

@@ -1,10 +1,11 @@
 """Finished runs become the reference: their tables, rounded and thinned, in one file each.
 
-Losses and global gradient norms are averaged between probes, and values rounded. Of the first seed
-all measurements are kept; of the others those of the whole model, of tensors with a Brownian twin
-and of those that the experiment's ``courses`` name, and of the rest the start, three quarters and
-the end of the constant stage, the end, signal and noise of gradients. Vectors are those of the
-ends of the constant stage and of the run. ``Kept`` says what else claims read.
+Losses and global gradient norms are averaged between probes, and values are rounded. The first seed
+keeps all its measurements. The others keep those of the whole model, of tensors with a Brownian
+twin and of those that the experiment's ``courses`` name. They keep the rest at the start, at three
+quarters and at the end of the constant stage and at the end; and signal and noise of gradients.
+Vectors are those of the ends of the constant stage and of the run. ``Kept`` says what else claims
+read.
 """
 
 from __future__ import annotations
@@ -21,7 +22,6 @@ import pandas as pd
 from analysis.tables.find import find
 from analysis.tables.results import read_table, stage_end
 from lrm.errors import UserError
-from lrm.plan.experiment import Header
 from lrm.store.files import make_folder, write_atomic
 
 
@@ -38,18 +38,13 @@ class Kept:
     gradients: float = 0.0
 
 
-def courses_of(header: Header) -> tuple[str, ...]:
-    """Patterns of the tensors whose course an experiment's YAML wants of every seed."""
-    return (*header.courses, *(header.brownian.match if header.brownian else ()))
-
-
 def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: Kept) -> Path:
     """Copy finished runs of ``seeds`` into ``results/reference``, one compact file per table.
 
     Brownian motions come along. Raises UserError where a run of those seeds is not finished.
     """
-    found = find(experiment, scale, "runs", results)
-    chosen = [(d, p) for d, p in found if d["kind"] == "brownian" or d["seed"] in seeds]
+    runs = find(experiment, scale, "runs", results)
+    chosen = [(d, p) for d, p in runs if d["kind"] == "brownian" or d["seed"] in seeds]
     missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] == "train"}
     if missing:
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")

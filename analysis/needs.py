@@ -42,7 +42,7 @@ def experiments_of(figure: str) -> dict[str, tuple[str, ...]]:
 
 
 def wanted(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """The same of several figures together; an experiment that one needs whole is whole."""
+    """``experiments_of`` several figures together; an experiment that one needs whole is whole."""
     needed: dict[str, tuple[str, ...]] = {}
     for name in names:
         for experiment, only in experiments_of(name).items():

@@ -21,7 +21,7 @@ def median(
 ) -> None:
     """The median of ``value`` over seeds against ``x``, in the line's ``look`` with its ``color``.
 
-    With several seeds also the band between two quantiles of them, by default their range.
+    With several seeds it draws also the band between two quantiles, by default their range.
     """
     grouped = rows.groupby(x)["value"]
     middle = grouped.median()

@@ -25,7 +25,7 @@ from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.store.files import read_json
 
-# As many kinds of matrices as a page holds; the largest of them.
+# A page holds so many kinds of matrices; the largest are drawn.
 _PANELS = 15
 _NAMES = {"row_norms": "rows", "column_norms": "columns"}
 _COLOURS = {"row_norms": ARM_COLOURS["SPN"], "column_norms": ARM_COLOURS["FPN"]}

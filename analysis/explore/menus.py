@@ -79,7 +79,7 @@ class Menus:
 
     @property
     def tables(self) -> Tables:
-        """Those of the chosen experiment, read once."""
+        """The tables of the chosen experiment, which are read once."""
         name = self.experiment.value
         if name not in self._tables:
             self._tables[name] = Tables.load(name, *self._where)

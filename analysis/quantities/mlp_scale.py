@@ -16,7 +16,7 @@ from analysis.quantities.sweep import Sweep
 from analysis.tables.results import Tables, kept
 
 OPTIMIZERS = {"Adam": "ADAM", "Muon": "MUON"}
-# Without multipliers, with three scalar ones.
+# The arm without multipliers, and the one with three scalar multipliers.
 ARMS = {name: (arm, f"{arm}_LRM") for name, arm in OPTIMIZERS.items()}
 BLOCKS = {"MLP": "mlp.down", "SSM": "ssm.out", "attention": "attention.out"}
 MLP = ("mlp.gate", "mlp.up", "mlp.down")

@@ -71,7 +71,7 @@ def log_output(tables: Tables, arm: str, block: str) -> pd.DataFrame:
 
 
 def log_ratios(tables: Tables, arm: str = "SCALAR") -> dict[str, pd.DataFrame]:
-    """By block ln(output norm of ``arm`` / that without multipliers): seeds × layers."""
+    """ln(output norm of ``arm`` / that without multipliers) of each block: seeds × layers."""
     return {
         block: log_output(tables, arm, block) - log_output(tables, "NONE", block)
         for block in BLOCKS

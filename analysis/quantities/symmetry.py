@@ -95,9 +95,9 @@ def pairs(tables: Tables, arm: str, stat: str = "row_multiplier") -> pd.DataFram
 
 
 def brownian_pairs(tables: Tables, arm: str) -> pd.DataFrame:
-    """The same of the ABM of Q's and K's row multipliers, with draws in place of seeds.
+    """``pairs`` of the ABM of Q's and K's row multipliers, with draws in place of seeds.
 
-    A run keeps so many values of all draws; those that are whole for both are taken.
+    A run keeps a number of values of all draws together; draws that are whole for both are taken.
     """
     of_arm = {"arm": arm, "step": tables.stage_end}
     trained = tables.pick_vectors(kind="train", stat="row_multiplier", **of_arm)

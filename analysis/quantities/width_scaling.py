@@ -126,6 +126,6 @@ def drifting(tables: Tables) -> str:
 
 
 def exponents(table: pd.DataFrame) -> pd.Series:
-    """By seed the exponent a of value ∝ d^a, least squares over all widths."""
+    """The exponent a of value ∝ d^a by seed, least squares over all widths."""
     d = np.asarray(table.columns, dtype=float)
     return table.apply(lambda row: log_slope(d, row.to_numpy(dtype=float)), axis=1)

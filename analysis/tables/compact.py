@@ -78,7 +78,7 @@ def scalars(frame: pd.DataFrame, description: dict, kept: Kept, whole: bool) -> 
 
 
 def _thinned(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFrame:
-    """Without the courses of tensors that ``kept.courses`` do not match."""
+    """Leave out the courses of tensors that ``kept.courses`` do not match."""
     steps = description["settings"]["train"]["steps"]
     constant = stage_end(description["settings"])
     before = frame.loc[frame["step"] <= constant * 3 // 4, "step"]

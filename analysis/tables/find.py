@@ -80,7 +80,7 @@ def find(
 def _current(
     experiment: str, scale: str, runs: list[tuple[dict, Path]], only: Collection[str]
 ) -> list[tuple[dict, Path]]:
-    """Those that the experiment's YAML asks for today, of the seeds that are complete.
+    """The runs that the experiment's YAML asks for today, of the seeds that are complete.
 
     A seed of which some arm or grid point is missing would bias every comparison.
     """

@@ -82,7 +82,7 @@ class Tables:
 
     @cached_property
     def vectors(self) -> pd.DataFrame:
-        """The same columns, with ``value`` an array (row norms, multipliers, …)."""
+        """One row per vector. Columns as in ``scalars``; ``value`` is an array (row norms, …)."""
         return self._table("vectors")
 
     def _table(self, name: str) -> pd.DataFrame:

@@ -34,21 +34,21 @@ def experiments_of(figure: str) -> dict[str, tuple[str, ...]]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXPERIMENTS":
             try:
-                found = ast.literal_eval(node.value)
+                needed = ast.literal_eval(node.value)
             except ValueError:
                 break
-            return found if isinstance(found, dict) else dict.fromkeys(found, ())
+            return needed if isinstance(needed, dict) else dict.fromkeys(needed, ())
     raise UserError(f'{path}: write out EXPERIMENTS = ("name of an experiment",)')
 
 
 def wanted(names: list[str]) -> dict[str, tuple[str, ...]]:
-    """The same of several figures together; an experiment that one needs whole is whole."""
-    found: dict[str, tuple[str, ...]] = {}
+    """``experiments_of`` several figures together; an experiment that one needs whole is whole."""
+    needed: dict[str, tuple[str, ...]] = {}
     for name in names:
         for experiment, only in experiments_of(name).items():
-            both = only and found.get(experiment, only)
-            found[experiment] = both and tuple(dict.fromkeys((*both, *only)))
-    return found
+            both = only and needed.get(experiment, only)
+            needed[experiment] = both and tuple(dict.fromkeys((*both, *only)))
+    return needed
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESUL
 
 def kept(experiment: str) -> Kept:
     """What the experiment's YAML and the judges of its claims want published."""
-    courses = compact.courses_of(load(EXPERIMENTS / experiment / "config.yaml").header)
+    header = load(EXPERIMENTS / experiment / "config.yaml").header
     criteria = criteria_of(experiment)
     judges = {claim: judge_of(experiment, claim) for claim in criteria}
     vectors = {claim: getattr(judge, "vectors", ()) for claim, judge in judges.items()}
@@ -69,8 +69,13 @@ def kept(experiment: str) -> Kept:
         for seed in parse_seeds(f"{criteria[claim]['seeds']['judge']},")
     }
     return Kept(
+<<<<<<< HEAD
         courses,
         max(Kept.vector_seeds, len(judging)),
+=======
+        (*header.courses, *(header.brownian.match if header.brownian else ())),
+        max([Kept.vector_seeds, *minima]),
+>>>>>>> 23b23092220185d09f79297b4f845602144a473c
         frozenset().union(*vectors.values()),
         max([getattr(judge, "gradients", 0.0) for judge in judges.values()], default=0.0),
     )

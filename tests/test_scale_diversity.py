@@ -17,7 +17,7 @@ from PIL import Image
 
 from analysis.claims.judges import judge_of
 from analysis.claims.judging import NOT, OPEN, PARTLY, REPRODUCED
-from analysis.drawing.style import style
+from analysis.drawing.style import STYLE_FILE
 from analysis.figures import fig2, fig3
 from analysis.quantities.scale_diversity import (
     AXES,
@@ -162,16 +162,16 @@ def width_world(plain, learned, walk, repeat=1.0, drift=0.0, dead=False):
                         ("train", "NONE", seed, step, tensor, layer, "weight_norm", 0.1 * late)
                     )
                 for axis, size in (("rows", count), ("columns", D_IN)):
-                    names = AXES[axis]
+                    name = AXES[axis]
                     base = 0.1 * np.exp(plain * normal(*key, axis, "base", size=size))
                     if dead:
                         base[0] = 1e-9
-                    add("NONE", seed, tensor, layer, names.norms, base)
+                    add("NONE", seed, tensor, layer, f"{name}_norms", base)
                     for order, arm in enumerate(("VECTOR", "VECTOR_ORDER")):
                         log = learned * repeat**order * normal(*key, axis, "learned", size=size)
                         log = log + walk * normal(*key, axis, "walk", order, size=size)
-                        add(arm, seed, tensor, layer, names.multiplier, np.exp(log))
-                        add(arm, seed, tensor, layer, names.effective, base * np.exp(log))
+                        add(arm, seed, tensor, layer, f"{name}_multiplier", np.exp(log))
+                        add(arm, seed, tensor, layer, f"effective_{name}_norms", base * np.exp(log))
     vectors = pd.concat([pd.DataFrame(rows, columns=COLUMNS), brownian()], ignore_index=True)
     return pd.DataFrame(scalars, columns=COLUMNS), vectors, table_of_runs()
 
@@ -293,7 +293,7 @@ def test_correlations_between_data_orders():
 def test_figures_of_several_seeds(module, world, bands):
     """Medians with bands; of Brownian motion a span, and none of pure noise."""
     tables = {"scale_diversity": tables_of(world())}
-    with style():
+    with plt.style.context(STYLE_FILE):
         context = Context("tiny", list(SEEDS), "a corpus", "runs")
         figure = module.draw(module.numbers(tables), context)
     drawn = [c for axis in figure.axes for c in axis.collections]

@@ -1,49 +1,99 @@
-"""How a sweep of S is drawn: medians and seeds, the axis of S, what is not judged."""
+"""What figures draw of several seeds: medians over something, and differences between arms."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.style import power_of_two
+from analysis.drawing.style import NOT_JUDGED, power_of_two
+from analysis.quantities.stats import interval
 
 
-def series(axis, frame: pd.DataFrame, x: str, colour: str, line: str = "-", **marker) -> None:
-    """The median over seeds; with several seeds also every seed, and the band that they span."""
-    if frame.empty:
-        return
-    grouped = frame.groupby(x)["value"]
+def median(
+    axis,
+    rows: pd.DataFrame,
+    x: str,
+    band: tuple[float, float] | None = (0.0, 1.0),
+    alpha: float = 0.2,
+    **look,
+) -> None:
+    """The median of ``value`` over seeds against ``x``, in the line's ``look`` with its ``color``.
+
+    With several seeds it draws also the band between two quantiles, by default their range.
+    """
+    grouped = rows.groupby(x)["value"]
     middle = grouped.median()
-    axis.plot(middle.index, middle, color=colour, linestyle=line, zorder=3, **marker)
-    if frame["seed"].nunique() > 1:
-        axis.fill_between(middle.index, grouped.min(), grouped.max(), color=colour, alpha=0.2, lw=0)
-        for _, seed in frame.groupby("seed"):
+    axis.plot(middle.index, middle, **{"zorder": 3} | look)
+    if band and rows["seed"].nunique() > 1:
+        low, high = (grouped.quantile(share) for share in band)
+        axis.fill_between(middle.index, low, high, color=look["color"], alpha=alpha, lw=0)
+
+
+def series(axis, rows: pd.DataFrame, x: str, **look) -> None:
+    """``median`` and, with several seeds, every seed as a thin line; nothing without rows."""
+    if rows.empty:
+        return
+    median(axis, rows, x, **look)
+    if rows["seed"].nunique() > 1:
+        thin = {"color": look["color"], "ls": look.get("ls", "-"), "lw": 0.5, "alpha": 0.6}
+        for _, seed in rows.groupby("seed"):
             seed = seed.sort_values(x)
-            axis.plot(seed[x], seed["value"], color=colour, linestyle=line, lw=0.5, alpha=0.6)
+            axis.plot(seed[x], seed["value"], **thin)
+
+
+def each(
+    axis, rows: pd.DataFrame, x: str, looks: Mapping[object, dict], by: str | list[str] = "arm"
+) -> None:
+    """``series`` of every name in ``looks``, the rows whose ``by`` (one column or several) it is.
+
+    Names without rows are left out.
+    """
+    groups = dict(tuple(rows.groupby(by)))
+    for name, look in looks.items():
+        if name in groups:
+            series(axis, groups[name], x, **look)
 
 
 def s_axis(axis, frame: pd.DataFrame, label: str, every: int = 1) -> None:
     """A logarithmic axis with ``every`` so many-th value of S named; grey where not judged."""
-    values = sorted(frame["S"].unique())
+    values = np.array(sorted(frame["S"].unique()))
     axis.set_xscale("log", base=4)
     named = values[::every]
     axis.set_xticks(named, [power_of_two(value) for value in named])
     axis.minorticks_off()
-    shade(axis, frame)
     axis.set_xlabel(label)
-
-
-def shade(axis, frame: pd.DataFrame) -> None:
-    """Grey over the S that are not judged."""
     judged = frame.loc[frame["judged"], "S"]
     if judged.empty:
         return
     left, right = axis.get_xlim()
     axis.set_xlim(left, right)
-    values = np.array(sorted(frame["S"].unique()))
     below, above = values[values < judged.min()], values[values > judged.max()]
-    style = {"color": "#efefef", "lw": 0, "zorder": 0}
+    style = NOT_JUDGED | {"lw": 0, "zorder": 0}
     if below.size:
         axis.axvspan(left, np.sqrt(below[-1] * judged.min()), **style)
     if above.size:
         axis.axvspan(np.sqrt(above[0] * judged.max()), right, **style)
+
+
+def dots(
+    axis,
+    named: Mapping[str, Collection[float]],
+    colours: Mapping[str, str],
+    raised: float = 0.0,
+    intervals: bool = True,
+) -> None:
+    """A line for each name, from top to bottom, with the values of its seeds.
+
+    Points are seeds, the bar is the mean and the line its 95% interval (of several seeds). Lines
+    stand one apart; ``raised`` moves them up, to draw twice on the same axis.
+    """
+    for place, (name, values) in enumerate(reversed(named.items())):
+        height, colour, mean = place + raised, colours[name], interval(values)
+        axis.plot(values, [height] * len(values), "o", color=colour, alpha=0.5, ms=4, mew=0)
+        axis.plot(mean.mean, height, "|", color=colour, ms=14 if intervals else 10, mew=2)
+        if intervals and mean.n > 1:
+            axis.plot([mean.low, mean.high], [height] * 2, color=colour, lw=1.2)
+    axis.set_yticks(range(len(named)), reversed(named))
+    axis.set_ylim(-0.6, len(named) - 0.4)

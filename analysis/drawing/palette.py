@@ -9,8 +9,8 @@ from PIL import Image
 
 def in_palette(png: bytes) -> bytes:
     """The PNG in 256 colours, at the same size and resolution."""
-    found = io.BytesIO()
+    smaller = io.BytesIO()
     with Image.open(io.BytesIO(png)) as image:
         few = image.convert("RGB").quantize(256, dither=Image.Dither.NONE)
-        few.save(found, "png", optimize=True, dpi=image.info.get("dpi"))
-    return found.getvalue()
+        few.save(smaller, "png", optimize=True, dpi=image.info.get("dpi"))
+    return smaller.getvalue()

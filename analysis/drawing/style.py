@@ -1,44 +1,21 @@
-"""Colours, names and sizes shared by all figures."""
+"""Colours, sizes and axes shared by all figures."""
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 
-import matplotlib.pyplot as plt
 from matplotlib.ticker import LogLocator, NullFormatter
-
-from analysis.tables.results import FIRST_JUDGING_SEED
 
 STYLE_FILE = Path(__file__).with_name("lrm.mplstyle")
 # Okabe-Ito: told apart by colour-blind readers, and in grey by lightness.
 ARM_COLOURS = {"FPN": "#D55E00", "SPN": "#0072B2", "VPN": "#009E73"}
-ARM_MARKERS = {"FPN": "o", "SPN": "s", "VPN": "^"}
+ARM_LOOKS = {
+    arm: {"color": colour, "marker": marker}
+    for (arm, colour), marker in zip(ARM_COLOURS.items(), "os^", strict=True)
+}
 NOISE_COLOUR = "#555555"
+NOT_JUDGED = {"color": "#efefef"}
 TEXT_WIDTH = 7.0  # inches, a page's text
-
-
-@contextmanager
-def style():
-    """The suite's look, for the length of a ``with`` block."""
-    with plt.style.context(STYLE_FILE):
-        yield
-
-
-def caption(figure, context, note: str = "") -> None:
-    """What every figure must say: scale, n and which seeds, corpus, whose runs."""
-    n = ", ".join(
-        [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
-    )
-    whose = {"runs": "own runs", "reference": "published reference"}[context.source]
-    parts = [f"scale: {context.scale}", n, f"corpus: {context.corpus}", whose, note]
-    figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
-                fontsize=6.5, color="#444444")  # fmt: skip
-
-
-def _seeds(seeds) -> str:
-    stage = "judging" if min(seeds) >= FIRST_JUDGING_SEED else "exploration"
-    return f"n = {len(seeds)} {stage} seed{'' if len(seeds) == 1 else 's'}"
 
 
 def power_of_two(value: float) -> str:
@@ -52,7 +29,23 @@ def plain_log_axis(axis, x: bool = False) -> None:
     along = axis.xaxis if x else axis.yaxis
     low, high = along.get_view_interval()
     # Along x numbers stand side by side, and over more than a decade would touch.
-    subs = (1, 2, 5) if x and high > 10 * low else (1, 1.5, 2, 3, 5, 7)
-    along.set_major_locator(LogLocator(subs=subs))
+    plain_ticks(along, (1, 2, 5) if x and high > 10 * low else (1, 1.5, 2, 3, 5, 7))
+
+
+def log_axis(axis, values) -> None:
+    """A logarithmic y axis, with plain numbers at the ticks unless ``values`` span decades."""
+    if values.max() < 100 * values.min():
+        plain_log_axis(axis)
+    else:
+        axis.set_yscale("log")
+        axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def plain_ticks(along, multiples: tuple[float, ...]) -> None:
+    """Numbers such as 20, not 2 · 10¹, at these multiples of powers of ten of a logarithmic axis.
+
+    ``along`` is ``axis.xaxis`` or ``axis.yaxis``.
+    """
+    along.set_major_locator(LogLocator(subs=multiples))
     along.set_major_formatter("{x:g}")
     along.set_minor_formatter(NullFormatter())

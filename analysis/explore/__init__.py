@@ -1,9 +1,12 @@
 """Any run's logged norms: what there is to choose, over training, and as distributions.
 
-Pure functions on the tables of ``analysis.tables.results`` (``selection``, ``tables``), drawings of
-what they return, and menus that call both; ``notebooks/explore.ipynb`` shows them. Norms are root
+Pure functions work on the tables of ``analysis.tables.results`` (``selection``, ``tables``). Others
+draw what they return, and menus call both; ``notebooks/explore.ipynb`` shows them. Norms are root
 mean squares.
 """
+
+# What is imported here is for users of the package.
+# ruff: noqa: F401
 
 from analysis.explore.drawings import draw_course, draw_distribution
 from analysis.explore.menus import widgets
@@ -18,21 +21,3 @@ from analysis.explore.selection import (
     select,
 )
 from analysis.explore.tables import course, distribution, is_norms, noise_spectrum
-
-__all__ = [
-    "about",
-    "choices",
-    "course",
-    "default_experiment",
-    "default_runs",
-    "distribution",
-    "draw_course",
-    "draw_distribution",
-    "experiments",
-    "is_norms",
-    "kept",
-    "named",
-    "noise_spectrum",
-    "select",
-    "widgets",
-]

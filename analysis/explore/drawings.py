@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import cycle
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.colors import to_rgb
-from matplotlib.lines import Line2D
 from matplotlib.ticker import NullFormatter
 from scipy.stats import gaussian_kde, norm
 
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption, plain_log_axis
+from analysis.drawing.page import caption, key
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, log_axis
 from analysis.explore.tables import is_norms, noise_spectrum
 from analysis.tables.context import Context
 
@@ -26,6 +26,12 @@ _FEWEST = 8
 _FEWEST_STEPS = 5
 # The share of values that each end of a panel may leave out: one row may be twelve times the mean.
 _TAIL = 0.02
+# What a legend says beside the colours, where a panel has it.
+_NOTES = {
+    "Brownian motion": {"color": NOISE_COLOUR, "ls": "--"},
+    "at these steps only": {"color": NOISE_COLOUR, "ls": "", "marker": "o", "ms": 3},
+    "pure noise": {"color": "black", "ls": ":", "lw": 1},
+}
 
 
 def draw_course(courses: pd.DataFrame | Iterable[pd.DataFrame], context: Context):
@@ -34,36 +40,7 @@ def draw_course(courses: pd.DataFrame | Iterable[pd.DataFrame], context: Context
     Dashed: Brownian motion. Dots: fewer than five steps are there, which no line joins. Returns
     the Figure.
     """
-    courses = _as_list(courses)
-    figure, axes = _panels(len(courses))
-    colours = _series_colours(courses)
-    dots = False
-    for axis, rows in zip(axes, courses, strict=True):
-        several = rows.loc[rows["kind"] == "train", "seed"].nunique() > 1
-        for _, one in rows.groupby("run", sort=False):
-            noise = one["kind"].iloc[0] == "brownian"
-            look = {"color": colours[one["label"].iloc[0]], "zorder": 3 if noise else 2}
-            if len(one) < _FEWEST_STEPS:
-                dots = True
-                axis.plot(one["step"], one["value"], "D" if noise else "o", ms=3, alpha=0.8, **look)
-            else:
-                width = 1.0 if several and not noise else 1.4
-                axis.plot(one["step"], one["value"], "--" if noise else "-", lw=width, **look)
-        first = rows.iloc[0] if len(rows) else None
-        if first is None:
-            _nothing(axis)
-        else:
-            _scale(axis, rows["value"])
-            unit = "\n".join(filter(None, (_unit(first["stat"]), first["over"])))
-            axis.set(title=_title(first), xlabel="step", ylabel=unit)
-    handles = _key(courses, colours)
-    if any((rows["kind"] == "brownian").any() for rows in courses):
-        handles.append(Line2D([], [], color=NOISE_COLOUR, ls="--", label="Brownian motion"))
-    if dots:
-        label = "at these steps only"
-        handles.append(Line2D([], [], color=NOISE_COLOUR, ls="", marker="o", ms=3, label=label))
-    _finish(figure, handles, context)
-    return figure
+    return _draw(courses, context, _course)
 
 
 def draw_distribution(distributions: pd.DataFrame | Iterable[pd.DataFrame], context: Context):
@@ -74,23 +51,74 @@ def draw_distribution(distributions: pd.DataFrame | Iterable[pd.DataFrame], cont
     differ tenfold between runs stand on a logarithmic axis. A panel may leave out the outermost 2%
     of a run's values. Returns the Figure.
     """
-    distributions = _as_list(distributions)
-    figure, axes = _panels(len(distributions))
-    colours = _series_colours(distributions)
-    for axis, table in zip(axes, distributions, strict=True):
+    return _draw(distributions, context, _distribution)
+
+
+def _draw(tables: pd.DataFrame | Iterable[pd.DataFrame], context: Context, panel: Callable):
+    """Let ``panel(axis, table, colours)`` draw each table; it returns which of ``_NOTES`` apply."""
+    tables = [tables] if isinstance(tables, pd.DataFrame) else list(tables)
+    figure, axes = panels(len(tables), 0.5, 2.1)
+    shown = pd.concat([table[["arm", "label"]] for table in tables]).drop_duplicates()
+    colours = _series_colours(shown)
+    notes = set()
+    for axis, table in zip(axes, tables, strict=True):
         if table.empty:
-            _nothing(axis)
-            continue
-        draw = _spectra if table["stat"].iloc[0] == "singular_values" else _densities
-        draw(axis, table, colours)
-        steps = sorted(table["step"].unique())
-        where = ", ".join(filter(None, (_title(table.iloc[0]), table["over"].iloc[0])))
-        axis.set_title(f"{where}\nstep {', '.join(map(str, steps))}")
-    handles = _key(distributions, colours)
-    if any(table["noise"].notna().any() for table in distributions):
-        handles.append(Line2D([], [], color="black", ls=":", lw=1, label="pure noise"))
-    _finish(figure, handles, context)
-    return figure
+            axis.text(0.5, 0.5, "not kept of these runs", transform=axis.transAxes, ha="center")
+            axis.set(xticks=[], yticks=[])
+        else:
+            notes |= panel(axis, table, colours)
+    handles = [key(name, color=colours[name]) for name in shown["label"]]
+    handles += [key(note, **look) for note, look in _NOTES.items() if note in notes]
+    columns = 1 + (len(handles) - 1) // 20
+    figure.legend(handles=handles, loc="outside right center", ncols=columns, handlelength=1.6)
+    below = 0.18 / figure.get_figheight()
+    figure.get_layout_engine().set(rect=(0, below, 1, 1 - below), w_pad=0.06, h_pad=0.05)
+    return caption(figure, context)
+
+
+def panels(count: int, base: float, each: float):
+    """A figure of ``base`` and for each line of panels ``each`` inches, and ``count`` axes."""
+    columns = 2 if count == 4 else min(3, count)
+    lines = -(-count // columns)
+    size = (TEXT_WIDTH if count > 1 else 0.65 * TEXT_WIDTH, base + each * lines)
+    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
+    for axis in axes.flat[count:]:
+        axis.set_axis_off()
+    return figure, axes.flat[:count]
+
+
+def _course(axis, rows: pd.DataFrame, colours: dict) -> set[str]:
+    several = rows.loc[rows["kind"] == "train", "seed"].nunique() > 1
+    notes = set()
+    for (_, kind, label), one in rows.groupby(["run", "kind", "label"], sort=False):
+        noise = kind == "brownian"
+        look = {"color": colours[label], "zorder": 3 if noise else 2}
+        if len(one) < _FEWEST_STEPS:
+            notes.add("at these steps only")
+            look |= {"ls": "", "marker": "D" if noise else "o", "ms": 3, "alpha": 0.8}
+        else:
+            look |= {"ls": "--" if noise else "-", "lw": 1.0 if several and not noise else 1.4}
+        axis.plot(one["step"], one["value"], **look)
+    _scale(axis, rows["value"])
+    stat, over = rows[["stat", "over"]].iloc[0]
+    unit = stat.replace("_", " ") + (" (nats per token)" if stat.endswith("_loss") else "")
+    unit = "\n".join(filter(None, (unit, over)))
+    axis.set(title=_title(rows.iloc[0]), xlabel="step", ylabel=unit)
+    return notes | ({"Brownian motion"} if (rows["kind"] == "brownian").any() else set())
+
+
+def _distribution(axis, table: pd.DataFrame, colours: dict) -> set[str]:
+    first = table.iloc[0]
+    draw = _spectra if first["stat"] == "singular_values" else _densities
+    draw(axis, table, colours)
+    steps = ", ".join(map(str, sorted(table["step"].unique())))
+    where = ", ".join(filter(None, (_title(first), first["over"])))
+    axis.set_title(f"{where}\nstep {steps}")
+    return {"pure noise"} if table["noise"].notna().any() else set()
+
+
+def _title(first: pd.Series) -> str:
+    return f"{first['tensor']}{'' if pd.isna(first['layer']) else f', layer {first.layer}'}"
 
 
 def _spectra(axis, table: pd.DataFrame, colours: dict) -> None:
@@ -163,84 +191,23 @@ def _grid(parts: pd.Series, widths: list[float]) -> np.ndarray:
     return np.linspace(low, high, _POINTS)
 
 
-def _as_list(frames: pd.DataFrame | Iterable[pd.DataFrame]) -> list[pd.DataFrame]:
-    return [frames] if isinstance(frames, pd.DataFrame) else list(frames)
-
-
-def _panels(count: int):
-    columns = 2 if count == 4 else min(3, count)
-    lines = -(-count // columns)
-    width = TEXT_WIDTH if count > 1 else 0.65 * TEXT_WIDTH
-    size = (width, 0.5 + 2.1 * lines)
-    figure, axes = plt.subplots(lines, columns, figsize=size, squeeze=False, layout="constrained")
-    for axis in axes.flat[count:]:
-        axis.set_axis_off()
-    return figure, axes.flat[:count]
-
-
-def _series_colours(tables: list[pd.DataFrame]) -> dict[str, tuple]:
+def _series_colours(series: pd.DataFrame) -> dict[str, tuple]:
     """A colour for each label: one arm's grid points from dark to light, arms' own hues."""
-    series = pd.concat([table[["arm", "label"]] for table in tables]).drop_duplicates()
     labels = {arm: list(rows["label"]) for arm, rows in series.groupby("arm", sort=False)}
-    if len(labels) == 1:
-        (only,) = labels.values()
-        if len(only) > 1:
-            return dict(zip(only, plt.cm.viridis(np.linspace(0, 0.88, len(only))), strict=True))
+    if len(labels) == 1 and len(series) > 1:
+        shades = plt.cm.viridis(np.linspace(0, 0.88, len(series)))
+        return dict(zip(series["label"], shades, strict=True))
     free = cycle(colour for colour in _COLOURS if colour not in map(ARM_COLOURS.get, labels))
-    found = {}
+    colours = {}
     for arm, names in labels.items():
-        found |= _shades(ARM_COLOURS.get(arm) or next(free), names)
-    return found
-
-
-def _shades(colour: str, names: list[str]) -> dict[str, tuple]:
-    """Around ``colour``, from light to dark."""
-    amounts = np.linspace(-0.6, 0.45, len(names)) if len(names) > 1 else [0.0]
-    base = np.array(to_rgb(colour))
-    return {
-        name: tuple(base + (1 - base) * -amount if amount < 0 else base * (1 - amount))
-        for name, amount in zip(names, amounts, strict=True)
-    }
-
-
-def _key(tables: list[pd.DataFrame], colours: dict) -> list[Line2D]:
-    shown = pd.concat([table[["arm", "label"]] for table in tables]).drop_duplicates()
-    return [Line2D([], [], color=colours[name], label=name) for name in shown["label"]]
-
-
-def _finish(figure, handles: list, context: Context) -> None:
-    """Legend at the right, and below what every figure must say."""
-    columns = 1 + (len(handles) - 1) // 20
-    figure.legend(handles=handles, loc="outside right center", ncols=columns, handlelength=1.6)
-    below = 0.18 / figure.get_figheight()
-    figure.get_layout_engine().set(rect=(0, below, 1, 1 - below), w_pad=0.06, h_pad=0.05)
-    if context.seeds:
-        caption(figure, context)
-    else:
-        text = f"scale: {context.scale}   Brownian motion alone"
-        figure.text(0.5, 0.005, text, ha="center", va="bottom", fontsize=6.5, color="#444444")
-
-
-def _nothing(axis) -> None:
-    axis.text(0.5, 0.5, "not kept of these runs", transform=axis.transAxes, ha="center")
-    axis.set(xticks=[], yticks=[])
-
-
-def _title(first: pd.Series) -> str:
-    return f"{first['tensor']}{'' if pd.isna(first['layer']) else f', layer {first.layer}'}"
-
-
-def _unit(stat: str) -> str:
-    words = stat.replace("_", " ")
-    return f"{words} (nats per token)" if stat.endswith("_loss") else words
+        base = np.array(to_rgb(ARM_COLOURS.get(arm) or next(free)))
+        amounts = np.linspace(-0.6, 0.45, len(names)) if len(names) > 1 else [0.0]
+        for name, amount in zip(names, amounts, strict=True):  # towards white, then black
+            colours[name] = tuple(base + (float(amount < 0) - base) * abs(amount))
+    return colours
 
 
 def _scale(axis, values: pd.Series | np.ndarray) -> None:
     """Logarithmic where positive values span more than a factor of two."""
-    if not (values > 0).all() or values.max() < 2 * values.min():
-        return
-    if values.max() < 100 * values.min():
-        plain_log_axis(axis)
-    else:
-        axis.set_yscale("log")
-        axis.yaxis.set_minor_formatter(NullFormatter())
+    if (values > 0).all() and values.max() >= 2 * values.min():
+        log_axis(axis, values)

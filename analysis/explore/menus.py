@@ -65,79 +65,63 @@ class Menus:
         self.vector = library.Dropdown(description="vector")
         self.step = library.Dropdown(description="at step")
         self.output = library.Output()
-        self.box = library.VBox(
-            [
-                library.HBox([self.experiment, self.brownian]),
-                library.HBox([self.arms, self.points, self.seeds]),
-                library.HBox([self.tensor, self.layer]),
-                library.HBox([self.stat, self.vector, self.step]),
-                self.output,
-            ]
+        lines = (
+            (self.experiment, self.brownian),
+            (self.arms, self.points, self.seeds),
+            (self.tensor, self.layer),
+            (self.stat, self.vector, self.step),
         )
+        self.box = library.VBox([*map(library.HBox, lines), self.output])
         self._quiet = False
-        for menu, then in (
-            (self.experiment, self._take_experiment),
-            (self.tensor, self._take_tensor),
-            (self.vector, self._take_vector),
-        ):
-            menu.observe(self._on_change(then), "value")
-        for menu in (self.arms, self.points, self.seeds, self.brownian, self.layer, self.stat,
-                     self.step):  # fmt: skip
-            menu.observe(self._on_change(lambda: None), "value")
-        self._on_change(self._take_experiment)(None)
+        for menu in sum(lines, ()):
+            menu.observe(self._changed, "value")
+        self._changed({"owner": self.experiment})
 
     @property
     def tables(self) -> Tables:
-        """Those of the chosen experiment, read once."""
+        """The tables of the chosen experiment, which are read once."""
         name = self.experiment.value
-        scale, source, results = self._where
         if name not in self._tables:
-            self._tables[name] = Tables.load(name, scale, source, results)
+            self._tables[name] = Tables.load(name, *self._where)
         return self._tables[name]
 
-    def _on_change(self, then):
+    def _changed(self, change) -> None:
         """A menu that changes others must not draw once for each of them."""
-
-        def changed(_):
-            if self._quiet:
-                return
-            self._quiet = True
-            try:
-                with self.output:
-                    then()
-            finally:
-                self._quiet = False
-            self._draw()
-
-        return changed
+        if self._quiet:
+            return
+        self._quiet = True
+        try:
+            with self.output:
+                if change["owner"] is self.experiment:
+                    self._take_experiment()
+                self._offer_measurements()
+        finally:
+            self._quiet = False
+        self._draw()
 
     def _take_experiment(self) -> None:
         runs = named(self.tables.runs)
-        trained = runs[runs["kind"] == "train"]
         chosen = default_runs(runs)
-        first = chosen[chosen["kind"] == "train"]
-        for menu, column, every in (
-            (self.arms, "arm", runs),
-            (self.points, "point", runs),
-            (self.seeds, "seed", trained),
+        trained, first = (table[table["kind"] == "train"] for table in (runs, chosen))
+        for menu, column, every, some in (
+            (self.arms, "arm", runs, chosen),
+            (self.points, "point", runs, chosen),
+            (self.seeds, "seed", trained, first),
         ):
-            values = list(every[column].unique())
-            menu.options = [(str(value) or "no grid", value) for value in values]
-            menu.value = tuple((chosen if every is runs else first)[column].unique())
+            menu.options = [(str(value) or "no grid", value) for value in every[column].unique()]
+            menu.value = tuple(some[column].unique())
         self._logged, self._vectors = choices(self.tables.scalars), choices(self.tables.vectors)
-        names = list(dict.fromkeys([*self._logged["tensor"], *self._vectors["tensor"]]))
-        _offer(self.tensor, names, prefer="projector")
-        self._take_tensor()
+        names = dict.fromkeys([*self._logged["tensor"], *self._vectors["tensor"]])
+        _offer(self.tensor, list(names), prefer="projector")
 
-    def _take_tensor(self) -> None:
-        of_tensor = [t[t["tensor"] == self.tensor.value] for t in (self._logged, self._vectors)]
-        layers = sorted({layer for t in of_tensor for some in t["layers"] for layer in some})
+    def _offer_measurements(self) -> None:
+        scalars, arrays = (
+            table[table["tensor"] == self.tensor.value] for table in (self._logged, self._vectors)
+        )
+        layers = sorted(set().union(*scalars["layers"], *arrays["layers"]))
         _offer(self.layer, [("all", None), *((str(layer), layer) for layer in layers)])
-        _offer(self.stat, list(of_tensor[0]["stat"]), prefer="weight_norm")
-        _offer(self.vector, list(of_tensor[1]["stat"]), prefer="row_norms")
-        self._take_vector()
-
-    def _take_vector(self) -> None:
+        _offer(self.stat, list(scalars["stat"]), prefer="weight_norm")
+        _offer(self.vector, list(arrays["stat"]), prefer="row_norms")
         vectors = self.tables.vectors
         same = (vectors["tensor"] == self.tensor.value) & (vectors["stat"] == self.vector.value)
         steps = sorted(map(int, vectors.loc[same, "step"].unique()), reverse=True)
@@ -155,8 +139,8 @@ class Menus:
                     _show(draw_course(course(self.tables.scalars, runs, *what), context))
                 what = (self.tensor.value, self.vector.value, self.layer.value, self.step.value)
                 if self.vector.value:
-                    found = distribution(self.tables.vectors, runs, *what)
-                    _show(draw_distribution(found, context))
+                    table = distribution(self.tables.vectors, runs, *what)
+                    _show(draw_distribution(table, context))
                 else:
                     print(f"no vectors were logged of {self.tensor.value}")
             except UserError as error:

@@ -24,14 +24,14 @@ def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFram
     """
     root = results / "runs" if source == "runs" else results / source / scale
     pattern = "*/*/run.json" if source == "runs" else "*/runs.json.gz"
-    found = []
+    rows = []
     for name in sorted({path.relative_to(root).parts[0] for path in root.glob(pattern)}):
         try:
             runs, note = named(load_runs(name, scale, source, results)), ""
         except UserError as error:
             runs, note = _NO_RUNS, str(error)
         trained = runs[runs["kind"] == "train"]
-        found.append(
+        rows.append(
             {
                 "experiment": name,
                 "runs": len(trained),
@@ -42,12 +42,12 @@ def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFram
                 "note": note,
             }
         )
-    if not any(row["runs"] + row["Brownian"] for row in found):
+    if not any(row["runs"] + row["Brownian"] for row in rows):
         raise NothingFound(
             f"no finished {source} at {scale} in {relative(root)}; run "
             f"python experiments/projector/run.py --scale {scale}"
         )
-    return pd.DataFrame(found).set_index("experiment")
+    return pd.DataFrame(rows).set_index("experiment")
 
 
 def default_experiment(there: pd.DataFrame) -> str:
@@ -76,10 +76,10 @@ def named(runs: pd.DataFrame) -> pd.DataFrame:
         ),
     )
     points = pd.Series([_point(grid) for grid in grids], index=runs.index, dtype=str)
-    found = runs.assign(point=points, label=(runs["arm"] + " " + points).str.strip())
-    alike = found.duplicated(["kind", "arm", "point", "seed"], keep=False)
-    found.loc[alike, "label"] += " " + found.loc[alike, "run"].str[:6]
-    return found.iloc[order].reset_index(drop=True)
+    labelled = runs.assign(point=points, label=(runs["arm"] + " " + points).str.strip())
+    alike = labelled.duplicated(["kind", "arm", "point", "seed"], keep=False)
+    labelled.loc[alike, "label"] += " " + labelled.loc[alike, "run"].str[:6]
+    return labelled.iloc[order].reset_index(drop=True)
 
 
 _NO_RUNS = pd.DataFrame({name: [] for name in IDENTITY})
@@ -106,21 +106,16 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
     grouped = table.groupby(["tensor", "stat"], sort=False, observed=True)
     layers = grouped["layer"].agg(lambda values: sorted(map(int, values.dropna().unique())))
     steps = table.groupby(["tensor", "stat", "run"], sort=False, observed=True)["step"].nunique()
-    found = pd.DataFrame(
-        {
-            "layers": layers,
-            "runs": grouped["run"].nunique(),
-            "steps": steps.groupby(level=["tensor", "stat"], sort=False, observed=True).max(),
-        }
-    )
-    return found.reset_index()
+    steps = steps.groupby(level=["tensor", "stat"], sort=False, observed=True).max()
+    columns = {"layers": layers, "runs": grouped["run"].nunique(), "steps": steps}
+    return pd.DataFrame(columns).reset_index()
 
 
 def kept(scalars: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """What the tables hold of each seed of the trained runs.
 
-    Of how many tensors the whole course (as many steps as any seed has of that arm and grid
-    point), of how many only some steps and which, of how many vectors and at which steps.
+    The columns count the tensors with a whole course (as many steps as any seed has of that arm
+    and grid point), those with only some steps, and those with vectors; and list these steps.
     """
     runs = named(runs)
     trained = runs.loc[runs["kind"] == "train", ["run", "point"]]
@@ -129,11 +124,11 @@ def kept(scalars: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFrame) -> pd
     steps = frame.groupby([*series, "seed"], observed=True)["step"].nunique().rename("steps")
     whole = steps == steps.groupby(level=series, observed=True).transform("max")
     frame = frame.join(whole.rename("whole"), on=[*series, "seed"])
-    found = {}
+    by_seed = {}
     for seed, rows in frame.groupby("seed"):
         partly = rows[~rows["whole"]]
         of_vectors = vectors[vectors["run"].isin(rows["run"].unique())]
-        found[seed] = {
+        by_seed[seed] = {
             "runs": rows["run"].nunique(),
             "tensors over training": rows["tensor"].nunique() - partly["tensor"].nunique(),
             "tensors at some steps": partly["tensor"].nunique(),
@@ -141,7 +136,7 @@ def kept(scalars: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFrame) -> pd
             "tensors with vectors": of_vectors["tensor"].nunique(),
             "steps of vectors": _listed(of_vectors["step"]),
         }
-    return pd.DataFrame.from_dict(found, orient="index").rename_axis("seed")
+    return pd.DataFrame.from_dict(by_seed, orient="index").rename_axis("seed")
 
 
 def _listed(steps: pd.Series, most: int = 6) -> str:
@@ -170,8 +165,8 @@ def select(
             wanted &= runs[column].isin(list(values))
     noise = runs["kind"] == "brownian"
     of_seeds = True if seeds is None else runs["seed"].isin(list(seeds))
-    found = runs[wanted & np.where(noise, brownian, of_seeds)]
-    if found.empty:
+    selected = runs[wanted & np.where(noise, brownian, of_seeds)]
+    if selected.empty:
         there = {
             "arms": runs["arm"].unique(),
             "points": [point for point in runs["point"].unique() if point],
@@ -179,7 +174,7 @@ def select(
         }
         listed = "; ".join(f"{name}: {', '.join(map(str, v))}" for name, v in there.items())
         raise UserError(f"no run is of these arms, points and seeds; there are {listed}")
-    return found
+    return selected
 
 
 def default_runs(runs: pd.DataFrame, most: int = 9) -> pd.DataFrame:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.explore.selection import IDENTITY, named
-from analysis.quantities.norms import at_step, geometric_mean, noise_spread, relative_norms
+from analysis.quantities.norms import at_step, geometric_mean, noise_spread, pooled_relative_norms
 from lrm.errors import UserError
 
 
@@ -30,8 +30,8 @@ def course(
         mean = geometric_mean if positive else np.mean
         rows = rows.groupby(["run", "step"], observed=True)["value"].apply(mean).reset_index()
     rows = rows[["run", "step", "value"]].sort_values("step")
-    found = named(runs)[IDENTITY].merge(rows, on="run")
-    return found.assign(tensor=tensor, stat=stat, layer=_one(layer, layers), over=over)
+    courses = named(runs)[IDENTITY].merge(rows, on="run")
+    return courses.assign(tensor=tensor, stat=stat, layer=_one(layer, layers), over=over)
 
 
 def _rows(
@@ -82,25 +82,18 @@ def distribution(
 
     No rows of runs without it; UserError where none in ``vectors`` has it.
     """
-    found, layers = _rows(vectors, runs, tensor, stat, layer)
-    found = found if step is None else found[found["step"] <= step]
-    found = at_step(found, found["step"].max()) if len(found) else found
-    runs = named(runs)
-    over = f"{len(layers)} layers" if layer is None and len(layers) > 1 else ""
+    rows, layers = _rows(vectors, runs, tensor, stat, layer)
+    rows = rows if step is None else rows[rows["step"] <= step]
+    rows = at_step(rows, rows["step"].max()).sort_values("layer") if len(rows) else rows
     records = []
-    for run in runs.to_dict("records"):
-        group = found[found["run"] == run["run"]]
-        if group.empty:
-            continue
-        shape = _shape(run["description"], tensor)
-        records.append(
-            {
-                **{name: run[name] for name in IDENTITY},
-                "step": int(group["step"].max()),
-                **_summary(stat, list(group.sort_values("layer")["value"]), shape),
-            }
-        )
+    for run in named(runs).to_dict("records"):
+        own = rows[rows["run"] == run["run"]]
+        if len(own):
+            shape = _shape(run["description"], tensor)
+            identity = {name: run[name] for name in IDENTITY} | {"step": int(own["step"].max())}
+            records.append(identity | _summary(stat, own, shape))
     columns = [*IDENTITY, "step", "values", "spread", "noise", "rows", "columns", "dead"]
+    over = f"{len(layers)} layers" if layer is None and len(layers) > 1 else ""
     table = pd.DataFrame(records, columns=columns)
     return table.assign(tensor=tensor, stat=stat, layer=_one(layer, layers), over=over)
 
@@ -113,26 +106,22 @@ def _shape(description: dict, tensor: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _summary(stat: str, parts: list, shape: tuple[int, int]) -> dict:
+def _summary(stat: str, vectors: pd.DataFrame, shape: tuple[int, int]) -> dict:
+    """What ``distribution`` says of one run, whose layers are the rows of ``vectors``."""
     rows, columns = shape
-    dead, noise = 0, math.nan
+    parts, dead, noise = vectors["value"], 0, math.nan
     if is_norms(stat):
-        relative = [relative_norms(part) for part in parts]
-        values, dead = np.concatenate([r for r, _ in relative]), sum(d for _, d in relative)
+        values, dead = pooled_relative_norms(vectors)
         noise = noise_spread(columns if stat.endswith("row_norms") else rows)
     elif stat == "singular_values":
-        values = np.mean([np.divide(part, np.linalg.norm(part)) for part in parts], axis=0)
+        values = np.mean(
+            [np.divide(part, np.linalg.norm(part)) for part in vectors["value"]], axis=0
+        )
         noise = float(np.std(noise_spectrum(rows, columns)))
     else:
         values = np.concatenate([np.asarray(part, dtype=float) for part in parts])
-    return {
-        "values": values,
-        "spread": float(np.std(values)),
-        "noise": noise,
-        "rows": rows,
-        "columns": columns,
-        "dead": dead,
-    }
+    shown = {"values": values, "spread": float(np.std(values)), "noise": noise}
+    return shown | {"rows": rows, "columns": columns, "dead": dead}
 
 
 def is_norms(stat: str) -> bool:
@@ -151,5 +140,5 @@ def noise_spectrum(rows: int, columns: int) -> np.ndarray:
     angle = (np.arange(4096) + 0.5) * np.pi / 4096
     eigenvalue = 1 + q + 2 * np.sqrt(q) * np.cos(angle)
     mass = np.cumsum(np.sin(angle) ** 2 / eigenvalue)
-    found = np.interp((np.arange(n) + 0.5) / n, mass / mass[-1], eigenvalue)
-    return np.sqrt(found / found.sum())
+    squares = np.interp((np.arange(n) + 0.5) / n, mass / mass[-1], eigenvalue)
+    return np.sqrt(squares / squares.sum())

@@ -10,6 +10,11 @@ import json
 import sys
 from pathlib import Path
 
+import matplotlib
+import matplotlib.pyplot as plt
+
+from analysis.drawing.palette import in_palette
+from analysis.drawing.style import STYLE_FILE
 from analysis.needs import figures
 from analysis.tables.context import context_of, tables_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES
@@ -25,16 +30,14 @@ def main() -> None:
     """Parse the command line and draw; a figure that cannot be drawn does not stop the others."""
     names = figures()
     parser = argparse.ArgumentParser(prog="python -m analysis.figures")
-    parser.add_argument("figures", nargs="+", metavar="figure", help=", ".join(names))
+    listed = {"metavar": "figure", "choices": names, "help": ", ".join(names)}
+    parser.add_argument("figures", nargs="+", **listed)
     parser.add_argument("--scale", default="tiny")
     parser.add_argument(
         "--source", default="runs", choices=SOURCES, help="yours, or what is published"
     )
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    for figure in options.figures:
-        if figure not in names:
-            parser.error(f"unknown figure {figure!r}; there are {', '.join(names)}")
     target = options.results / "figures" / options.scale
     if options.source != "runs":
         target /= options.source
@@ -74,13 +77,8 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     context = context_of(tables, scale, source)
     numbers = module.numbers(tables)
 
-    import matplotlib
-
     matplotlib.use("agg")  # files only: no window, no display needed
-    from analysis.drawing.palette import in_palette
-    from analysis.drawing.style import style
-
-    with style():
+    with plt.style.context(STYLE_FILE):
         drawing = module.draw(numbers, context)
         for kind in ("pdf", "png"):
             buffer = io.BytesIO()

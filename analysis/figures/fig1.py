@@ -9,19 +9,15 @@ judged there, and the trajectories are those of the outermost S inside.
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
-from analysis.drawing.axes import s_axis, series
+from analysis.drawing.axes import each, s_axis
+from analysis.drawing.page import caption, key, key_of_shade, label, legend_below, page
 from analysis.drawing.style import (
     ARM_COLOURS,
-    ARM_MARKERS,
+    ARM_LOOKS,
     NOISE_COLOUR,
-    TEXT_WIDTH,
-    caption,
     plain_log_axis,
     power_of_two,
 )
@@ -33,16 +29,28 @@ from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
-# Of the MLP's sweep AdamW's, without the extremes; and `make fig1` trains the same.
+# The MLP's sweep is AdamW's, without the extremes; and `make fig1` trains the same.
 EXPERIMENTS = {"projector": (), "mlp_scale": ("ADAM* S=0.[25]*", "ADAM* S=[1-8] *")}
-ARMS = ("FPN", "SPN", "VPN")
-NAMES = {
-    "FPN": "FPN: no multiplier",
-    "SPN": "SPN: learned scalar",
-    "VPN": "VPN: learned vector",
+ARMS = {
+    "FPN": ARM_LOOKS["FPN"] | {"label": "FPN: no multiplier"},
+    "SPN": ARM_LOOKS["SPN"] | {"label": "SPN: learned scalar"},
+    "VPN": ARM_LOOKS["VPN"] | {"label": "VPN: learned vector"},
 }
-MLP_NAMES = {"ADAM": "MLP: no multipliers", "ADAM_LRM": "MLP: three learned scalars"}
-MLP_COLOURS = {"ADAM": ARM_COLOURS["FPN"], "ADAM_LRM": ARM_COLOURS["SPN"]}
+NOISE = {"color": NOISE_COLOUR, "marker": "x", "label": "Adam Brownian motion (ABM)"}
+MLP = {
+    arm: {"color": ARM_COLOURS[like], "ls": "--", "marker": "D", "ms": 3, "label": name}
+    for arm, like, name in (
+        ("ADAM", "FPN", "MLP: no multipliers"),
+        ("ADAM_LRM", "SPN", "MLP: three learned scalars"),
+    )
+}
+# Lines of panel c by kind, arm and quantity. Without a multiplier ‖c‖ says nothing.
+NORMS = {("train", arm, "W"): look for arm, look in ARMS.items()}
+NORMS |= {
+    ("train", arm, "c"): ARMS[arm] | {"ls": ":", "markerfacecolor": "white"}
+    for arm in ("SPN", "VPN")
+}
+NORMS |= {("brownian", "VPN", "W"): NOISE, ("brownian", "VPN", "c"): NOISE | {"ls": ":"}}
 S_LABEL = r"$S$   ($\eta_P \to \eta_P S,\ \lambda_P \to \lambda_P / S$)"
 MLP_LABEL = r"$S_{MLP}$   (all three matrices)"
 
@@ -58,87 +66,59 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         | (frame["kind"].eq("brownian") & frame["stat"].eq("weight_norm"))
     ].copy()
     norms["quantity"] = norms["tensor"].map({"projector": "W"}).fillna("c")
-    losses = final_losses(table).assign(quantity="loss")
     logits = table.pick(tensor="projector", stat="centred_norm")
-    logits = at_step(logits, table.stage_end).assign(quantity="centred logits")
     inside = judged or sorted(frame["S"].unique())
     paths = norms[norms["S"].isin([inside[0], inside[-1]])]
+    mlp = tables["mlp_scale"]
+    mlp_judged = MlpSweep(mlp).judged(criteria_of("mlp_scale")["M4"])
     parts = {
-        "a": losses,
-        "b": logits,
+        "a": final_losses(table).assign(quantity="loss"),
+        "b": at_step(logits, table.stage_end).assign(quantity="centred logits"),
         "c": at_step(norms, table.stage_end),
         "d": paths[paths["quantity"] == "W"],
         "e": paths[paths["quantity"] == "c"],
+        "f": final_losses(mlp).assign(quantity="loss"),
     }
+    rows = pd.concat([part.assign(panel=panel) for panel, part in parts.items()])
+    of_mlp = rows["panel"] == "f"
+    rows["judged"] = rows["S"].isin(judged).where(~of_mlp, rows["S"].isin(mlp_judged))
     columns = ["panel", "kind", "arm", "S", "judged", "seed", "step", "quantity", "value"]
-    found = pd.concat([part.assign(panel=panel) for panel, part in parts.items()])
-    found["judged"] = found["S"].isin(judged)
-    found = pd.concat([found, _mlp(tables["mlp_scale"]).assign(panel="f")])
-    return found[columns].sort_values(columns[:-1], ignore_index=True)
-
-
-def _mlp(table: Tables) -> pd.DataFrame:
-    judged = MlpSweep(table).judged(criteria_of("mlp_scale")["M4"])
-    losses = final_losses(table)
-    return losses.assign(quantity="loss", judged=losses["S"].isin(judged))
+    return rows[columns].sort_values(columns[:-1], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Six panels, and the legend below."""
-    figure, axes = plt.subplots(2, 3, figsize=(TEXT_WIDTH, 5.0))
-    figure.get_layout_engine().set(rect=(0, 0.125, 1, 0.875), w_pad=0.06, h_pad=0.06)
-    panels = dict(zip("abcdef", axes.flat, strict=True))
-    by_panel = dict(tuple(numbers.groupby("panel")))
-    stage_end = by_panel["b"]["step"].max()
-    _sweep(panels["a"], by_panel["a"], "loss after decay (nats per token)")
-    panels["a"].set_title("a   Final loss", loc="left")
-    _sweep(panels["b"], by_panel["b"], "RMS of centred logits")
-    plain_log_axis(panels["b"])
-    panels["b"].set_title("b   Logits norm", loc="left")
-    _norms(panels["c"], by_panel["c"])
-    panels["c"].set_title(r"c   Norms of $W$ and $c$", loc="left")
-    _paths(panels["d"], by_panel["d"], r"$\|W\|$", stage_end)
-    panels["d"].set_title(r"d   Trajectories of $\|W\|$", loc="left")
-    _paths(panels["e"], by_panel["e"], r"$\|c\|$", stage_end)
-    panels["e"].set_title(r"e   Trajectories of $\|c\|$", loc="left")
-    for arm, colour in MLP_COLOURS.items():
-        rows = by_panel["f"][by_panel["f"]["arm"] == arm]
-        series(panels["f"], rows, "S", colour, line="--", marker="D", ms=3)
-    s_axis(panels["f"], by_panel["f"], MLP_LABEL, every=2)
-    panels["f"].set_ylabel("loss after decay (nats per token)")
-    panels["f"].set_title("f   MLP sweep: final loss", loc="left")
-    _legend(figure, numbers)
-    caption(figure, context)
-    return figure
+    figure, axes = page(2, 3, 5.0, below=0.125, w_pad=0.06, h_pad=0.06)
+    (a, b, c), (d, e, f) = axes
+    panels = dict(tuple(numbers.groupby("panel")))
+    loss = "loss after decay (nats per token)"
+    each(a, panels["a"], "S", ARMS)
+    s_axis(a, panels["a"], S_LABEL)
+    label(a, "a   Final loss", ylabel=loss)
+    each(b, panels["b"], "S", ARMS)
+    s_axis(b, panels["b"], S_LABEL)
+    plain_log_axis(b)
+    label(b, "b   Logits norm", ylabel="RMS of centred logits")
+    each(c, panels["c"], "S", NORMS, by=["kind", "arm", "quantity"])
+    s_axis(c, panels["c"], S_LABEL)
+    _guides(c, panels["c"])
+    label(c, r"c   Norms of $W$ and $c$", yscale="log", ylabel=r"$\|W\|$ (filled), $\|c\|$ (open)")
+    stage_end = panels["b"]["step"].max()
+    for axis, panel, arms in ((d, "d", ARMS), (e, "e", ("SPN", "VPN"))):
+        norm = r"$\|W\|$" if panel == "d" else r"$\|c\|$"
+        _paths(axis, panels[panel], arms)
+        axis.axvline(stage_end, color="#999999", lw=0.7, ls=":", zorder=1)
+        label(axis, f"{panel}   Trajectories of {norm}", yscale="log", xlabel="step", ylabel=norm)
+    each(f, panels["f"], "S", MLP)
+    s_axis(f, panels["f"], MLP_LABEL, every=2)
+    label(f, "f   MLP sweep: final loss", ylabel=loss)
+    legend_below(figure, _legend(numbers), 4, 0.025)
+    return caption(figure, context)
 
 
-def _sweep(axis, frame: pd.DataFrame, label: str) -> None:
-    for arm in ARMS:
-        series(axis, frame[frame["arm"] == arm], "S", ARM_COLOURS[arm], marker=ARM_MARKERS[arm])
-    s_axis(axis, frame, S_LABEL)
-    axis.set_ylabel(label)
-
-
-def _norms(axis, frame: pd.DataFrame) -> None:
-    for arm in ARMS:
-        rows = frame[(frame["arm"] == arm) & (frame["kind"] == "train")]
-        colour, marker = ARM_COLOURS[arm], ARM_MARKERS[arm]
-        series(axis, rows[rows["quantity"] == "W"], "S", colour, marker=marker)
-        if arm != "FPN":
-            rows = rows[rows["quantity"] == "c"]
-            series(axis, rows, "S", colour, line=":", marker=marker, markerfacecolor="white")
-    noise = frame[(frame["kind"] == "brownian") & (frame["arm"] == "VPN")]
-    for quantity, line in (("W", "-"), ("c", ":")):
-        rows = noise[noise["quantity"] == quantity]
-        series(axis, rows, "S", NOISE_COLOUR, marker="x", line=line)
-    s_axis(axis, frame, S_LABEL)
-    _guides(axis, noise)
-    axis.set_yscale("log")
-    axis.set_ylabel(r"$\|W\|$ (filled), $\|c\|$ (open)")
-
-
-def _guides(axis, noise: pd.DataFrame) -> None:
+def _guides(axis, norms: pd.DataFrame) -> None:
     """Slopes 1 and −1, a little off the data."""
+    noise = norms[(norms["kind"] == "brownian") & (norms["arm"] == "VPN")]
     w = noise[noise["quantity"] == "W"].set_index("S")["value"]
     s = np.array([w.index.min(), w.index.max()])
     middle = np.sqrt(s.prod())
@@ -151,42 +131,26 @@ def _guides(axis, noise: pd.DataFrame) -> None:
     axis.text(middle * 1.1, 4.5, r"$\propto 1/S$", **text)
 
 
-def _paths(axis, frame: pd.DataFrame, label: str, decay_from: int) -> None:
+def _paths(axis, rows: pd.DataFrame, arms) -> None:
     """Strong weight decay solid, weak dashed."""
-    strong, weak = frame["S"].min(), frame["S"].max()
-    learned = frame[frame["quantity"].eq("W") | frame["arm"].ne("FPN")]
-    for scale, line in ((strong, "-"), (weak, "--")):
-        rows = learned[learned["S"] == scale]
-        for arm in ARMS:
-            arm_rows = rows[(rows["arm"] == arm) & (rows["kind"] == "train")]
-            series(axis, arm_rows, "step", ARM_COLOURS[arm], line=line)
-        noise = rows[(rows["kind"] == "brownian") & (rows["arm"] == "VPN")]
-        series(axis, noise, "step", NOISE_COLOUR, line=line)
-    axis.axvline(decay_from, color="#999999", lw=0.7, ls=":", zorder=1)
-    axis.set(yscale="log", xlabel="step", ylabel=label)
+    colours = {("train", arm): ARM_COLOURS[arm] for arm in arms}
+    colours["brownian", "VPN"] = NOISE_COLOUR
+    for s, line in ((rows["S"].min(), "-"), (rows["S"].max(), "--")):
+        looks = {name: {"color": colour, "ls": line} for name, colour in colours.items()}
+        each(axis, rows[rows["S"] == s], "step", looks, by=["kind", "arm"])
 
 
-def _legend(figure, numbers: pd.DataFrame) -> None:
+def _legend(numbers: pd.DataFrame) -> list:
     paths = numbers.loc[numbers["panel"] == "d", "S"]
     strong, weak = power_of_two(paths.min()), power_of_two(paths.max())
     handles = [
-        Line2D([], [], color=ARM_COLOURS[arm], marker=ARM_MARKERS[arm], label=NAMES[arm])
-        for arm in ARMS
+        *(key(**look) for look in (*ARMS.values(), NOISE)),
+        key(f"d, e: strong WD, S = {strong}"),
+        key(f"d, e: weak WD, S = {weak}", ls="--"),
+        key("d, e: the decay begins", color="#999999", lw=0.7, ls=":"),
+        *(key(**look) for look in MLP.values()),
+        *key_of_shade(numbers),
     ]
-    handles += [
-        Line2D([], [], color=NOISE_COLOUR, marker="x", label="Adam Brownian motion (ABM)"),
-        Line2D([], [], color="black", linestyle="-", label=f"d, e: strong WD, S = {strong}"),
-        Line2D([], [], color="black", linestyle="--", label=f"d, e: weak WD, S = {weak}"),
-        Line2D([], [], color="#999999", lw=0.7, linestyle=":", label="d, e: the decay begins"),
-    ]
-    handles += [
-        Line2D([], [], color=MLP_COLOURS[arm], marker="D", ms=3, linestyle="--", label=name)
-        for arm, name in MLP_NAMES.items()
-    ]
-    if not numbers["judged"].all():
-        handles.append(Patch(color="#efefef", label="not judged"))
     if numbers["seed"].nunique() > 1:
-        handles.append(
-            Line2D([], [], color="black", lw=0.5, alpha=0.6, label="thick: median; thin: each seed")
-        )
-    figure.legend(handles=handles, loc="lower center", ncols=4, bbox_to_anchor=(0.5, 0.025))
+        handles.append(key("thick: median; thin: each seed", lw=0.5, alpha=0.6))
+    return handles

@@ -11,8 +11,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import series
-from analysis.drawing.style import TEXT_WIDTH, caption, plain_log_axis
+from analysis.drawing.axes import each
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import plain_log_axis
 from analysis.quantities.norms import over_layers
 from analysis.quantities.width_scaling import drifting
 from analysis.tables.context import Context
@@ -32,29 +33,24 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["width_scaling"]
     parts = []
     for tensor in OUTPUTS:
-        chosen = table.pick(arm=drifting(table), stat="activation_norm", tensor=tensor)
-        parts.append(over_layers(chosen).assign(tensor=tensor))
+        norms = table.pick(arm=drifting(table), stat="activation_norm", tensor=tensor)
+        parts.append(over_layers(norms).assign(tensor=tensor))
     columns = ["tensor", "width", "seed", "step", "value"]
     return pd.concat(parts)[columns].sort_values(columns[:-1], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, widths from light to dark."""
-    figure, axes = plt.subplots(1, 4, figsize=(TEXT_WIDTH, 2.5))
-    figure.get_layout_engine().set(rect=(0, 0.13, 1, 0.87), w_pad=0.03)
+    figure, axes = page(1, 4, 2.5, below=0.13, w_pad=0.03)
     widths = sorted(numbers["width"].unique())
     colours = plt.get_cmap("viridis_r")(np.linspace(0.1, 0.95, len(widths)))
+    looks = {width: {"color": colour} for width, colour in zip(widths, colours, strict=True)}
     for axis, (tensor, title) in zip(axes, OUTPUTS.items(), strict=True):
-        rows = numbers[numbers["tensor"] == tensor]
-        for width, colour in zip(widths, colours, strict=True):
-            series(axis, rows[rows["width"] == width], "step", colour, label=f"d = {width}")
-        axis.set(yscale="log", xlabel="step")
-        axis.set_title(title, loc="left")
+        each(axis, numbers[numbers["tensor"] == tensor], "step", looks, by="width")
+        label(axis, title, yscale="log", xlabel="step")
     for axis in (axes[0], axes[-1]):
         plain_log_axis(axis)
     axes[0].set_ylabel("norm of the output")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, ncols=len(widths), loc="lower center",
-                  bbox_to_anchor=(0.5, 0.04))  # fmt: skip
-    caption(figure, context)
-    return figure
+    handles = [key(f"d = {width}", **look) for width, look in looks.items()]
+    legend_below(figure, handles, len(widths), 0.04)
+    return caption(figure, context)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.drawing.dots import dots
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, caption
+from analysis.drawing.axes import dots
+from analysis.drawing.page import caption, label, page
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_step
 from analysis.tables.context import Context
@@ -36,14 +36,13 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels: as the constant stage ends, and after the decay."""
-    figure, axes = plt.subplots(1, 2, figsize=(TEXT_WIDTH, 2.1), sharex=True, sharey=True)
-    figure.get_layout_engine().set(rect=(0, 0.08, 1, 0.92), w_pad=0.06)
+    figure, axes = page(1, 2, 2.1, below=0.08, w_pad=0.06, sharex=True, sharey=True)
     titles = {"constant": "a   As the constant stage ends", "decay": "b   After the decay"}
+    colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()}
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):
         gaps = numbers[numbers["stage"] == stage].groupby("arm")["gap"]
-        named = {NAMES[arm]: gaps.get_group(arm) for arm in NAMES}
-        dots(axis, named, {NAMES[arm]: COLOURS[arm] for arm in NAMES})
-        axis.set_title(title, loc="left")
-        axis.set_xlabel("loss − loss without multipliers (nats per token)")
-    caption(figure, context, "points: seeds; bars: means, 95%")
-    return figure
+        dots(axis, {NAMES[arm]: gaps.get_group(arm) for arm in NAMES}, colours)
+        axis.axvline(0, color="#999999", lw=0.8, ls=":", zorder=0)
+        axis.locator_params(axis="x", nbins=6)
+        label(axis, title, xlabel="loss − loss without multipliers (nats per token)")
+    return caption(figure, context, "points: seeds; bars: means, 95%")

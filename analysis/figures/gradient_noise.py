@@ -6,21 +6,23 @@ Right: departure of the slope of ln ‖W‖ against ln S from 1 against the matr
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
 
-from analysis.drawing.style import ARM_COLOURS, TEXT_WIDTH, caption
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import ARM_COLOURS, plain_ticks
 from analysis.quantities.gradient_noise import OF, together
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("gradient_noise",)
-COLOURS = dict(zip(OF.values(), ("#222222", ARM_COLOURS["SPN"], ARM_COLOURS["VPN"],
-                                 ARM_COLOURS["FPN"]), strict=True))  # fmt: skip
-NAMES = {"W": r"matrix $W$", "s": r"scalar $s$", "r": r"rows $r$", "c": r"columns $c$"}
+# Height beside the others of the same matrix, colour and name, by column.
+LOOKS = {
+    "W": (0.24, "#222222", r"matrix $W$"),
+    "s": (0.08, ARM_COLOURS["SPN"], r"scalar $s$"),
+    "r": (-0.08, ARM_COLOURS["VPN"], r"rows $r$"),
+    "c": (-0.24, ARM_COLOURS["FPN"], r"columns $c$"),
+}
 BLOCKS = {"attention": "o", "ssm": "s", "mlp": "^"}
 
 
@@ -32,41 +34,31 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(TEXT_WIDTH, 3.6), gridspec_kw={"width_ratios": [1.25, 1]}
-    )
-    figure.get_layout_engine().set(rect=(0, 0.1, 1, 0.9), w_pad=0.06)
-    means = numbers.groupby("tensor")[[*OF.values(), "slope"]].mean()
-    order = means.sort_values("W").index
-    heights = {tensor: height for height, tensor in enumerate(order)}
-    for offset, (name, colour) in zip((0.24, 0.08, -0.08, -0.24), COLOURS.items(), strict=True):
-        height = numbers["tensor"].map(heights) + offset
-        left.scatter(numbers[name].clip(lower=0), height, s=7, color=colour, alpha=0.5, lw=0)
-    left.set_yticks(range(len(order)), order)
+    figure, (left, right) = page(1, 2, 3.6, below=0.1, w_pad=0.06, width_ratios=[1.25, 1])
+    means = numbers.groupby("tensor")[[*OF.values(), "slope"]].mean().sort_values("W")
+    heights = numbers["tensor"].map(means.index.get_loc)
+    for name, (offset, colour, _) in LOOKS.items():
+        ratios = numbers[name].clip(lower=0)
+        left.scatter(ratios, heights + offset, s=7, color=colour, alpha=0.5, lw=0)
+    left.set_yticks(range(len(means)), means.index)
     left.set_xscale("symlog", linthresh=1e-3)
     left.set_xlim(left=-2e-4)
-    left.set_xlabel("signal over noise of one batch's gradient")
-    left.set_title("a   Signal-to-noise ratios", loc="left")
+    label(left, "a   Signal-to-noise ratios", xlabel="signal over noise of one batch's gradient")
+    ratios, departures = means["W"].clip(lower=1e-5), 1 - means["slope"]
     for block, marker in BLOCKS.items():
-        rows = means[means.index.str.startswith(block)]
-        right.scatter(rows["W"].clip(lower=1e-5), (1 - rows["slope"]), marker=marker, s=22,
-                      color="#222222", zorder=3)  # fmt: skip
+        own = means.index.str.startswith(block)
+        right.scatter(ratios[own], departures[own], marker=marker, s=22, color="#222222", zorder=3)
     right.axhline(0, color="#999999", lw=0.8, ls=":")
-    right.set_xscale("log")
-    right.set(xlabel="the matrix's signal over noise", ylabel=r"1 − slope of $\ln\|W\|$ in $\ln S$")
-    right.set_title("b   Departure from the equilibrium", loc="left")
-    right.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    right.xaxis.set_major_formatter("{x:g}")
-    right.xaxis.set_minor_formatter(NullFormatter())
-    _name(right, means["W"].clip(lower=1e-5), 1 - means["slope"])
-    handles = [Line2D([], [], ls="", marker="o", ms=3.5, color=COLOURS[name], label=NAMES[name])
-               for name in OF.values()]  # fmt: skip
-    handles += [Line2D([], [], ls="", marker=marker, ms=4, color="#222222", label=f"b: {block}")
-                for block, marker in BLOCKS.items()]  # fmt: skip
-    figure.legend(handles=handles, ncols=7, loc="lower center", bbox_to_anchor=(0.5, 0.035),
-                  handletextpad=0.2, columnspacing=1.2)  # fmt: skip
-    caption(figure, context, "a: each layer and seed; b: means")
-    return figure
+    right.set(xscale="log", xlabel="the matrix's signal over noise")
+    label(right, "b   Departure from the equilibrium", ylabel=r"1 − slope of $\ln\|W\|$ in $\ln S$")
+    plain_ticks(right.xaxis, (1.0, 2.0, 5.0))
+    _name(right, ratios, departures)
+    dots = {"ls": "", "marker": "o", "ms": 3.5}
+    handles = [key(name, color=colour, **dots) for _, colour, name in LOOKS.values()]
+    for block, marker in BLOCKS.items():
+        handles.append(key(f"b: {block}", color="#222222", ls="", marker=marker, ms=4))
+    legend_below(figure, handles, 7, 0.035, handletextpad=0.2, columnspacing=1.2)
+    return caption(figure, context, "a: each layer and seed; b: means")
 
 
 def _name(axis, x: pd.Series, y: pd.Series) -> None:
@@ -82,7 +74,7 @@ def _name(axis, x: pd.Series, y: pd.Series) -> None:
         short = np.clip(gap - np.diff(spread), 0, None) / 2
         spread[:-1] -= short
         spread[1:] += short
+    line = {"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.5, "shrinkA": 1, "shrinkB": 3}
     for name, height in zip(heights.index, spread, strict=True):
         axis.annotate(name, (x[name], y[name]), (at, height), fontsize=6, va="center",
-                      color="#444444", arrowprops={"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.5,
-                                                   "shrinkA": 1, "shrinkB": 3})  # fmt: skip
+                      color="#444444", arrowprops=line)  # fmt: skip

@@ -8,10 +8,9 @@ follows from the two. Means over draws or seeds with 95% intervals.
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.drawing.style import TEXT_WIDTH, caption
+from analysis.drawing.page import caption, page
 from analysis.quantities import table1
 from analysis.quantities.stats import interval
 from analysis.tables.context import Context
@@ -54,13 +53,13 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         for row in model.itertuples()
     ]
     columns = ["optimizer", "recipe", "case", "stat", "derived", "seed", "exponent"]
-    found = pd.concat([layer, model], ignore_index=True)[columns]
-    return found.sort_values(columns[:-1], ignore_index=True)
+    rows = pd.concat([layer, model], ignore_index=True)[columns]
+    return rows.sort_values(columns[:-1], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A table: derived exponent, below it the measured one."""
-    figure, axis = plt.subplots(figsize=(TEXT_WIDTH, 4.2))
+    figure, axis = page(1, 1, 4.2, below=0.0)
     axis.axis("off")
     left, width = 0.29, (1 - 0.29) / len(_COLUMNS)
     places = {column: left + width * (n + 0.5) for n, column in enumerate(_COLUMNS)}
@@ -75,33 +74,28 @@ def draw(numbers: pd.DataFrame, context: Context):
                   lw=0.6, transform=axis.transAxes)  # fmt: skip
     for (_, stat), x in places.items():
         write(x, 0.925, _HEADS[stat], ha="center", fontsize=8)
-    rows = [(o, r) for o in table1.OPTIMIZERS for r in table1.RECIPES]
-    for line, (optimizer, recipe) in enumerate(rows):
+    groups = dict(tuple(numbers.groupby(["optimizer", "recipe", "case", "stat"])))
+    for line, (optimizer, recipe) in enumerate(table1.MODELS.values()):
         y = 0.85 - 0.09 * line - 0.02 * (line // len(table1.RECIPES))
         if recipe == "LR":
             write(0.0, y, _OPTIMIZER[optimizer], fontsize=8, weight="bold")
         write(0.17, y, _RECIPE[recipe], fontsize=7.5)
         for (case, stat), x in places.items():
-            chosen = numbers[(numbers["optimizer"] == optimizer) & (numbers["recipe"] == recipe)]
-            chosen = chosen[(chosen["case"] == case) & (chosen["stat"] == stat)]
-            if chosen.empty:
+            rows = groups.get((optimizer, recipe, case, stat))
+            if rows is None:
                 continue
-            expected = chosen["derived"].mean()
-            if expected == expected:
-                write(x, y + 0.018, _signed(expected), ha="center", fontsize=8)
-            write(x, y - 0.018, _measured(chosen["exponent"]), ha="center", fontsize=6.5,
-                  color="#0072B2")  # fmt: skip
+            if rows["derived"].notna().any():
+                write(x, y + 0.018, _signed(rows["derived"].mean()), ha="center", fontsize=8)
+            blue = {"fontsize": 6.5, "color": "#0072B2"}
+            write(x, y - 0.018, _measured(rows["exponent"]), ha="center", **blue)
     said = "black: derived    blue: measured, 95% over draws of noise (layer), seeds (model)"
     write(0.0, 0.03, said, fontsize=7, color="#444444")
-    caption(figure, context)
-    return figure
+    return caption(figure, context)
 
 
 def _measured(values: pd.Series) -> str:
-    found = interval(values)
-    if found.n < 2:
-        return _signed(found.mean)
-    return f"{_signed(found.mean)} ± {(found.high - found.low) / 2:.2f}"
+    mean = interval(values)
+    return _signed(mean.mean) + (f" ± {(mean.high - mean.low) / 2:.2f}" if mean.n > 1 else "")
 
 
 def _signed(value: float) -> str:

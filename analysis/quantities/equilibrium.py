@@ -8,7 +8,7 @@ from analysis.quantities.norms import at_step, geometric_mean
 from analysis.quantities.stats import log_slope
 from analysis.tables.results import Tables
 
-# By arm what theory expects.
+# Each arm's exponent in theory.
 AXES = {"LR": 0.5, "WD": -0.5}
 
 
@@ -20,8 +20,7 @@ def exponents(tables: Tables) -> pd.DataFrame:
     over matrices.
     """
     swept = tables.pick(kind="brownian")["tensor"].unique()
-    norms = tables.pick(stat="weight_norm", tensor=tuple(swept))
-    norms = at_step(norms, tables.stage_end)
+    norms = at_step(tables.pick(stat="weight_norm", tensor=tuple(swept)), tables.stage_end)
     rows = []
     for arm in AXES:
         of_arm = norms[norms["arm"] == arm]

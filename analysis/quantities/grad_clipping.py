@@ -40,15 +40,15 @@ def gradient_norms(tables: Tables) -> pd.DataFrame:
     )
     squares = parts.pivot_table("square", ["arm", "seed", "step"], "part", aggfunc="sum")
     squares = squares.reindex(columns=["tensors", "multipliers"]).fillna(0.0)
-    found = pd.DataFrame(index=squares.index)
     clipping = whole["value"].reindex(squares.index)
     inside = squares.index.get_level_values("arm") == INCLUDED
     after = np.sqrt(squares.sum(axis=1).where(inside, squares["tensors"]))
     factor = clipping / after
-    found["tensors"] = np.sqrt(squares["tensors"]) * factor
-    found["multipliers"] = np.sqrt(squares["multipliers"]) * factor.where(inside, 1.0)
-    found["all"] = np.hypot(found["tensors"], found["multipliers"])
-    return found.rename_axis(columns="quantity").stack().rename("value").reset_index()
+    norms = np.sqrt(squares[["tensors", "multipliers"]])
+    norms["tensors"] *= factor
+    norms["multipliers"] *= factor.where(inside, 1.0)
+    norms["all"] = np.hypot(norms["tensors"], norms["multipliers"])
+    return norms.rename_axis(columns="quantity").stack().rename("value").reset_index()
 
 
 def early(frame: pd.DataFrame) -> pd.DataFrame:

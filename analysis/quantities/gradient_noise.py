@@ -21,7 +21,7 @@ def ratios(tables: Tables) -> pd.DataFrame:
 
     ‖E g‖² over the variance of one batch's gradient, both per entry and averaged over the
     measurements late in the constant stage. Signals are estimated without bias, and may be
-    negative where there is none. Matrices that S moves alone.
+    negative where there is none. Only matrices that S moves are in the table.
     """
     end = tables.stage_end
 
@@ -29,8 +29,8 @@ def ratios(tables: Tables) -> pd.DataFrame:
         rows = tables.pick(S=1.0, stat=stat)
         return rows[rows["step"].between(LATE * end, end)].groupby(_KEYS)["value"].mean()
 
-    found = {name: late(f"{stat}_signal") / late(f"{stat}_noise") for stat, name in OF.items()}
-    return pd.DataFrame(found).dropna().reset_index()
+    columns = {name: late(f"{stat}_signal") / late(f"{stat}_noise") for stat, name in OF.items()}
+    return pd.DataFrame(columns).dropna().reset_index()
 
 
 def departures(tables: Tables) -> pd.DataFrame:
@@ -39,10 +39,10 @@ def departures(tables: Tables) -> pd.DataFrame:
     Noise alone gives 1.
     """
     norms = at_step(tables.pick(stat="weight_norm"), tables.stage_end).dropna(subset=["layer"])
-    found = norms.groupby(_KEYS)[["S", "value"]].apply(
+    slopes = norms.groupby(_KEYS)[["S", "value"]].apply(
         lambda rows: log_slope(rows["S"], rows["value"]), include_groups=False
     )
-    return found.rename("slope").reset_index()
+    return slopes.rename("slope").reset_index()
 
 
 def together(tables: Tables) -> pd.DataFrame:

@@ -20,15 +20,18 @@ def losses_by_arm(tables: Tables) -> pd.DataFrame:
     return final_losses(tables).pivot(index="seed", columns="arm", values="value")
 
 
+def in_bins(losses: pd.DataFrame, width: int) -> pd.DataFrame:
+    """Rows of the tidy frame with ``step`` rounded up to a multiple of ``width``."""
+    return losses.assign(step=-(-losses["step"] // width) * width)
+
+
 def rise(tables: Tables, arm: str) -> pd.Series:
     """How far the training loss of ``arm`` rises above the lowest before, in nats, by seed.
 
-    Of means between probes after the first tenth of the steps, as far as published losses tell.
+    Losses are means between probes after the first tenth of the steps, as published losses are.
     """
     settings = tables.runs.loc[tables.runs["arm"] == arm, "description"].iloc[0]["settings"]
-    every, steps = settings["probes"]["every"], settings["train"]["steps"]
     losses = tables.pick(arm=arm, stat="train_loss")
-    losses = losses[losses["step"] > steps / 10]
-    probe = -(-losses["step"] // every) * every
-    means = losses.assign(step=probe).pivot_table("value", "step", "seed").sort_index()
+    losses = losses[losses["step"] > settings["train"]["steps"] / 10]
+    means = in_bins(losses, settings["probes"]["every"]).pivot_table("value", "step", "seed")
     return (means - means.cummin()).max()

@@ -16,7 +16,7 @@ from analysis.quantities.sweep import Sweep
 from analysis.tables.results import Tables, kept
 
 OPTIMIZERS = {"Adam": "ADAM", "Muon": "MUON"}
-# Without multipliers, with three scalar ones.
+# The arm without multipliers, and the one with three scalar multipliers.
 ARMS = {name: (arm, f"{arm}_LRM") for name, arm in OPTIMIZERS.items()}
 BLOCKS = {"MLP": "mlp.down", "SSM": "ssm.out", "attention": "attention.out"}
 MLP = ("mlp.gate", "mlp.up", "mlp.down")
@@ -41,13 +41,18 @@ class MlpSweep(Sweep):
         rules = [rule for rule in rules if rule["multiplier"] is None]
         return {rule["tensor"]: float(np.prod(rule["shape"])) for rule in rules}
 
+    @kept
     def measured(self, arm: str, tensor: str, stat: str) -> pd.DataFrame:
         """Columns seed, S, layer, value of one tensor as the constant stage ends."""
-        return _measured(self.tables, arm, tensor, stat)
+        rows = self.tables.pick(kind="train", arm=arm, tensor=tensor, stat=stat)
+        return at_step(rows, self.stage_end)[["seed", "S", "layer", "value"]]
 
+    @kept
     def table(self, arm: str, tensor: str, stat: str, layer: int | None = None) -> pd.DataFrame:
         """Geometric mean over layers, or one layer's value."""
-        return _over_layers(self.tables, arm, tensor, stat, layer)
+        rows = self.measured(arm, tensor, stat)
+        rows = rows if layer is None else rows[rows["layer"] == layer]
+        return rows.groupby(["seed", "S"])["value"].apply(geometric_mean).unstack("S")
 
     def layers(self, arm: str, tensor: str, stat: str) -> list[int]:
         """The layers that have this measurement."""
@@ -55,8 +60,7 @@ class MlpSweep(Sweep):
 
     def matrices(self, arm: str, block: str) -> pd.DataFrame:
         """‖W‖ of a block's matrices: geometric mean over layers and matrices."""
-        parts = [self.merged(arm, names) for names in MATRICES[block]]
-        return np.exp(sum(np.log(part) for part in parts) / len(parts))
+        return _mean([self.merged(arm, names) for names in MATRICES[block]])
 
     def merged(self, arm: str, names: tuple[str, ...]) -> pd.DataFrame:
         """‖W‖ of slices as the one matrix that they are, geometric mean over layers."""
@@ -76,28 +80,16 @@ class MlpSweep(Sweep):
 
     def multiplier(self, arm: str) -> pd.DataFrame:
         """|s|: geometric mean over layers and the three matrices."""
-        parts = [self.table(arm, name, "scalar_multiplier_norm") for name in MLP]
-        return np.exp(sum(np.log(part) for part in parts) / len(parts))
+        return _mean([self.table(arm, name, "scalar_multiplier_norm") for name in MLP])
 
     def is_multiplier(self, rule: dict) -> bool:
         """The scalars."""
         return rule["multiplier"] == "scalar"
 
 
-@kept
-def _measured(tables: Tables, arm: str, tensor: str, stat: str) -> pd.DataFrame:
-    rows = tables.pick(kind="train", arm=arm, tensor=tensor, stat=stat)
-    return at_step(rows, tables.stage_end)[["seed", "S", "layer", "value"]]
-
-
-@kept
-def _over_layers(
-    tables: Tables, arm: str, tensor: str, stat: str, layer: int | None
-) -> pd.DataFrame:
-    found = _measured(tables, arm, tensor, stat)
-    if layer is not None:
-        found = found[found["layer"] == layer]
-    return found.groupby(["seed", "S"])["value"].apply(geometric_mean).unstack("S")
+def _mean(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Geometric mean of tables, entry by entry."""
+    return np.exp(sum(np.log(table) for table in tables) / len(tables))
 
 
 def growth(table: pd.DataFrame, points: list[float]) -> pd.Series:
@@ -142,19 +134,12 @@ def by_frequency(tables: Tables, deciles: int = 10) -> pd.DataFrame:
     def norm(values: np.ndarray, group: np.ndarray) -> float:
         return float(np.sqrt(np.mean(np.square(values[group], dtype=np.float64))))
 
-    found = []
     trained = rows[(rows["kind"] == "train") & (rows["stat"] == "row_norms")]
-    for row in trained[["arm", "S", "seed", "value"]].itertuples(index=False):
-        for decile, group in enumerate(groups):
-            found.append(
-                {
-                    "arm": row.arm,
-                    "S": row.S,
-                    "seed": row.seed,
-                    "decile": decile,
-                    "norm": norm(row.value, group),
-                    "noise": norm(twin, group),
-                    "share": float(frequency[group].mean()),
-                }
-            )
-    return pd.DataFrame(found)
+    parts = []
+    for row in trained.itertuples():
+        of_run = {"arm": row.arm, "S": row.S, "seed": row.seed, "decile": range(deciles)}
+        part = pd.DataFrame(of_run, index=range(deciles))
+        part["norm"] = [norm(row.value, group) for group in groups]
+        part["noise"] = [norm(twin, group) for group in groups]
+        parts.append(part.assign(share=[float(frequency[group].mean()) for group in groups]))
+    return pd.concat(parts, ignore_index=True)

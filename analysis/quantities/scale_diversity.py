@@ -10,7 +10,6 @@ decay and schedule are everyone's. Every statistic is one value per seed.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass
 from itertools import chain, starmap
 
 import numpy as np
@@ -46,24 +45,8 @@ LEARNED, REPLACED = "VECTOR", "ABM"
 VARIANTS = ("NONE", LEARNED, REPLACED)
 
 
-@dataclass(frozen=True)
-class Axis:
-    """Rows or columns: where their norms, multipliers and Brownian motion are found."""
-
-    norms: str
-    effective: str
-    multiplier: str
-    brownian: str
-    # The dimension of a matrix's shape over which one of these norms averages.
-    over: int
-
-
-AXES = {
-    "rows": Axis("row_norms", "effective_row_norms", "row_multiplier", "mlp.gate.row", 1),
-    "columns": Axis(
-        "column_norms", "effective_column_norms", "column_multiplier", "mlp.gate.column", 0
-    ),
-}
+# How the names of statistics and of multipliers begin or end.
+AXES = {"rows": "row", "columns": "column"}
 
 
 def vector_step(tables: Tables) -> int:
@@ -88,7 +71,7 @@ def log_output(tables: Tables, arm: str, block: str) -> pd.DataFrame:
 
 
 def log_ratios(tables: Tables, arm: str = "SCALAR") -> dict[str, pd.DataFrame]:
-    """Of each block ln(output norm of ``arm`` / that without multipliers): seeds × layers."""
+    """ln(output norm of ``arm`` / that without multipliers) of each block: seeds × layers."""
     return {
         block: log_output(tables, arm, block) - log_output(tables, "NONE", block)
         for block in BLOCKS
@@ -108,10 +91,10 @@ def scalar_draws(tables: Tables) -> np.ndarray:
 
 
 def _walked(tables: Tables, arm: str, tensor: str, stat: str) -> np.ndarray:
-    found = tables.pick_vectors(
-        kind="brownian", arm=arm, tensor=tensor, stat=stat, step=vector_step(tables)
-    )
-    return np.asarray(found["value"].iloc[0], dtype=float)
+    """The values of a Brownian motion as the constant stage ends."""
+    noise = {"kind": "brownian", "step": vector_step(tables)}
+    vectors = tables.pick_vectors(arm=arm, tensor=tensor, stat=stat, **noise)
+    return np.asarray(vectors["value"].iloc[0], dtype=float)
 
 
 def scalar_noise(tables: Tables) -> float:
@@ -151,15 +134,14 @@ def norms(tables: Tables, axis: str, variant: str) -> pd.DataFrame:
     ``value`` is an array. The variant ABM is VECTOR with its multipliers along this axis replaced
     by draws of their Brownian motion. Fixed forward factors and RMSNorm weights are not in it.
     """
-    names = AXES[axis]
     if variant == "NONE":
-        return _table(tables, "NONE", names.norms)
-    found = _table(tables, LEARNED, names.effective)
+        return _table(tables, "NONE", f"{AXES[axis]}_norms")
+    learned = _table(tables, LEARNED, f"effective_{AXES[axis]}_norms")
     if variant == LEARNED:
-        return found
+        return learned
     keys = ["group", "tensor", "layer", "seed"]
-    multipliers = _table(tables, LEARNED, names.multiplier)
-    both = found.merge(multipliers, on=keys, suffixes=("", "_multiplier"))
+    multipliers = _table(tables, LEARNED, f"{AXES[axis]}_multiplier")
+    both = learned.merge(multipliers, on=keys, suffixes=("", "_multiplier"))
     draws = brownian_multipliers(tables, axis)
     both["value"] = [
         value / np.abs(multiplier) * _drawn(draws, len(value), row)
@@ -172,7 +154,7 @@ def norms(tables: Tables, axis: str, variant: str) -> pd.DataFrame:
 
 def brownian_multipliers(tables: Tables, axis: str) -> np.ndarray:
     """|r| or |c| of the Brownian motion of the gate's multiplier, entry by entry, of all draws."""
-    return np.abs(_walked(tables, LEARNED, AXES[axis].brownian, "values"))
+    return np.abs(_walked(tables, LEARNED, f"mlp.gate.{AXES[axis]}", "values"))
 
 
 def _drawn(draws: np.ndarray, count: int, row: dict) -> np.ndarray:
@@ -184,10 +166,9 @@ def _drawn(draws: np.ndarray, count: int, row: dict) -> np.ndarray:
 @kept
 def _table(tables: Tables, arm: str, stat: str) -> pd.DataFrame:
     groups = {tensor: group for group, tensors in GROUPS.items() for tensor in tensors}
-    found = tables.pick_vectors(
-        kind="train", arm=arm, stat=stat, step=vector_step(tables), tensor=tuple(groups)
-    )
-    table = found[["tensor", "layer", "seed", "value"]].reset_index(drop=True)
+    trained = {"kind": "train", "step": vector_step(tables)}
+    vectors = tables.pick_vectors(arm=arm, stat=stat, tensor=tuple(groups), **trained)
+    table = vectors[["tensor", "layer", "seed", "value"]].reset_index(drop=True)
     table["value"] = [np.asarray(value, dtype=float) for value in table["value"]]
     return table.assign(group=table["tensor"].astype(str).map(groups))
 
@@ -200,12 +181,12 @@ def distributions(tables: Tables, axis: str) -> pd.DataFrame:
     pooled over both, without dead ones, which ``dead`` counts. ``spread`` is its standard
     deviation, ``noise`` what pure noise in matrices of these shapes gives (``noise_mixture``).
     """
-    found = []
+    records = []
     for variant in VARIANTS:
         table = norms(tables, axis, variant)
         for (group, seed), rows in table.groupby(["group", "seed"]):
             relative, dead = pooled_relative_norms(rows)
-            found.append(
+            records.append(
                 {
                     "group": group,
                     "variant": variant,
@@ -216,7 +197,7 @@ def distributions(tables: Tables, axis: str) -> pd.DataFrame:
                     "noise": noise_mixture(tables, rows, axis),
                 }
             )
-    return pd.DataFrame(found)
+    return pd.DataFrame(records)
 
 
 def noise_mixture(tables: Tables, rows: pd.DataFrame, axis: str) -> dict[float, float]:
@@ -225,14 +206,12 @@ def noise_mixture(tables: Tables, rows: pd.DataFrame, axis: str) -> dict[float, 
     Slices of a merged matrix have columns of different lengths.
     """
     rules = tables.trained.iloc[0]["description"]["rules"]
-    over = {rule["tensor"].partition("@")[0]: rule["shape"][AXES[axis].over] for rule in rules
+    along = {"rows": 1, "columns": 0}[axis]  # the dimension over which one of these norms averages
+    over = {rule["tensor"].partition("@")[0]: rule["shape"][along] for rule in rules
             if rule["multiplier"] is None and len(rule["shape"]) == 2}  # fmt: skip
-    counts: dict[float, float] = {}
-    for tensor, value in zip(rows["tensor"], rows["value"], strict=True):
-        width = noise_spread(over[tensor])
-        counts[width] = counts.get(width, 0.0) + len(value)
-    total = sum(counts.values())
-    return {width: count / total for width, count in sorted(counts.items())}
+    widths = noise_spread(rows["tensor"].map(over))
+    counts = rows["value"].map(len).groupby(widths.to_numpy()).sum()
+    return (counts / counts.sum()).to_dict()
 
 
 def mixture_spread(mixture: dict[float, float]) -> float:
@@ -243,12 +222,12 @@ def mixture_spread(mixture: dict[float, float]) -> float:
 def repeats(tables: Tables, axis: str) -> pd.DataFrame:
     """Correlation of ln |r| (or ln |c|) between data orders: groups in columns, seeds in rows.
 
-    Of each matrix and layer, averaged with their numbers of rows as weights, so that a matrix of
-    a few rows, where any two patterns correlate, counts little. Dead ones are left out.
+    It is the mean over matrices and layers with their numbers of rows as weights: a matrix of a
+    few rows, where any two patterns correlate, counts little. Dead rows are left out.
     """
     keys = ["group", "tensor", "layer", "seed"]
     one, other = (
-        _table(tables, arm, AXES[axis].multiplier) for arm in (LEARNED, f"{LEARNED}_ORDER")
+        _table(tables, arm, f"{AXES[axis]}_multiplier") for arm in (LEARNED, f"{LEARNED}_ORDER")
     )
     both = one.merge(other, on=keys, suffixes=("", "_again"))
     pairs = zip(both["value"], both["value_again"], strict=True)
@@ -269,10 +248,11 @@ def _log_correlation(one: np.ndarray, other: np.ndarray) -> tuple[float, int]:
 
 def settling(tables: Tables, group: str) -> pd.Series:
     """|Δ mean ln ‖W‖| over the last quarter of the constant stage in NONE, one per seed."""
-    end = tables.stage_end
-    change = [
-        np.log(by_layer(tables, "NONE", tensor, "weight_norm", end)).mean(axis=1)
-        - np.log(by_layer(tables, "NONE", tensor, "weight_norm", end * 3 // 4)).mean(axis=1)
-        for tensor in GROUPS[group]
-    ]
-    return (sum(change) / len(change)).abs()
+    end, changes = tables.stage_end, []
+    for tensor in GROUPS[group]:
+        late, early = (
+            np.log(by_layer(tables, "NONE", tensor, "weight_norm", step)).mean(axis=1)
+            for step in (end, end * 3 // 4)
+        )
+        changes.append(late - early)
+    return (sum(changes) / len(changes)).abs()

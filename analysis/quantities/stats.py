@@ -30,10 +30,9 @@ def interval(values, confidence: float = 0.95) -> Interval:
 
 def with_interval(values, digits: int = 3) -> str:
     """Mean over seeds and its 95% interval as text, 0.979 [0.973, 0.984]; n = 1: the value."""
-    found = interval(values)
-    numbers = [found.mean] if found.n < 2 else [found.mean, found.low, found.high]
-    mean, *ends = (f"{number:.{digits}f}" for number in numbers)
-    return f"{mean} [{', '.join(ends)}]" if ends else mean
+    mean = interval(values)
+    ends = f" [{mean.low:.{digits}f}, {mean.high:.{digits}f}]" if mean.n > 1 else ""
+    return f"{mean.mean:.{digits}f}{ends}"
 
 
 def median_interval(values, confidence: float = 0.95) -> Interval:

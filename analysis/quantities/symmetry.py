@@ -11,8 +11,9 @@ import pandas as pd
 from analysis.tables.results import Tables, kept
 
 Q, K = "attention.q", "attention.k"
-# Arms of symmetry: no multipliers; "all" without weight decay on them, the same with another order
-# of the data, with the literal weight decay, with the scaled one. Of symmetry_placement the others.
+# The first line holds the arms of symmetry: no multipliers; "all" without weight decay on them, the
+# same with another order of the data, with the literal weight decay, with the scaled one. The next
+# two lines hold those of symmetry_placement.
 NONE, FREE, FREE_ORDER, LITERAL, LIGHT = "NONE", "FREE", "FREE_ORDER", "LITERAL", "LIGHT"
 SYMMETRY_FREE, SYMMETRY_FREE_LIGHT = "SYMMETRY_FREE", "SYMMETRY_FREE_LIGHT"
 NO_EMBEDDING = "NO_EMBEDDING"
@@ -46,13 +47,13 @@ def brownian_ends(tables: Tables, arm: str) -> pd.DataFrame:
         kind="brownian", arm=arm, stat="weight_norm_draws", step=tables.stage_end
     )
     chosen = chosen[chosen["tensor"].str.startswith((Q, K))]
-    found = []
+    parts = []
     for layer, of_layer in chosen.groupby("layer"):
         draws = {row.tensor: np.log(np.asarray(row.value)) for row in of_layer.itertuples()}
         q, k = (draws[f"{name}.row"] + draws[f"{name}.column"] for name in (Q, K))
         table = {"draw": range(len(q)), "layer": layer, "product": q + k, "ratio": q - k}
-        found.append(pd.DataFrame(table))
-    return pd.concat(found, ignore_index=True)
+        parts.append(pd.DataFrame(table))
+    return pd.concat(parts, ignore_index=True)
 
 
 # Smaller multipliers, relative to their vector's norm, count as so large: the logarithm of one
@@ -65,8 +66,8 @@ def rotated_pairs(q: np.ndarray, k: np.ndarray, head: int) -> tuple[np.ndarray, 
 
     ``q`` (queries · head,), ``k`` (keys · head,): multipliers or norms of rows. Means of ln |r|
     over what one symmetry scales together: both channels of a pair, in all heads that share a key.
-    Less their mean over pairs, which column multipliers share. Independent noise has the same
-    variance in both.
+    Their mean over pairs, which column multipliers share, is subtracted. Independent noise has the
+    same variance in both.
     """
     log_q, log_k = (
         np.log(np.maximum(np.abs(values) / np.sqrt(np.mean(np.square(values))), _LEAST))
@@ -85,32 +86,29 @@ def pairs(tables: Tables, arm: str, stat: str = "row_multiplier") -> pd.DataFram
 
     Columns product and ratio, natural logarithms; index seed, layer, pair.
     """
-    chosen = tables.pick_vectors(kind="train", arm=arm, step=tables.stage_end, stat=stat)
-    head = tables.settings["model"]["head_dim"]
-    found = {}
-    for (seed, layer), rows in chosen.groupby(["seed", "layer"]):
+    vectors = tables.pick_vectors(kind="train", arm=arm, step=tables.stage_end, stat=stat)
+    both = {}
+    for series, rows in vectors.groupby(["seed", "layer"]):
         value = rows.set_index("tensor")["value"].map(np.asarray)
-        found[seed, layer] = _table(*rotated_pairs(value[Q], value[K], head))
-    return pd.concat(found, names=["seed", "layer", "pair"])
+        both[series] = value[Q], value[K]
+    return _pairs(tables, both, "seed")
 
 
 def brownian_pairs(tables: Tables, arm: str) -> pd.DataFrame:
-    """The same of the ABM of Q's and K's row multipliers, with draws in place of seeds.
+    """``pairs`` of the ABM of Q's and K's row multipliers, with draws in place of seeds.
 
-    A run keeps so many values of all draws; those that are whole for both are taken.
+    A run keeps a number of values of all draws together; draws that are whole for both are taken.
     """
     of_arm = {"arm": arm, "step": tables.stage_end}
     trained = tables.pick_vectors(kind="train", stat="row_multiplier", **of_arm)
     sizes = trained.drop_duplicates("tensor").set_index("tensor")["value"].map(len)
-    chosen = tables.pick_vectors(kind="brownian", stat="values", **of_arm)
-    head = tables.settings["model"]["head_dim"]
-    found = {}
-    for layer, rows in chosen.groupby("layer"):
+    vectors = tables.pick_vectors(kind="brownian", stat="values", **of_arm)
+    both = {}
+    for layer, rows in vectors.groupby("layer"):
         value = rows.set_index("tensor")["value"]
         of_draws = (_whole(value[f"{name}.row"], sizes[name]) for name in (Q, K))
-        for draw, (q, k) in enumerate(zip(*of_draws, strict=False)):
-            found[draw, layer] = _table(*rotated_pairs(q, k, head))
-    return pd.concat(found, names=["draw", "layer", "pair"])
+        both |= {(draw, layer): pair for draw, pair in enumerate(zip(*of_draws, strict=False))}
+    return _pairs(tables, both, "draw")
 
 
 def _whole(values, size: int) -> np.ndarray:
@@ -119,8 +117,13 @@ def _whole(values, size: int) -> np.ndarray:
     return np.reshape(values[: draws * size], (draws, size))
 
 
-def _table(product: np.ndarray, ratio: np.ndarray) -> pd.DataFrame:
-    return pd.DataFrame({"product": product.ravel(), "ratio": ratio.ravel()})
+def _pairs(tables: Tables, both: dict, by: str) -> pd.DataFrame:
+    """``rotated_pairs`` of Q's and K's rows, by (seed or draw, layer)."""
+    head, parts = tables.settings["model"]["head_dim"], {}
+    for series, (q, k) in both.items():
+        product, ratio = rotated_pairs(q, k, head)
+        parts[series] = pd.DataFrame({"product": product.ravel(), "ratio": ratio.ravel()})
+    return pd.concat(parts, names=[by, "layer", "pair"])
 
 
 def residual(tables: Tables, arm: str) -> pd.Series:

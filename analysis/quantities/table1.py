@@ -23,17 +23,14 @@ from analysis.tables.results import Tables, kept, stage_end
 RECIPES = {"LR": (-1.0, 0.0, 0.0), "LR_WD": (-1.0, 1.0, 0.0), "S": (0.0, 0.0, -1.0)}
 OPTIMIZERS = ("ADAM", "MUON", "JORDAN")
 CASES = {"one_input": 0.0, "fresh_inputs": -0.5}  # and their a
+# u of each optimizer.
 _UPDATE = {
-    ("ADAM", "one_input"): 0.0,
-    ("ADAM", "fresh_inputs"): 0.0,
-    ("MUON", "one_input"): -0.5,
-    ("MUON", "fresh_inputs"): 0.0,
-    ("JORDAN", "one_input"): -1.0,
-    ("JORDAN", "fresh_inputs"): -0.5,
+    "one_input": {"ADAM": 0.0, "MUON": -0.5, "JORDAN": -1.0},
+    "fresh_inputs": {"ADAM": 0.0, "MUON": 0.0, "JORDAN": -0.5},
 }
 # The layer under noise, and that of a model: its input is a frozen norm's output.
 LAYER, IN_MODEL = "attention.q", "mlp.up"
-# By arm the optimizer and the recipe.
+# The optimizer and the recipe of each arm.
 MODELS = {f"{o}_{r}": (o, r) for o in OPTIMIZERS for r in RECIPES}
 LAYERS = {f"LAYER_{arm}": names for arm, names in MODELS.items()}
 STATS = ("output_norm", "relative_update", "alignment")
@@ -41,9 +38,8 @@ STATS = ("output_norm", "relative_update", "alignment")
 
 def derived(optimizer: str, recipe: str, case: str) -> dict[str, float]:
     """The exponents of ``STATS`` and of ``weight_norm``."""
-    lr, decay, multiplier = RECIPES[recipe]
-    alignment = CASES[case]
-    norm = _UPDATE[optimizer, case] + (lr - decay) / 2
+    (lr, decay, multiplier), alignment = RECIPES[recipe], CASES[case]
+    norm = _UPDATE[case][optimizer] + (lr - decay) / 2
     return {
         "weight_norm": norm,
         "output_norm": multiplier + 1 + alignment + norm,
@@ -53,7 +49,10 @@ def derived(optimizer: str, recipe: str, case: str) -> dict[str, float]:
 
 
 def layer_values(tables: Tables) -> pd.DataFrame:
-    """Of the layer, means up to the constant stage's end: optimizer, recipe, case, …, value."""
+    """Columns optimizer, recipe, case, draw, width, stat, value: of a layer under noise.
+
+    Values are means up to the end of the constant stage.
+    """
     chosen = tables.pick_vectors(arm=tuple(LAYERS))
     chosen = chosen[chosen["stat"].str.endswith("_draws")]
     cases = chosen["tensor"].str.removeprefix(f"{LAYER}.")
@@ -69,7 +68,7 @@ def layer_values(tables: Tables) -> pd.DataFrame:
 
 @kept
 def model_values(tables: Tables) -> pd.DataFrame:
-    """Of ``IN_MODEL``, averaged over layers: optimizer, recipe, seed, width, stat, value."""
+    """Columns optimizer, recipe, seed, width, stat, value: means over layers of ``IN_MODEL``."""
     stats = ("activation_norm", "weight_norm")
     chosen = tables.pick(arm=tuple(MODELS), tensor=IN_MODEL, stat=stats)
     last = at_stage_ends(chosen, tables.trained)
@@ -92,9 +91,8 @@ def _with_alignment(wide: pd.DataFrame, arms: dict, stats: tuple[str, ...]) -> p
 
 def exponents(values: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """The exponent of d in ``value`` for every group of ``by``, least squares over widths."""
-    rows = []
-    for group, of in values.groupby(by, observed=True):
-        of = of.sort_values("width")
-        slope = log_slope(of["width"].astype(float), of["value"].astype(float))
-        rows.append({**dict(zip(by, group, strict=True)), "exponent": slope})
-    return pd.DataFrame(rows)
+    ordered = values.sort_values("width").astype({"width": float, "value": float})
+    slopes = ordered.groupby(by, observed=True)[["width", "value"]].apply(
+        lambda rows: log_slope(rows["width"], rows["value"])
+    )
+    return slopes.rename("exponent").reset_index()

@@ -1,8 +1,8 @@
 """Norms, activations and multipliers over the width, and their exponents (section 4.2).
 
 Norms are root mean squares, read at the end of the constant stage and averaged geometrically over
-layers. Of a linear layer y = s W x with ‖x‖ = 1, α = ‖y‖ / (s d ‖W‖) is the alignment, where s is
-the learned multiplier times the fixed factor.
+layers. A linear layer y = s W x with ‖x‖ = 1 has the alignment α = ‖y‖ / (s d ‖W‖), where s is the
+learned multiplier times the fixed factor.
 """
 
 from __future__ import annotations
@@ -87,16 +87,18 @@ def multipliers(
 
 def _fixed_factors(tables: Tables, arm: str, tensors: tuple[str, ...]) -> pd.DataFrame:
     """Seeds × widths: the product over ``tensors`` of forward factors, the same in all layers."""
-    rows = tables.trained[tables.trained["arm"] == arm]
-    found = []
-    for description in rows["description"]:
+
+    def product(description: dict) -> float:
         forward = {
             rule["tensor"].partition("@")[0]: rule["forward"]
             for rule in description["rules"]
             if rule["multiplier"] is None
         }
-        found.append(np.prod([forward[tensor] for tensor in tensors]))
-    return rows.assign(factor=found).pivot_table("factor", "seed", "width")
+        return np.prod([forward[tensor] for tensor in tensors])
+
+    runs = tables.trained[tables.trained["arm"] == arm]
+    factors = runs.assign(factor=runs["description"].map(product))
+    return factors.pivot_table("factor", "seed", "width")
 
 
 def alignment(
@@ -124,6 +126,6 @@ def drifting(tables: Tables) -> str:
 
 
 def exponents(table: pd.DataFrame) -> pd.Series:
-    """Of each seed the exponent a of value ∝ d^a, least squares over all widths."""
+    """The exponent a of value ∝ d^a by seed, least squares over all widths."""
     d = np.asarray(table.columns, dtype=float)
     return table.apply(lambda row: log_slope(d, row.to_numpy(dtype=float)), axis=1)

@@ -1,11 +1,20 @@
 """Finished runs are published: their tables, rounded and thinned, in one file each.
 
+<<<<<<< HEAD
 Losses and global gradient norms are averaged between probes. Values are rounded, but for losses.
 All measurements of the first seed are kept. Of the others those of the whole model, of tensors with
 a Brownian twin and of those that the experiment's ``courses`` name are kept; of the rest only the
 start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
 gradients. Vectors are those of the ends of the constant stage and of the run. ``Kept`` says what
 else claims read.
+=======
+Losses and global gradient norms are averaged between probes, and values are rounded. The first seed
+keeps all its measurements. The others keep those of the whole model, of tensors with a Brownian
+twin and of those that the experiment's ``courses`` name. They keep the rest at the start, at three
+quarters and at the end of the constant stage and at the end; and signal and noise of gradients.
+Vectors are those of the ends of the constant stage and of the run. ``Kept`` says what else claims
+read.
+>>>>>>> 23b23092220185d09f79297b4f845602144a473c
 """
 
 from __future__ import annotations
@@ -22,7 +31,6 @@ import pandas as pd
 from analysis.tables.find import find
 from analysis.tables.results import read_table, stage_end
 from lrm.errors import UserError
-from lrm.plan.experiment import Header
 from lrm.store.files import make_folder, write_atomic
 
 
@@ -39,19 +47,14 @@ class Kept:
     gradients: float = 0.0
 
 
-def courses_of(header: Header) -> tuple[str, ...]:
-    """Patterns of the tensors whose course an experiment's YAML wants of every seed."""
-    return (*header.courses, *(header.brownian.match if header.brownian else ()))
-
-
 def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: Kept) -> Path:
     """Copy finished runs of ``seeds`` into ``results/reference``, one compact file per table.
 
     Brownian motions come along. Runs that are published already stay, but for those that are
     published anew. Raises UserError where a run of those seeds is not finished.
     """
-    found = find(experiment, scale, "runs", results)
-    chosen = [(d, p) for d, p in found if d["kind"] == "brownian" or d["seed"] in seeds]
+    runs = find(experiment, scale, "runs", results)
+    chosen = [(d, p) for d, p in runs if d["kind"] == "brownian" or d["seed"] in seeds]
     missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] == "train"}
     if missing:
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
@@ -98,7 +101,7 @@ def scalars(frame: pd.DataFrame, description: dict, kept: Kept, whole: bool) -> 
 
 
 def _thinned(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFrame:
-    """Without the courses of tensors that ``kept.courses`` do not match."""
+    """Leave out the courses of tensors that ``kept.courses`` do not match."""
     steps = description["settings"]["train"]["steps"]
     constant = stage_end(description["settings"])
     before = frame.loc[frame["step"] <= constant * 3 // 4, "step"]

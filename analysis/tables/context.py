@@ -1,9 +1,11 @@
-"""The tables that a figure reads, and what it states about itself."""
+"""The tables that a figure reads and makes, and what it states about itself."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pandas as pd
 
 from analysis.tables.results import Tables, corpus_name
 from lrm.errors import UserError
@@ -38,3 +40,8 @@ def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
     (_, first), *rest = tables.items()
     others = {name: table.seeds for name, table in rest if table.seeds != first.seeds}
     return Context(scale, first.seeds, corpora.pop(), source, others)
+
+
+def stacked(table: pd.DataFrame, **columns) -> pd.DataFrame:
+    """A table such as seeds × widths with one row per ``value``, and these columns added."""
+    return table.stack().rename("value").reset_index().assign(**columns)

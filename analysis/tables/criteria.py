@@ -25,11 +25,11 @@ def criteria_of(experiment: str) -> dict[str, dict[str, Any]]:
     Raises UserError for an entry that names another experiment.
     """
     path = EXPERIMENTS / experiment / "criteria.yaml"
-    found = read_yaml(path) if path.exists() else {}
-    for claim, criterion in found.items():
+    criteria = read_yaml(path) if path.exists() else {}
+    for claim, criterion in criteria.items():
         if not isinstance(criterion, dict) or criterion.get("experiment") != experiment:
             raise UserError(f"{path}: {claim}: write experiment: {experiment} in it")
-    return found
+    return criteria
 
 
 def locks_of(experiment: str) -> dict[str, dict[str, Any]]:
@@ -44,15 +44,17 @@ def every_criterion() -> dict[str, dict[str, Any]]:
     then the benchmark. Raises UserError where two files have the same claim.
     """
     headers = {path.parent.name: load(path).header for path in EXPERIMENTS.glob("*/config.yaml")}
-    places = {
-        name: math.inf if header.order is None else header.order for name, header in headers.items()
-    }
-    found: dict[str, dict[str, Any]] = {}
-    for name in sorted(places, key=lambda name: (places[name], name)):
+
+    def place(name: str) -> tuple[float, str]:
+        order = headers[name].order
+        return math.inf if order is None else order, name
+
+    criteria: dict[str, dict[str, Any]] = {}
+    for name in sorted(headers, key=place):
         own = criteria_of(name)
-        for claim in found.keys() & own.keys():
-            other = found[claim]["experiment"]
+        for claim in criteria.keys() & own.keys():
+            other = criteria[claim]["experiment"]
             raise UserError(f"{claim}: experiments {other} and {name} have a claim of that name; "
                             "rename one")  # fmt: skip
-        found |= own
-    return found | read_yaml(BENCH)
+        criteria |= own
+    return criteria | read_yaml(BENCH)

@@ -58,46 +58,46 @@ def find(
             raise NothingFound(
                 f"there is no reference of {experiment} at {scale} in {relative(folder)}"
             )
-        found = [(description, folder) for description in _published(folder / "runs.json.gz")]
+        runs = [(description, folder) for description in _published(folder / "runs.json.gz")]
     else:
         folder = results / "runs" / experiment
         paths = [path.parent for path in sorted(folder.glob("*/done.json"))]
-        found = [(read_description(path), path) for path in paths if is_complete(path)]
-        found = [(d, path) for d, path in found if d["scale"] == scale]
+        runs = [(read_description(path), path) for path in paths if is_complete(path)]
+        runs = [(d, path) for d, path in runs if d["scale"] == scale]
     outdated = ""
     if configuration == "current":
-        if found:
-            outdated = f" ({len(found)} incomplete or of another configuration)"
-        found = _current(experiment, scale, found, only)
-    if not found:
+        if runs:
+            outdated = f" ({len(runs)} incomplete or of another configuration)"
+        runs = _current(experiment, scale, runs, only)
+    if not runs:
         raise NothingFound(
             f"no finished {source} of {experiment} at {scale} in {relative(folder)}{outdated}; run "
             f"python experiments/{experiment}/run.py --scale {scale}"
         )
-    return found
+    return runs
 
 
 def _current(
-    experiment: str, scale: str, found: list[tuple[dict, Path]], only: Collection[str]
+    experiment: str, scale: str, runs: list[tuple[dict, Path]], only: Collection[str]
 ) -> list[tuple[dict, Path]]:
-    """Those that the experiment's YAML asks for today, of the seeds that are complete.
+    """The runs that the experiment's YAML asks for today, of the seeds that are complete.
 
     A seed of which some arm or grid point is missing would bias every comparison.
     """
-    have = {description["id"] for description, _ in found}
+    have = {description["id"] for description, _ in runs}
     wanted: set[str] = set()
-    for _, labels in _asked_for(experiment, scale, [d for d, _ in found], only):
+    for _, labels in _asked_for(experiment, scale, [d for d, _ in runs], only):
         if labels.keys() <= have:
             wanted |= labels.keys()
-    return [(description, path) for description, path in found if description["id"] in wanted]
+    return [(description, path) for description, path in runs if description["id"] in wanted]
 
 
 def _asked_for(
-    experiment: str, scale: str, found: list[dict], only: Collection[str] = ()
+    experiment: str, scale: str, descriptions: list[dict], only: Collection[str] = ()
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """(seed, labels by id) of the runs that the YAML asks for, for each seed and corpus in
-    ``found``; Brownian motions belong to every seed."""
-    begun = [description for description in found if description["kind"] != "brownian"]
+    ``descriptions``; Brownian motions belong to every seed."""
+    begun = [description for description in descriptions if description["kind"] != "brownian"]
     seeds = sorted({description["seed"] for description in begun})
     if not seeds:
         return

@@ -25,7 +25,7 @@ _IDENTITY = ["experiment", "run", "kind", "arm", "seed", "scale", "corpus"]
 class Tables:
     """What the runs of an experiment measured; files are read when first asked for.
 
-    Quantities are functions of this, and may keep what they found in it (``kept``).
+    Quantities are functions of this, and may keep their results in it (``kept``).
     """
 
     def __init__(
@@ -36,7 +36,8 @@ class Tables:
     ):
         self.runs = runs
         self._given = {"scalars": scalars, "vectors": vectors}
-        self.found: dict[tuple, object] = {}
+        self.kept: dict[tuple, object] = {}
+        self._codes: dict[tuple[str, str], tuple[np.ndarray, pd.Index]] = {}
 
     @classmethod
     def load(
@@ -76,7 +77,7 @@ class Tables:
 
     @cached_property
     def vectors(self) -> pd.DataFrame:
-        """The same columns, with ``value`` an array (row norms, multipliers, …)."""
+        """One row per vector. Columns as in ``scalars``; ``value`` is an array (row norms, …)."""
         return self._table("vectors")
 
     def _table(self, name: str) -> pd.DataFrame:
@@ -85,19 +86,24 @@ class Tables:
 
     def pick(self, **columns) -> pd.DataFrame:
         """The rows of ``scalars`` in which each column has this value, or one of this tuple."""
-        return self._pick_scalars(columns)
+        return self._pick("scalars", columns)
 
     def pick_vectors(self, **columns) -> pd.DataFrame:
-        """The same of ``vectors``."""
-        return self._pick_vectors(columns)
+        """The rows of ``vectors``, in the same way."""
+        return self._pick("vectors", columns)
 
-    @cached_property
-    def _pick_scalars(self) -> _Picker:
-        return _Picker(self.scalars)
-
-    @cached_property
-    def _pick_vectors(self) -> _Picker:
-        return _Picker(self.vectors)
+    def _pick(self, table: str, columns: dict) -> pd.DataFrame:
+        """Compares each column as small integers, which it makes once."""
+        frame = getattr(self, table)
+        chosen = np.ones(len(frame), dtype=bool)
+        for column, values in columns.items():
+            if (table, column) not in self._codes:
+                codes, there = pd.factorize(frame[column])
+                self._codes[table, column] = codes, pd.Index(there)
+            codes, there = self._codes[table, column]
+            values = values if isinstance(values, tuple) else (values,)
+            chosen &= np.append(there.isin(values), False)[codes]  # a missing value has code -1
+        return frame[chosen]
 
     @property
     def trained(self) -> pd.DataFrame:
@@ -120,39 +126,22 @@ class Tables:
         return stage_end(self.settings)
 
 
-class _Picker:
-    """Rows of a tidy frame by the values of its columns, each compared as a small integer."""
-
-    def __init__(self, frame: pd.DataFrame):
-        self.frame = frame
-        self._codes: dict[str, tuple[np.ndarray, pd.Index]] = {}
-
-    def __call__(self, wanted: dict) -> pd.DataFrame:
-        chosen = np.ones(len(self.frame), dtype=bool)
-        for column, values in wanted.items():
-            if column not in self._codes:
-                codes, there = pd.factorize(self.frame[column])
-                self._codes[column] = codes, pd.Index(there)
-            codes, there = self._codes[column]
-            values = values if isinstance(values, tuple) else (values,)
-            chosen &= np.append(there.isin(values), False)[codes]  # a missing value has code -1
-        return self.frame[chosen]
-
-
 def kept(quantity):
     """Compute a function of ``Tables`` and hashable arguments once for the same tables.
 
-    Who calls it must not change what it returns.
+    It may also be a method of an object that has ``tables``. Who calls it must not change what it
+    returns.
     """
 
     @functools.wraps(quantity)
-    def found(tables: Tables, *arguments, **named):
+    def once(owner, *arguments, **named):
+        results = getattr(owner, "tables", owner).kept
         key = (quantity, arguments, tuple(named.items()))
-        if key not in tables.found:
-            tables.found[key] = quantity(tables, *arguments, **named)
-        return tables.found[key]
+        if key not in results:
+            results[key] = quantity(owner, *arguments, **named)
+        return results[key]
 
-    return found
+    return once
 
 
 def load(*arguments, **named) -> pd.DataFrame:

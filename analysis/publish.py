@@ -11,7 +11,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from analysis.claims.verdicts import judge_and_write, judge_of
+from analysis.claims.judges import judge_of
+from analysis.claims.ledger import judge_and_write
 from analysis.figures.__main__ import render
 from analysis.needs import experiments_of, figures
 from analysis.tables import compact
@@ -69,13 +70,8 @@ def kept(experiment: str) -> Kept:
         for seed in parse_seeds(f"{criteria[claim]['seeds']['judge']},")
     }
     return Kept(
-<<<<<<< HEAD
-        courses,
-        max(Kept.vector_seeds, len(judging)),
-=======
         (*header.courses, *(header.brownian.match if header.brownian else ())),
-        max([Kept.vector_seeds, *minima]),
->>>>>>> 23b23092220185d09f79297b4f845602144a473c
+        max(Kept.vector_seeds, len(judging)),
         frozenset().union(*vectors.values()),
         max([getattr(judge, "gradients", 0.0) for judge in judges.values()], default=0.0),
     )

@@ -40,7 +40,7 @@ def lock(claim: str, same: bool = False) -> None:
         "configuration": configuration_hash(experiment),
     }
     old = locks.get(claim)
-    published = _published(claim) if old else None
+    published = _published(claim) if old and old != now else None
     if old and same:
         if old["configuration"] != now["configuration"]:
             raise UserError(f"{claim}: the configuration has changed: write a new entry")

@@ -1,20 +1,11 @@
 """Finished runs are published: their tables, rounded and thinned, in one file each.
 
-<<<<<<< HEAD
 Losses and global gradient norms are averaged between probes. Values are rounded, but for losses.
 All measurements of the first seed are kept. Of the others those of the whole model, of tensors with
 a Brownian twin and of those that the experiment's ``courses`` name are kept; of the rest only the
 start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
 gradients. Vectors are those of the ends of the constant stage and of the run. ``Kept`` says what
 else claims read.
-=======
-Losses and global gradient norms are averaged between probes, and values are rounded. The first seed
-keeps all its measurements. The others keep those of the whole model, of tensors with a Brownian
-twin and of those that the experiment's ``courses`` name. They keep the rest at the start, at three
-quarters and at the end of the constant stage and at the end; and signal and noise of gradients.
-Vectors are those of the ends of the constant stage and of the run. ``Kept`` says what else claims
-read.
->>>>>>> 23b23092220185d09f79297b4f845602144a473c
 """
 
 from __future__ import annotations

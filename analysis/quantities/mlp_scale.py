@@ -143,3 +143,15 @@ def by_frequency(tables: Tables, deciles: int = 10) -> pd.DataFrame:
         part["noise"] = [norm(twin, group) for group in groups]
         parts.append(part.assign(share=[float(frequency[group].mean()) for group in groups]))
     return pd.concat(parts, ignore_index=True)
+
+
+def switched_off(sweep: MlpSweep, arm: str, block: str, points: list[float]) -> pd.Series:
+    """In how many seeds each layer's output at the last of ``points`` is hardly there.
+
+    That is: below a tenth of what the same layer puts out at S = 1. Indexed by layer.
+    """
+    off = {}
+    for layer in sweep.layers(arm, BLOCKS[block], "activation_norm"):
+        table = sweep.output(arm, block, layer)
+        off[int(layer)] = int((table[points[-1]] < 0.1 * table[1.0]).sum())
+    return pd.Series(off)

@@ -1,0 +1,1 @@
+"""Planted worlds of each experiment, a package so that file names may repeat those of tests/."""

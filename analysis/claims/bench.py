@@ -23,19 +23,19 @@ def record(source: str, folder: Path, name: str) -> dict | None:
     if not paths or not paths[-1].is_file():
         return None
     try:
-        found = json.loads(paths[-1].read_bytes())
-        found["rows"]
+        contents = json.loads(paths[-1].read_bytes())
+        contents["rows"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{paths[-1]} is no record of make bench ({error}); remove it and run that again"
         ) from None
-    return found
+    return contents
 
 
-def i1(found: dict, criterion: dict) -> Judgement:
+def i1(measurements: dict, criterion: dict) -> Judgement:
     """Tokens per second over those without multipliers, pair by pair, for each limit."""
     configuration, limits = criterion["configuration"], criterion["thresholds"]
-    ratios = _ratios(found)
+    ratios = _ratios(measurements)
     parts = []
     for variant, limit in criterion["variants"].items():
         optimizer, without = ("Muon", "muon") if variant.startswith("muon") else ("AdamW", "plain")
@@ -47,9 +47,9 @@ def i1(found: dict, criterion: dict) -> Judgement:
     return Judgement(parts, criterion["pairs"]["minimum"], f"at {configuration}")
 
 
-def i1_2(found: dict, criterion: dict) -> Judgement:
+def i1_2(measurements: dict, criterion: dict) -> Judgement:
     """What (a) costs against no multipliers, and (b) against (a), each in pairs of its own."""
-    limits, ratios = criterion["thresholds"], _ratios(found)
+    limits, ratios = criterion["thresholds"], _ratios(measurements)
     places = [
         (configuration, f"with {optimizer} at {configuration.split()[0]}", variants)
         for configuration in criterion["configurations"]
@@ -72,11 +72,11 @@ def i1_2(found: dict, criterion: dict) -> Judgement:
     return Judgement(parts, criterion["pairs"]["planned"])
 
 
-def _ratios(found: dict) -> dict[tuple[str, str, str], list[float]]:
+def _ratios(measurements: dict) -> dict[tuple[str, str, str], list[float]]:
     """By configuration, variant and that which it is set against: ratios, one a pair."""
     return {
         (row["configuration"], row["of"]["variant"], row["against"]["variant"]): row["ratios"]
-        for row in found["rows"]
+        for row in measurements["rows"]
     }
 
 

@@ -102,18 +102,18 @@ def _means(arm: str) -> tuple[float, float]:
 def test_what_is_planted_is_estimated(arm):
     exponent, gap = _means(arm)
     for claim in BREAKS:
-        found = {one.name: one.interval.mean for one in judged(claim, world()).parts}
-        assert found[NAMES[arm]] == pytest.approx(exponent, abs=5e-3)
+        means = {one.name: one.interval.mean for one in judged(claim, world()).parts}
+        assert means[NAMES[arm]] == pytest.approx(exponent, abs=5e-3)
         if claim == "EQ1":
             name = f"{NAMES[arm]}: distance from Brownian motion's"
-            assert found[name] == pytest.approx(abs(gap), abs=5e-3)
+            assert means[name] == pytest.approx(abs(gap), abs=5e-3)
             name = f"{NAMES[arm]}: worst matrix (attention.k), distance from Brownian motion's"
-            assert found[name] == pytest.approx(-PLANTED[arm]["attention.k"][1], abs=5e-3)
+            assert means[name] == pytest.approx(-PLANTED[arm]["attention.k"][1], abs=5e-3)
         else:
             each = {"all matrices": gap} | {name: one for name, (_, one) in PLANTED[arm].items()}
             for tensor, value in each.items():
                 name = f"{NAMES[arm]}, {tensor}: difference from Brownian motion's"
-                assert found[name] == pytest.approx(value, abs=5e-3), name
+                assert means[name] == pytest.approx(value, abs=5e-3), name
 
 
 def test_brownian_motions_exponents_are_said():

@@ -1,11 +1,16 @@
-"""Judging function of I1: what multipliers cost in time, read from the record of ``make bench``."""
+"""Judging functions of I1: what multipliers cost in time, read from a record of ``make bench``.
+
+A row of a record sets one variant's tokens per second against another's, pair by pair; pairs stand
+for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimizer`` (section 2).
+"""
 
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
-from analysis.claims.judging import Judgement, at_least
+from analysis.claims.judging import Judgement, at_least, at_most
 from lrm.errors import UserError
 
 
@@ -18,32 +23,63 @@ def record(source: str, folder: Path, name: str) -> dict | None:
     if not paths or not paths[-1].is_file():
         return None
     try:
-        found = json.loads(paths[-1].read_bytes())
-        found["rows"]
+        contents = json.loads(paths[-1].read_bytes())
+        contents["rows"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
             f"{paths[-1]} is no record of make bench ({error}); remove it and run that again"
         ) from None
-    return found
+    return contents
 
 
-def i1(found: dict, criterion: dict) -> Judgement:
+def i1(measurements: dict, criterion: dict) -> Judgement:
     """Tokens per second over those without multipliers, pair by pair, for each limit."""
-    ratios = {
-        (row["configuration"], row["of"]["variant"]): row["ratios"]
-        for row in found["rows"]
-        if row["row"].startswith("multipliers")
-    }
     configuration, limits = criterion["configuration"], criterion["thresholds"]
-    components = [
-        at_least(
-            f"{variant}: tokens/s over those without multipliers",
-            ratios[configuration, variant],
-            1.0 - limits[limit],
-            part=variant,
-            heavy_tailed=True,
-        )
-        for variant, limit in criterion["variants"].items()
-        if (configuration, variant) in ratios
+    ratios = _ratios(measurements)
+    parts = []
+    for variant, limit in criterion["variants"].items():
+        optimizer, without = ("Muon", "muon") if variant.startswith("muon") else ("AdamW", "plain")
+        measured = ratios.get((configuration, variant, without))
+        if measured:
+            group = f"{limit} with {optimizer}"
+            name = f"{group}: tokens/s over those without multipliers"
+            parts.append(at_least(name, measured, 1.0 - limits[limit], group, robust=True))
+    return Judgement(parts, criterion["pairs"]["minimum"], f"at {configuration}")
+
+
+def i1_2(measurements: dict, criterion: dict) -> Judgement:
+    """What (a) costs against no multipliers, and (b) against (a), each in pairs of its own."""
+    limits, ratios = criterion["thresholds"], _ratios(measurements)
+    places = [
+        (configuration, f"with {optimizer} at {configuration.split()[0]}", variants)
+        for configuration in criterion["configurations"]
+        for optimizer, variants in criterion["variants"].items()
     ]
-    return Judgement(components, criterion["pairs"]["minimum"], f"at {configuration}")
+    parts = []
+    for configuration, where, variants in places:
+        measured = _measured(ratios, configuration, variants["forward"], variants["none"])
+        name = f"(a) {where}: share of the tokens/s that it costs"
+        costs = [1 - ratio for ratio in measured]
+        parts.append(at_most(name, costs, limits["forward"], f"(a) {where}", robust=True))
+    for configuration, where, variants in places:
+        measured = _measured(ratios, configuration, variants["optimizer"], variants["forward"])
+        name = f"(b) {where}: share by which its tokens/s lie above those of (a)"
+        gains = [ratio - 1 for ratio in measured]
+        parts.append(
+            at_least(name, gains, limits["gain"], f"(b) less than (a) {where}",
+                     matters=criterion["smallest_effect"], robust=True)
+        )  # fmt: skip
+    return Judgement(parts, criterion["pairs"]["planned"])
+
+
+def _ratios(measurements: dict) -> dict[tuple[str, str, str], list[float]]:
+    """By configuration, variant and that which it is set against: ratios, one a pair."""
+    return {
+        (row["configuration"], row["of"]["variant"], row["against"]["variant"]): row["ratios"]
+        for row in measurements["rows"]
+    }
+
+
+def _measured(ratios: dict, *row: str) -> list[float]:
+    """The ratios of a row; one that is not a number where the record has no such row."""
+    return ratios.get(row, [math.nan])

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.claims.judges import judge_of
-from analysis.claims.judging import HOLDS, Judgement, Part, planned_seeds
+from analysis.claims.judging import HOLDS, Judgement, Part
 from analysis.tables.criteria import every_criterion
 from analysis.tables.results import Tables
 
@@ -45,29 +45,29 @@ def runs_of(
 def judged(claim: str, tables: Tables) -> Judgement:
     """What the claim's judge says of a world."""
     criterion = CRITERIA[claim]
-    return judge_of(criterion["experiment"], claim)(tables, criterion)
+    return judge_of(criterion.get("experiment", "bench"), claim)(tables, criterion)
 
 
 def verdicts(claim: str, tables: Tables) -> dict[str, str]:
     """The verdict of each part and contrast by its name, without what it owes to others."""
     judgement = judged(claim, tables)
-    planned = planned_seeds(CRITERIA[claim])
     parts = [*judgement.parts, *judgement.contrast]
     assert len({part.name for part in parts}) == len(parts), "names of parts repeat"
-    return {part.name: part.verdict(planned) for part in parts}
+    return {part.name: part.verdict(judgement.planned) for part in parts}
 
 
 def part(claim: str, tables: Tables, name: str) -> Part:
-    """The one part whose name contains ``name``."""
+    """The part of this name, or the only one whose name contains it."""
     judgement = judged(claim, tables)
-    [found] = [p for p in (*judgement.parts, *judgement.contrast) if name in p.name]
+    parts = [p for p in (*judgement.parts, *judgement.contrast) if name in p.name]
+    [found] = [p for p in parts if p.name == name] or parts
     return found
 
 
 def check_breaks(claim: str, world: Callable[..., Tables], breaks: dict[str, dict]) -> None:
     """Every part holds in the faithful ``world()``, and each fails in a world of its own.
 
-    ``breaks`` maps a piece of a part's name, which must name one part alone, to the changes with
+    ``breaks`` maps a part's name, or a piece of it that names one part alone, to the changes with
     which ``world(**changes)`` breaks it; all other parts still hold there, save those whose names
     contain a piece in ``changes["also"]``. Every part must be broken by some world. Worlds should
     be kept (``functools.cache``): the mutants are tried on the same ones.
@@ -76,7 +76,7 @@ def check_breaks(claim: str, world: Callable[..., Tables], breaks: dict[str, dic
     assert set(faithful.values()) == {HOLDS}, faithful
     broken = set()
     for piece, changes in breaks.items():
-        [name] = [one for one in faithful if piece in one]
+        [name] = [piece] if piece in faithful else [one for one in faithful if piece in one]
         also = changes.get("also", ())
         seen = verdicts(claim, world(**{k: v for k, v in changes.items() if k != "also"}))
         assert seen.keys() == faithful.keys(), (piece, seen)

@@ -60,7 +60,7 @@ def test_an_added_experiment_is_found_everywhere(tree):
     """With the guide's files in the tree, and nothing else touched, the tests of what the tree
     holds pass, and make knows the experiment and the figure."""
     copy, _ = tree
-    files = [f"tests/test_{name}.py" for name in ("architecture", "claims", "compose", "readme")]
+    files = [f"tests/test_{name}.py" for name in ("architecture", "compose", "ledger", "readme")]
     chosen = "downward or no_trainer or complete or without_runs or draws_every or my_sweep"
     said = call(copy, "-m", "pytest", "-p", "no:cacheprovider", "-vv", *files, "-k", chosen)
     assert "test_make_all_draws_every_figure[options0] PASSED" in said and "my_sweep" in said

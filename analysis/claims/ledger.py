@@ -232,15 +232,17 @@ def _changed(tables: Tables, claim: str, criterion: dict) -> bool:
 
 
 def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[str, Any]:
-    parts = [_part(part, judgement, judgement.part_verdict(part)) for part in judgement.parts]
-    contrast = [
-        _part(part, judgement, part.verdict(judgement.planned)) for part in judgement.contrast
-    ]  # fmt: skip
+    planned = judgement.planned
+    parts = [
+        _part(part, planned, judgement.part_verdict(part), judgement.missing(part))
+        for part in judgement.parts
+    ]
+    contrast = [_part(part, planned, part.verdict(planned)) for part in judgement.contrast]
     return {
         "verdict": judgement.verdict,
         "line": judgement.line,
         "n": min((part["n"] for part in parts), default=0),
-        "planned": judgement.planned,
+        "planned": planned,
         "stage": stage,
         "criterion": criterion["criterion"],
         "groups": judgement.groups,
@@ -250,9 +252,9 @@ def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[st
     }
 
 
-def _part(part: Part, judgement: Judgement, verdict: str) -> dict[str, Any]:
+def _part(part: Part, planned: int, verdict: str, missing: str = "") -> dict[str, Any]:
     seen = part.interval
-    tested = seen.n >= judgement.planned and math.isfinite(seen.mean)
+    tested = seen.n >= planned and math.isfinite(seen.mean)
     return {
         "name": part.name,
         "group": part.group,
@@ -264,7 +266,7 @@ def _part(part: Part, judgement: Judgement, verdict: str) -> dict[str, Any]:
         "matters": part.matters,
         "p": part.p_value if tested else None,
         "verdict": verdict,
-        "missing": judgement.missing(part),
+        "missing": missing,
     }
 
 

@@ -65,9 +65,9 @@ def test_correlations_between_data_orders():
 def test_the_largest_correlation_by_hand():
     """All spread is learned or walked; noise alone allows none."""
     found = allowed(width(learned=(0.0,) * 3, walk=(0.5,) * 3, noise=0.25), "rows")
-    assert found["MLP gate"].to_numpy() == pytest.approx(0.75, abs=0.05)
+    assert found["MLP gate"].mean() == pytest.approx(0.75, abs=0.03)
     found = allowed(width(learned=(0.0,) * 3, walk=(0.25,) * 3, noise=0.25), "columns")
-    assert found.to_numpy().mean() == pytest.approx(0.0, abs=0.05)
+    assert found["MLP gate"].mean() == pytest.approx(0.0, abs=0.05)
 
 
 def test_a_dead_layer_hardly_moves_a_steady_rise():

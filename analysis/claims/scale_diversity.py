@@ -162,7 +162,7 @@ def d3_2(tables: Tables, criterion: dict) -> Judgement:
         at_least(f"{name}, of an sd of 0.2", shared, limits["strong"],
                  "strongly the same layers", ours=True),
     ]  # fmt: skip
-    return judgement(criterion, parts, _internal_spreads(tables))
+    return judgement(criterion, parts)
 
 
 def _internal_spreads(tables: Tables) -> str:

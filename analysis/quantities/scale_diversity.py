@@ -79,7 +79,8 @@ def vector_step(tables: Tables) -> int:
 def by_layer(tables: Tables, arm: str, tensor: str, stat: str, step: int) -> pd.DataFrame:
     """``stat`` of ``tensor`` at the last probe up to ``step``: seeds in rows, layers in columns."""
     chosen = tables.pick(kind="train", arm=arm, tensor=tensor, stat=stat)
-    return at_step(chosen, step).pivot_table("value", "seed", "layer").astype(float)
+    last = at_step(chosen, step)
+    return last.pivot(index="seed", columns="layer", values="value").astype(float)
 
 
 def log_output(tables: Tables, arm: str, block: str) -> pd.DataFrame:

@@ -89,16 +89,11 @@ def depth(
     itself. ``walk``: sd of Brownian motion; ``jitter``: of everything's noise. ``dead``: layers of
     attention that are switched off in two seeds.
     """
-    n, pieces = len(seeds), []
+    n, series, logarithms = len(seeds), [], []
 
     def add(arm, tensor, stat, logs):
-        logs = logs + jitter * normal(arm, tensor, stat, size=(n, DEPTH))
-        # What does not belong to the end of the constant stage falls over depth.
-        for step, values in ((END // 2, -logs), (END, logs), (STEPS, -2.0 * logs)):
-            table = {"kind": "train", "arm": arm, "seed": np.repeat(list(seeds), DEPTH),
-                     "step": step, "tensor": tensor, "layer": np.tile(LAYERS, n), "stat": stat,
-                     "value": np.exp(values).ravel()}  # fmt: skip
-            pieces.append(pd.DataFrame(table))
+        series.append((arm, tensor, stat))
+        logarithms.append(logs + jitter * normal(arm, tensor, stat, size=(n, DEPTH)))
 
     base = {block: 0.3 * normal("base", block, size=(n, DEPTH)) for block in BLOCKS}
     names = {name for tensors in INTERNAL.values() for name in tensors} | set(BLOCKS.values())
@@ -122,7 +117,15 @@ def depth(
         logs["ssm.dt"] = dt[order] * ZIGZAG + own * normal("own", size=(n, DEPTH))
         for tensor, log in logs.items():
             add(arm, tensor, "scalar_multiplier_norm", log)
-    return Tables(runs(), pd.concat(pieces, ignore_index=True), brownian(walk))
+    # What does not belong to the end of the constant stage falls over depth.
+    steps, signs = (END // 2, END, STEPS), (-1.0, 1.0, -2.0)
+    values = np.exp(np.multiply.outer(signs, logarithms))  # by step, series, seed, layer
+    at = [index.ravel() for index in np.indices(values.shape)]
+    arms, tensors, stats = (np.array(names)[at[1]] for names in zip(*series, strict=True))
+    table = {"kind": "train", "arm": arms, "seed": np.array(seeds)[at[2]],
+             "step": np.array(steps)[at[0]], "tensor": tensors, "layer": at[3], "stat": stats,
+             "value": values.ravel()}  # fmt: skip
+    return Tables(runs(), pd.DataFrame(table), brownian(walk))
 
 
 def test_d1():
@@ -223,7 +226,7 @@ def test_the_papers_statement_of_d2_is_apart_from_ours():
     assert judged("D2", depth(seeds=SEEDS[:7])).verdict == OPEN
 
 
-@pytest.mark.parametrize("world", range(10))
+@pytest.mark.parametrize("world", range(4))
 def test_random_walks_are_rarely_heard(world):
     """Even though s_out is a part of the ratio that it is set beside."""
     walk = {"zigzag": (0.0,) * 3, "out": (0.0,) * 3, "outputs": (0.0,) * 3, "dt": (0.0, 0.0)}

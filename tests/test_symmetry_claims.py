@@ -1,4 +1,4 @@
-"""Judging functions on planted worlds: symmetries (S0 to S4, S6, LOG1), the width (WS1 to WS6)."""
+"""Judging functions on planted worlds: symmetries (S0 to S4), the width (WS1 to WS6)."""
 
 import itertools
 import zlib
@@ -172,38 +172,6 @@ def test_an_unfaithful_world_of_pairs_is_not(claim, world, expected):
 )
 def test_growth_of_the_stream(claim, change, expected):
     assert judged(claim, RUNS, written_world(GROWTH | change)).verdict == expected
-
-
-STRESS = {"FREE": 3.4, "FREE_BF16": 3.4, "FASTER": 3.8, "FASTER_BF16": 4.2, "FASTER_LIGHT": 3.7,
-          "FASTER_LIGHT_BF16": 3.75, "LOG": 3.4, "FAST": 3.6, "LOG_FAST": 3.8}  # fmt: skip
-
-
-def stress_world(losses, bump):
-    """Final losses by arm; the training loss of LOG rises by ``bump`` on its way down."""
-    rows, runs = [], [table_of_runs(run=arm, arm=arm) for arm in losses]
-    for arm, loss in losses.items():
-        for seed in SEEDS:
-            own, jitter = (f"{arm} {seed}", "train", arm, seed), 0.01 * normal(arm, seed)
-            rows.append((*own, STEPS, "", 0, "validation_loss", loss + jitter))
-            rows.append((*own, END, "residual", 3, "activation_norm", 2.0))
-            for step in range(10, STEPS + 1, 10):
-                course = 7 - step / 200 + (bump if arm == "LOG" and step > STEPS / 2 else 0.0)
-                rows.append((*own, step, "", 0, "train_loss", course))
-    return pd.DataFrame(runs), pd.DataFrame(rows, columns=COLUMNS)
-
-
-@pytest.mark.parametrize(
-    ("claim", "losses", "bump", "expected"),
-    [
-        ("S6", {}, 0.0, REPRODUCED),
-        ("S6", {"FASTER_LIGHT_BF16": 4.1}, 0.0, NOT),  # it is the LR, not the drift
-        ("LOG1", {}, 0.5, REPRODUCED),
-        ("LOG1", {}, 0.0, PARTLY),
-        ("LOG1", {"LOG": 3.3, "LOG_FAST": 3.6}, 0.0, NOT),
-    ],
-)
-def test_stress(claim, losses, bump, expected):
-    assert judged(claim, *stress_world(STRESS | losses, bump)).verdict == expected
 
 
 WIDTHS = (16, 32, 64, 128, 256)

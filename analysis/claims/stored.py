@@ -67,9 +67,9 @@ def _claim(record: dict[str, Any]) -> list[str]:
     statement = record["statement"]
     line = "" if record["line"] in ("Not judged.",) else " " + record["line"]
     return textwrap.wrap(
-        f"{record['id']:<6}{statement[0].upper()}{statement[1:]}.{line} ({said})",
+        f"{record['id']:<8}{statement[0].upper()}{statement[1:]}.{line} ({said})",
         _WIDTH,
-        subsequent_indent=" " * 6,
+        subsequent_indent=" " * 8,
     )
 
 
@@ -86,7 +86,7 @@ def _part(part: dict[str, Any], prefix: str = "") -> list[str]:
 
 
 def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 8)
+    return textwrap.wrap(line, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 10)
 
 
 def _multiplicity(counts: dict[str, Any]) -> list[str]:

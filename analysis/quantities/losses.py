@@ -35,3 +35,14 @@ def rise(tables: Tables, arm: str) -> pd.Series:
     losses = losses[losses["step"] > settings["train"]["steps"] / 10]
     means = in_bins(losses, settings["probes"]["every"]).pivot_table("value", "step", "seed")
     return (means - means.cummin()).max()
+
+
+def diverged(tables: Tables, arm: str, by: float) -> pd.Series:
+    """1 for each seed whose run of ``arm`` diverged, else 0.
+
+    Its training loss rose by more than ``by`` nats above its lowest before, or a loss of it is not
+    finite. A run that stops at such a loss is not finished, and its seed is in no tables.
+    """
+    losses = tables.pick(arm=arm, stat=("train_loss", "validation_loss"))
+    finite = np.isfinite(losses["value"]).groupby(losses["seed"]).all()
+    return ((rise(tables, arm) > by) | ~finite).astype(float)

@@ -62,7 +62,8 @@ def vector_step(tables: Tables) -> int:
 def by_layer(tables: Tables, arm: str, tensor: str, stat: str, step: int) -> pd.DataFrame:
     """``stat`` of ``tensor`` at the last probe up to ``step``: seeds in rows, layers in columns."""
     chosen = tables.pick(kind="train", arm=arm, tensor=tensor, stat=stat)
-    return at_step(chosen, step).pivot_table("value", "seed", "layer").astype(float)
+    last = at_step(chosen, step)
+    return last.pivot(index="seed", columns="layer", values="value").astype(float)
 
 
 def log_output(tables: Tables, arm: str, block: str) -> pd.DataFrame:
@@ -256,3 +257,50 @@ def settling(tables: Tables, group: str) -> pd.Series:
         )
         changes.append(late - early)
     return (sum(changes) / len(changes)).abs()
+
+
+# What a single layer or a single order of the data does not move.
+
+
+def steady_rise(table: pd.DataFrame) -> pd.Series:
+    """The median slope between two layers (Theil and Sen) times the depth, one per seed.
+
+    Where fewer than about three layers in ten are dead, they do not decide it.
+    """
+    layers = np.asarray(table.columns, dtype=float)
+    early, late = np.triu_indices(len(layers), 1)
+    values = table.to_numpy()
+    slopes = (values[:, late] - values[:, early]) / (layers[late] - layers[early])
+    return pd.Series(np.median(slopes, axis=1) * (layers[-1] - layers[0]), table.index)
+
+
+def layer_effect(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
+    """Covariance over layers of each seed's ``one`` with the mean ``other`` of the other seeds.
+
+    Its mean is the variance of what all seeds and both orders of the data have in common. Without
+    anything in common it is 0, and the values of two seeds do not correlate.
+    """
+    one, other = (table.sub(table.mean(axis=1), axis=0) for table in (one, other))
+    others = (other.sum() - other) / (len(other) - 1)
+    return (one * others).sum(axis=1) / (one.shape[1] - 1)
+
+
+def allowed(tables: Tables, axis: str) -> pd.DataFrame:
+    """The largest correlation between data orders that the spread of ln |multiplier| allows.
+
+    1 − 1/ratio² with the ratio of its sd within a matrix to that of its Brownian motion, if that
+    is the noise of each run: groups in columns, seeds in rows; below 0 where noise spreads more.
+    """
+    noise = _log_variance(brownian_multipliers(tables, axis))
+    table = _table(tables, LEARNED, f"{AXES[axis]}_multiplier")
+    weights = table["value"].map(len)
+    weighted = table["value"].map(_log_variance) * weights
+    keys = [table["seed"], table["group"]]
+    variances = weighted.groupby(keys).sum() / weights.groupby(keys).sum()
+    return 1.0 - noise / variances.unstack("group")
+
+
+def _log_variance(values: np.ndarray) -> float:
+    """Variance of ln |values| without dead ones."""
+    sizes = np.abs(values)
+    return float(np.log(sizes[sizes > 1.0e-3 * sizes.mean()]).var())

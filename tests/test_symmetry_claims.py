@@ -1,4 +1,4 @@
-"""Judging functions on planted worlds: symmetries (S0 to S4, S6, LOG1), the width (WS1 to WS6)."""
+"""Rotated pairs of multipliers, and judging functions on planted worlds: S6, LOG1, WS1 to WS6."""
 
 import itertools
 import zlib
@@ -14,10 +14,10 @@ from analysis.quantities import width_scaling as ws
 from analysis.tables.criteria import every_criterion
 from analysis.tables.results import Tables
 
-SEEDS, LAYERS = range(100, 106), range(16)
+SEEDS = range(100, 106)
 STEPS, DECAY, HEAD = 400, 100, 8
 END = STEPS - DECAY
-QUERIES, KEYS, DRAWS = 4, 2, 8
+QUERIES, KEYS = 4, 2
 COLUMNS = ["run", "kind", "arm", "seed", "step", "tensor", "layer", "stat", "value"]
 
 
@@ -47,9 +47,6 @@ def table_of_runs(forward=None, **grid):
     return {"kind": "train", "description": description, **grid}
 
 
-RUNS = pd.DataFrame([table_of_runs(run="a", arm="NONE")])
-
-
 def spread_to_rows(by_pair, heads):
     """Of (keys, head / 2) the logarithms of all rows of ``heads`` heads."""
     per_head = np.repeat(np.concatenate([by_pair, by_pair], axis=1), heads // KEYS, axis=0)
@@ -76,102 +73,6 @@ def test_independent_noise_is_in_both_alike():
     found = [symmetry.rotated_pairs(one, other, HEAD) for one, other in zip(q, k, strict=True)]
     product, ratio = (np.std([pair[i] for pair in found]) for i in (0, 1))
     assert product == pytest.approx(ratio, rel=0.03)
-
-
-def pairs_world(drift, learned, noise, light=0.5):
-    """Vectors of symmetry: ratios of FREE drift, products are learned beside noise."""
-    rows = []
-
-    def add(kind, arm, seed, layer, stat, ratio, product):
-        for tensor, value in zip((symmetry.Q, symmetry.K), rows_of(ratio, product), strict=True):
-            rows.append(("a", kind, arm, seed, END, tensor, layer, stat, value))
-
-    def draw(*key):
-        return normal(*key, size=(KEYS, HEAD // 2))
-
-    for seed in SEEDS:
-        for layer in LAYERS:
-            of_data = learned * draw("learned", seed, layer)
-            still = [0.06 * draw("still", seed, layer, i) for i in (0, 1)]
-            add("train", "NONE", seed, layer, "row_norms", *still)
-            for arm, size in (("FREE", 1), ("FREE_ORDER", 1), ("LIGHT", light), ("LITERAL", 1)):
-                ratio = size * drift * draw("drift", arm, seed, layer)
-                product = of_data + noise * draw("noise", arm, seed, layer)
-                for stat in ("row_multiplier", "effective_row_norms"):
-                    add("train", arm, seed, layer, stat, ratio, product)
-    for layer in LAYERS:
-        for part, heads in ((symmetry.Q, QUERIES), (symmetry.K, KEYS)):
-            walks = np.exp(0.3 * normal("walk", part, layer, size=(DRAWS, heads * HEAD)))
-            norms = np.sqrt((walks**2).mean(1))
-            for stat, value in (("values", walks.ravel()), ("weight_norm_draws", norms)):
-                rows.append(("b", "brownian", "FREE", 0, END, f"{part}.row", layer, stat, value))
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def written_world(growth):
-    """Scalars: by arm the late change of ln of what each writer adds."""
-    rows = [
-        ("a", "train", arm, seed, step, tensor, layer, "activation_norm",
-         np.exp(change * (step > END // 2) + 0.001 * normal(arm, seed, tensor, layer)))
-        for arm, changes in growth.items()
-        for seed in SEEDS
-        for step in (END // 2, END)
-        for tensor, change in zip(symmetry.WRITERS, changes, strict=True)
-        for layer in (LAYERS if tensor != "embedding" else [0])
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=COLUMNS)
-
-
-STILL = (0.0, 0.2, -0.2, 0.0)
-GROWTH = {"NONE": STILL, "FREE": (0.4, 0.5, 0.6, 0.4), "LIGHT": (0.0, 0.1, 0.2, -0.1),
-          "LITERAL": (0.3, 0.4, 0.5, 0.3)}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [((0.4, 0.5, 0.6, 0.1), 0.1), ((-0.4, -0.5, -0.2, -0.3), -0.2), ((0.4, 0.5, 0.6, -0.1), 0.0)],
-)
-def test_joint_growth_is_what_all_writers_have_in_common(changes, expected):
-    found = symmetry.joint_growth(Tables(RUNS, written_world({"FREE": changes})), "FREE")
-    assert found.to_numpy() == pytest.approx(expected, abs=0.01)
-
-
-def verdict_of_pairs(claim, **world):
-    given = dict(drift=0.6, learned=1.0, noise=0.2) | world
-    return judged(claim, RUNS, written_world(GROWTH), pairs_world(**given)).verdict
-
-
-def test_a_faithful_world_of_pairs_is_reproduced():
-    for claim in ("S0", "S1", "S2"):
-        assert verdict_of_pairs(claim) == REPRODUCED, claim
-
-
-@pytest.mark.parametrize(
-    ("claim", "world", "expected"),
-    [
-        ("S0", {"drift": 0.05, "learned": 0.0}, OPEN),  # nothing moves with multipliers either
-        ("S1", {"noise": 1.5}, PARTLY),
-        ("S1", {"noise": 1.5, "learned": 0.0, "drift": 0.05}, NOT),
-        ("S2", {"light": 1.5}, NOT),
-    ],
-)
-def test_an_unfaithful_world_of_pairs_is_not(claim, world, expected):
-    assert verdict_of_pairs(claim, **world) == expected
-
-
-@pytest.mark.parametrize(
-    ("claim", "change", "expected"),
-    [
-        ("S3", {}, REPRODUCED),
-        ("S3", {"FREE": (0.4, 0.5, 0.6, -0.1)}, NOT),
-        ("S3", {"NONE": GROWTH["FREE"]}, NOT),
-        ("S4", {}, REPRODUCED),
-        ("S4", {"LIGHT": (0.1, 0.1, 0.2, 0.1)}, PARTLY),
-        ("S4", {"LIGHT": GROWTH["FREE"]}, NOT),
-    ],
-)
-def test_growth_of_the_stream(claim, change, expected):
-    assert judged(claim, RUNS, written_world(GROWTH | change)).verdict == expected
 
 
 STRESS = {"FREE": 3.4, "FREE_BF16": 3.4, "FASTER": 3.8, "FASTER_BF16": 4.2, "FASTER_LIGHT": 3.7,

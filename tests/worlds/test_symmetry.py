@@ -292,3 +292,19 @@ def test_a_dead_layer_is_no_verdict(claim):
 def test_criteria_name_their_seeds():
     for claim in ("S0.2", "S3.2", "S4.2"):
         assert CRITERIA[claim]["seeds"]["planned"] == len(SEEDS)
+
+
+def test_a_planted_symmetry_is_in_the_ratio_alone():
+    change = normal("planted")
+    change -= change.mean()
+    for place, rows in enumerate((rows_of(0 * change, change), rows_of(change, 0 * change))):
+        pairs = symmetry.rotated_pairs(*rows, HEAD)
+        assert np.allclose(pairs[place], change) and np.allclose(pairs[1 - place], 0)
+
+
+def test_independent_noise_is_in_both_alike():
+    generator = np.random.default_rng(0)
+    rows = (np.exp(0.1 * generator.standard_normal((2, 16))) for _ in range(3000))
+    pairs = [symmetry.rotated_pairs(q, k, HEAD) for q, k in rows]
+    product, ratio = (np.std([pair[place] for pair in pairs]) for place in (0, 1))
+    assert product == pytest.approx(ratio, rel=0.03)

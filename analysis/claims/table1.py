@@ -51,7 +51,7 @@ def _layer(tables: Tables) -> pd.DataFrame:
     derived = [
         table1.derived(row.optimizer, row.recipe, row.case)[row.stat] for row in layer.itertuples()
     ]
-    return layer.assign(gap=layer["exponent"] - derived)
+    return layer.assign(gap=layer["exponent"].sub(derived))
 
 
 def _worst(rows: pd.DataFrame) -> tuple[pd.Series, str]:
@@ -71,7 +71,7 @@ def _model(tables: Tables, limit: float) -> list[Part]:
         for recipe, text in RECIPES.items():
             rows = norms[(norms["optimizer"] == optimizer) & (norms["recipe"] == recipe)]
             expected = table1.derived(optimizer, recipe, "fresh_inputs")["weight_norm"]
-            gap = rows["exponent"] - expected
+            gap = rows["exponent"].sub(expected)
             name = f"model with {whose}, {text}: |measured − derived| exponent of ‖W‖"
             parts.append(at_most(name, gap * np.sign(gap.mean()), limit,
                                  f"‖W‖ of a model with {whose}"))  # fmt: skip

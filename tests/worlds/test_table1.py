@@ -103,10 +103,6 @@ BREAKS = {
 }
 
 
-def test_each_part_has_a_world_that_breaks_it_alone():
-    check_breaks("WS5", world, BREAKS)
-
-
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_models_distance_is_measured(optimizer, recipe):
@@ -154,3 +150,7 @@ def test_swapped_recipes_and_too_few_seeds():
 def test_alignments_of_models_stand_in_the_note():
     said = "exponent of a model's alignment: ADAM -0.30, JORDAN -0.10, MUON -0.20"
     assert judged("WS5", world()).note.endswith(said)
+
+
+def test_each_part_has_a_world_that_breaks_it_alone():
+    check_breaks("WS5", world, BREAKS)

@@ -67,7 +67,7 @@ def planted(arm, tensor, stat, step):
             return 0.1, 0.0
         early = {HALF: 0.3, THREE_QUARTERS: 0.02}.get(step, 0.0) + (0.4 if step > END else 0.0)
         sign = -1.2 if arm == ws.FROM_ONE else 1.0
-        return 0.05 * (1 + place) * np.exp(early), sign * NORMS[tensor] + early / 20
+        return 0.05 * (1 + place) * np.exp(early), sign * NORMS[tensor] + 0.75 * early
     if stat == SCALAR:
         level, exponent = FACTORS.get(arm, (1.0, 0.0))
         if step == 0:
@@ -274,18 +274,13 @@ BREAKS = {
 }
 
 
-@pytest.mark.parametrize("claim", BREAKS)
-def test_each_part_has_a_world_that_breaks_it_alone(claim):
-    check_breaks(claim, world, BREAKS[claim])
-
-
 MEASURED = [
     *[("WS1", f"{group}: exponent", NORMS[names[0]]) for group, names in ws.MATRICES.items()],
     *[("WS1.2", f"{group}, from 1: exponent", -1.2 * NORMS[names[0]])
       for group, names in ws.MATRICES.items()],
     ("WS1", "MLP: change of ‖W‖ in ln", -0.02),
-    ("WS1", "SSM: change of the exponent", -0.001),
-    ("WS1.2", "MLP, from 1: largest", 0.022),
+    ("WS1", "SSM: change of the exponent", -0.015),
+    ("WS1.2", "MLP, from 1: largest", 0.02 + 0.015 * np.log(4)),
     ("WS2", "logits, from 1", 0.02),
     ("WS2", "Q·K, from ∝ 1/d", 0.05),
     ("WS2", "dt, from 1", -0.03),
@@ -398,3 +393,8 @@ def test_a_dead_layer_and_an_unstable_seed():
     odd = (OUTPUT, ("mlp.down",), (ws.DRIFT,), END, 0.0, 5.0, "seed")
     groups = judged("WS6", world(odd)).groups
     assert groups.pop("MLP") == OPEN and set(groups.values()) == {HOLDS}
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_each_part_has_a_world_that_breaks_it_alone(claim):
+    check_breaks(claim, world, BREAKS[claim])

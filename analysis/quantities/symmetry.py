@@ -154,12 +154,35 @@ def joint_growth(tables: Tables, arm: str) -> pd.Series:
     """What late changes of ln of the norms of ``WRITERS`` have in common, by seed.
 
     Along the symmetry all change alike: the smallest change where all grow or all fall, and 0
-    where some grow and others fall.
+    where some grow and others fall. Missing where a layer of one writes nothing.
     """
     changes = late_change(tables, arm)
-    return changes.clip(lower=0).min(axis=1) + changes.clip(upper=0).max(axis=1)
+    growth, fall = changes.clip(lower=0), changes.clip(upper=0)
+    return growth.min(axis=1, skipna=False) + fall.max(axis=1, skipna=False)
 
 
 def spread(pairs: pd.DataFrame, by: str = "seed") -> pd.DataFrame:
     """Root mean square of products and ratios of ``pairs``, by seed (or draw)."""
     return np.sqrt((pairs**2).groupby(level=by).mean())
+
+
+def mean_growth(tables: Tables, arm: str) -> pd.Series:
+    """Mean of ``late_change`` over ``WRITERS``, by seed: the part along the symmetry.
+
+    Missing where a layer of one writes nothing.
+    """
+    return late_change(tables, arm).mean(axis=1, skipna=False)
+
+
+def brownian_growth(tables: Tables, arm: str) -> float:
+    """``mean_growth`` if ln ‖r‖‖c‖ of the writers' multipliers moved as their Brownian motions do.
+
+    A mean over draws and layers, read at the same steps as the trained runs'.
+    """
+    names = tuple(f"{writer}.{side}" for writer in WRITERS for side in ("row", "column"))
+    chosen = tables.pick(kind="brownian", arm=arm, stat="weight_norm", tensor=names)
+    logs = chosen.assign(value=np.log(chosen["value"].astype(float)))
+    of_steps = logs.pivot_table("value", "tensor", "step")
+    steps = of_steps.columns[of_steps.columns <= tables.stage_end]
+    first = steps[steps <= tables.stage_end // 2].max()
+    return 2 * float((of_steps[steps.max()] - of_steps[first]).mean())

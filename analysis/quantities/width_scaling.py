@@ -113,6 +113,7 @@ def alignment(
     return y / (multipliers(tables, name, arm, untrained) * weights * d)
 
 
+@kept
 def course(tables: Tables, arm: str, tensors: tuple[str, ...], stat: str, step: int):
     """``stat`` of ``arm`` at ``step``, geometric mean over layers and tensors: seeds × widths."""
     chosen = at_step(tables.pick(arm=arm, stat=stat, tensor=tensors), step)
@@ -129,3 +130,11 @@ def exponents(table: pd.DataFrame) -> pd.Series:
     """The exponent a of value ∝ d^a by seed, least squares over all widths."""
     d = np.asarray(table.columns, dtype=float)
     return table.apply(lambda row: log_slope(d, row.to_numpy(dtype=float)), axis=1)
+
+
+def local_slopes(logs: pd.DataFrame) -> dict[tuple[int, int], pd.Series]:
+    """By pair of neighbouring widths the slope in ln d of ``logs``, seeds × widths, by seed."""
+    return {
+        (low, high): (logs[high] - logs[low]) / np.log(high / low)
+        for low, high in zip(logs.columns, logs.columns[1:], strict=False)
+    }

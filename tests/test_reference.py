@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.claims.ledger import judge_all
+from analysis.claims.ledger import as_ledger, judge_all
 from analysis.tables.context import tables_of
 from lrm.plan.experiment import load
 
@@ -49,5 +49,6 @@ def test_figures_hold_the_published_numbers(path):
 
 def test_claims_are_judged_as_published():
     for path in PUBLISHED.glob("*/claims.json"):
-        records = judge_all(path.parent.name, "reference", RESULTS)
-        assert (json.dumps(records, indent=1) + "\n").encode() == path.read_bytes()
+        scale = path.parent.name
+        ledger = as_ledger(judge_all(scale, "reference", RESULTS), scale, "reference")
+        assert (json.dumps(ledger, indent=1) + "\n").encode() == path.read_bytes()

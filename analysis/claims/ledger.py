@@ -271,9 +271,9 @@ def _part(part: Part, planned: int, verdict: str, missing: str = "") -> dict[str
 
 
 def _if_open(criterion: dict, record: dict[str, Any]) -> str | None:
-    """What would decide what is open in this claim, and its cost; None where nothing is open."""
-    is_open = record["verdict"] == OPEN or OPEN in record["groups"].values()
-    return criterion.get("if_open") if is_open else None
+    """What would decide what is open in this claim, and its cost; None where all is decided."""
+    undecided = record["verdict"] in (OPEN, UNJUDGED) or OPEN in record["groups"].values()
+    return criterion.get("if_open") if undecided else None
 
 
 def _finite(pair: list[float]) -> list[float] | None:

@@ -140,7 +140,7 @@ def world(*changes, **named):
         values[chosen] += exponent * np.log(frame["width"].to_numpy()[chosen] / 64) + logarithm
     tables = Tables(runs(), frame.assign(value=np.exp(values)))
     if changes or named:
-        tables.found.update(_untouched((*changes, *named.values())))
+        tables.kept.update(_untouched((*changes, *named.values())))
     return tables
 
 
@@ -154,7 +154,7 @@ def _untouched(changes):
             for stat, of, arms, *_ in changes
         )
 
-    kept = world().found
+    kept = world().kept
     return {
         key: value
         for key, value in kept.items()

@@ -57,10 +57,10 @@ def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path):
             frame = compact.scalars(frame, description, kept(folder.parent.name), whole=False)
             frame.to_parquet(folder / "scalars.parquet")
     before, after = (judge_all("smoke", "runs", folder) for folder in (trained, tmp_path))
-    judged = {record["id"] for record in before if record.get("components")}
+    judged = {record["id"] for record in before if record["parts"]}
     assert {"C1", "N1", "D1", "W1"} <= judged  # at smoke few S are
     for one, other in zip(before, after, strict=True):
-        values = [[part["value"] for part in r.get("components", [])] for r in (one, other)]
+        values = [[part["value"] for part in r["parts"]] for r in (one, other)]
         assert values[0] == pytest.approx(values[1], rel=5e-3, abs=1e-3, nan_ok=True), one["id"]
 
 
@@ -146,15 +146,17 @@ def test_planning_does_not_load_torch(trained):
 def test_claims_of_smoke_runs(trained):
     claims = ("-m", "analysis.claims", "--scale", "smoke", "--source", "runs", "--results", trained)
     output = call(*claims)
-    records = json.loads((trained / "figures" / "smoke" / "claims.json").read_text())
+    ledger = json.loads((trained / "figures" / "smoke" / "claims.json").read_text())
+    assert ledger["multiplicity"]["held"] == 0
+    records = ledger["claims"]
     assert [r["id"] for r in records][:2] == ["P0", "P1"] and "P1" in output
     for record in records:
-        assert {"id", "statement", "scale", "value", "interval", "n", "criterion",
+        assert {"id", "statement", "scale", "line", "n", "planned", "criterion", "parts",
                 "verdict"} <= set(record)  # fmt: skip
     judged = {r["id"]: r for r in records}
     # Two seeds are too few for any verdict, and they explore.
     assert judged["P1"]["n"] in (0, 2) and judged["P1"]["stage"] == "exploration"
-    assert {r["verdict"] for r in records} <= {"inconclusive", "not judged", "decided by tests"}
+    assert {r["verdict"] for r in records} <= {"open", "not judged", "decided by tests"}
 
 
 def test_results_as_a_tidy_frame(trained):
@@ -220,7 +222,16 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["step"]) == {50, 60} and set(last["seed"]) == {0}
     assert len(load_runs("projector", "smoke", "reference", results)) == 24
-    # Of more seeds where a claim reads them.
+    # Seeds that are published later stand beside those that are there.
+    whole = load("projector", "smoke", source="reference", results=results)
+    shutil.rmtree(folder)
+    for seed in (0, 1):
+        publishing.publish("projector", "smoke", [seed], results)
+    pieces = load("projector", "smoke", source="reference", results=results)
+    pd.testing.assert_frame_equal(
+        *(f[[*keys, "seed", "value"]].sort_values(keys, ignore_index=True) for f in (whole, pieces))
+    )
+    # Vectors of more seeds where a claim reads them.
     monkeypatch.setattr("analysis.claims.projector.p1.vectors", ("projector",), raising=False)
     publishing.publish("projector", "smoke", [0, 1], results)
     last = load_vectors("projector", "smoke", source="reference", results=results)
@@ -228,8 +239,10 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     assert set(last.loc[last["seed"] == 1, "tensor"]) == {"projector"}
     monkeypatch.undo()
     shutil.rmtree(results / "runs")
-    output = call("-m", "analysis.claims", "--scale", "smoke", "--results", results)
-    assert "judged from the published reference" in output
+    output = call("-m", "analysis.claims", "--judge", "--scale", "smoke", "--results", results)
+    assert "judged from the published runs" in output
+    stored = call("-m", "analysis.claims", "--scale", "smoke", "--results", results)
+    assert output.startswith(stored.rstrip())
 
 
 def test_dry_run_shows_everything_and_trains_nothing(tmp_path):

@@ -10,6 +10,9 @@ import pandas as pd
 from analysis.drawing.style import NOT_JUDGED, power_of_two
 from analysis.quantities.stats import interval
 
+# More seeds than this are seen better by their band alone.
+MOST_LINES = 10
+
 
 def median(
     axis,
@@ -32,11 +35,11 @@ def median(
 
 
 def series(axis, rows: pd.DataFrame, x: str, **look) -> None:
-    """``median`` and, with several seeds, every seed as a thin line; nothing without rows."""
+    """``median`` and, with two to ten seeds, every seed as a thin line; nothing without rows."""
     if rows.empty:
         return
     median(axis, rows, x, **look)
-    if rows["seed"].nunique() > 1:
+    if 1 < rows["seed"].nunique() <= MOST_LINES:
         thin = {"color": look["color"], "ls": look.get("ls", "-"), "lw": 0.5, "alpha": 0.6}
         for _, seed in rows.groupby("seed"):
             seed = seed.sort_values(x)

@@ -52,7 +52,7 @@ def caption(figure, context, note: str = ""):
     n = ", ".join(
         [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
     )
-    whose = {"runs": "own runs", "reference": "published reference"}[context.source]
+    whose = {"runs": "own runs", "reference": "published runs"}[context.source]
     parts = [f"scale: {context.scale}", n, f"corpus: {context.corpus}", whose, note]
     figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
                 fontsize=6.5, color="#444444")  # fmt: skip
@@ -62,5 +62,6 @@ def caption(figure, context, note: str = ""):
 def _seeds(seeds) -> str:
     if not seeds:
         return "Brownian motion alone"
-    stage = "judging" if min(seeds) >= FIRST_JUDGING_SEED else "exploration"
-    return f"n = {len(seeds)} {stage} seed{'' if len(seeds) == 1 else 's'}"
+    stage = "judge" if min(seeds) >= FIRST_JUDGING_SEED else "explore"
+    named = f"seed that {stage}s" if len(seeds) == 1 else f"seeds that {stage}"
+    return f"n = {len(seeds)} {named}"

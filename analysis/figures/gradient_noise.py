@@ -42,7 +42,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         left.scatter(ratios, heights + offset, s=7, color=colour, alpha=0.5, lw=0)
     left.set_yticks(range(len(means)), means.index)
     left.set_xscale("symlog", linthresh=1e-3)
-    left.set_xlim(left=-2e-4)
+    left.set_xlim(-2e-4, 1.3 * numbers[list(LOOKS)].max().max())
     label(left, "a   Signal-to-noise ratios", xlabel="signal over noise of one batch's gradient")
     ratios, departures = means["W"].clip(lower=1e-5), 1 - means["slope"]
     for block, marker in BLOCKS.items():
@@ -74,6 +74,8 @@ def _name(axis, x: pd.Series, y: pd.Series) -> None:
         short = np.clip(gap - np.diff(spread), 0, None) / 2
         spread[:-1] -= short
         spread[1:] += short
+    low, high = axis.get_ylim()
+    axis.set_ylim(min(low, spread[0] - gap / 2), max(high, spread[-1] + gap / 2))
     line = {"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.5, "shrinkA": 1, "shrinkB": 3}
     for name, height in zip(heights.index, spread, strict=True):
         axis.annotate(name, (x[name], y[name]), (at, height), fontsize=6, va="center",

@@ -1,6 +1,7 @@
 """The suite as its user calls it: whole commands, their files, exit codes and last lines."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -60,7 +61,10 @@ def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path):
     judged = {record["id"] for record in before if record["parts"]}
     assert {"C1", "N1", "D1", "W1"} <= judged  # at smoke few S are
     for one, other in zip(before, after, strict=True):
-        values = [[part["value"] for part in r["parts"]] for r in (one, other)]
+        values = [
+            [math.nan if part["value"] is None else part["value"] for part in record["parts"]]
+            for record in (one, other)
+        ]
         assert values[0] == pytest.approx(values[1], rel=5e-3, abs=1e-3, nan_ok=True), one["id"]
 
 
@@ -147,8 +151,10 @@ def test_claims_of_smoke_runs(trained):
     claims = ("-m", "analysis.claims", "--scale", "smoke", "--source", "runs", "--results", trained)
     output = call(*claims)
     ledger = json.loads((trained / "figures" / "smoke" / "claims.json").read_text())
-    assert ledger["multiplicity"]["held"] == 0
     records = ledger["claims"]
+    # Draws of noise serve all seeds, and there are enough of them at smoke too.
+    held = {r["id"] for r in records for part in r["parts"] if part["verdict"] == "holds"}
+    assert held <= {"WS5"}
     assert [r["id"] for r in records][:2] == ["P0", "P1"] and "P1" in output
     for record in records:
         assert {"id", "statement", "scale", "line", "n", "planned", "criterion", "parts",
@@ -156,7 +162,8 @@ def test_claims_of_smoke_runs(trained):
     judged = {r["id"]: r for r in records}
     # Two seeds are too few for any verdict, and they explore.
     assert judged["P1"]["n"] in (0, 2) and judged["P1"]["stage"] == "exploration"
-    assert {r["verdict"] for r in records} <= {"open", "not judged", "decided by tests"}
+    verdicts = {r["verdict"] for r in records if r["id"] != "WS5"}
+    assert verdicts <= {"open", "not judged", "decided by tests"}
 
 
 def test_results_as_a_tidy_frame(trained):

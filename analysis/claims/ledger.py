@@ -120,7 +120,8 @@ def parts_of(claims: pd.DataFrame, *ids: str) -> pd.DataFrame:
         for claim in ids
         for part in claims.loc[claim, "parts"] + claims.loc[claim, "contrast"]
     ]
-    return pd.DataFrame(rows).set_index(["claim", "group"]).round(4)
+    names = ["claim", "group", "part", "estimate", "low", "high", "n", "required", "verdict"]
+    return pd.DataFrame(rows, columns=names).set_index(names[:2]).round(4)
 
 
 def judge_all(

@@ -30,9 +30,13 @@ EQUIVALENT: dict[tuple[str, str, str], str] = {}
 
 
 class Mutation:
-    """One place of a syntax tree, what is done to it, and how it then reads."""
+    """One place of a syntax tree, what is done to it, and how it then reads.
 
-    def __init__(self, tree: ast.Module, place: int, change: str):
+    ``function`` is the name of the function around it.
+    """
+
+    def __init__(self, tree: ast.Module, place: int, change: str, function: str):
+        self.function = function
         self.tree, self.place, self.change = copy.deepcopy(tree), place, change
         node = list(ast.walk(self.tree))[place]
         self.line = node.lineno
@@ -79,7 +83,7 @@ def mutations(source: str) -> Iterator[Mutation]:
     """Every mutation of the functions of a judging module."""
     tree = ast.parse(source)
     inside = {
-        id(node)
+        id(node): function.name
         for function in tree.body
         if isinstance(function, ast.FunctionDef)
         for node in ast.walk(function)
@@ -94,16 +98,16 @@ def mutations(source: str) -> Iterator[Mutation]:
             continue
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             if node.func.id in MAKERS:
-                yield Mutation(tree, place, "deleted")
-                yield Mutation(tree, place, "zeroed")
-                yield Mutation(tree, place, "negated")
-                yield Mutation(tree, place, "shifted")
+                yield Mutation(tree, place, "deleted", inside[id(node)])
+                yield Mutation(tree, place, "zeroed", inside[id(node)])
+                yield Mutation(tree, place, "negated", inside[id(node)])
+                yield Mutation(tree, place, "shifted", inside[id(node)])
             if node.func.id in MAKERS - {"within"}:
-                yield Mutation(tree, place, "reversed")
+                yield Mutation(tree, place, "reversed", inside[id(node)])
         elif (
             isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div) or _is_pair(node)
         ):
-            yield Mutation(tree, place, "exchanged")
+            yield Mutation(tree, place, "exchanged", inside[id(node)])
 
 
 def _is_gap(node: ast.AST) -> bool:
@@ -135,16 +139,24 @@ class Worlds:
         """pytest calls this."""
         self.items = session.items
 
-    def run(self) -> None:
-        """All of them; raises what the first that fails raises."""
-        for item in self.items:
+    def run(self, function: str = "") -> None:
+        """All of them, those named by the claim that ``function`` judges first.
+
+        Raises what the first that fails raises.
+        """
+        for item in sorted(self.items, key=lambda item: function not in _as_function(item.name)):
             item.obj(**(item.callspec.params if hasattr(item, "callspec") else {}))
+
+
+def _as_function(name: str) -> str:
+    return name.lower().replace(".", "_")
 
 
 def survivors(experiment: str, found: list[Mutation], workers: int) -> list[Mutation]:
     """Those on which the tests of the experiment's worlds pass, each in a process of its own."""
     module = importlib.import_module(f"analysis.claims.{experiment}")
     worlds = Worlds(experiment)
+    warnings.simplefilter("ignore")
     worlds.run()
     running: dict[int, Mutation] = {}
     alive, left = [], list(reversed(found))
@@ -166,9 +178,8 @@ def _tried(worlds: Worlds, module: ModuleType, mutation: Mutation) -> int:
         return process
     code = 1  # code that cannot run is noticed
     with contextlib.suppress(BaseException):
-        warnings.simplefilter("ignore")
         exec(mutation.code, module.__dict__)
-        worlds.run()
+        worlds.run(mutation.function)
         code = 0
     os._exit(code)
 

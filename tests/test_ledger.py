@@ -215,6 +215,11 @@ def test_writing_locks(monkeypatch, tmp_path):
     assert set(written["N1.2"]) == {"code", "configuration"}
     # Other code is noted beside the locked one where it judges alike; the hash stays.
     monkeypatch.setattr("analysis.quantities.gradient_noise.LATE", 0.5)
+    with pytest.raises(UserError, match="has judged no published runs to compare with"):
+        lock.lock("N1.2", same=True)
+    judged = {"n": 16, "parts": [], "verdict": HOLDS}
+    monkeypatch.setattr(lock, "_published", lambda claim: judged)
+    monkeypatch.setattr(lock, "_judged", lambda *claim: judged)
     lock.lock("N1.2", same=True)
     again = json.loads(path.read_text())["N1.2"]
     assert again["code"] == written["N1.2"]["code"] and len(again["same_as"]) == 1
@@ -225,7 +230,6 @@ def test_writing_locks(monkeypatch, tmp_path):
     monkeypatch.setattr(lock, "_published", lambda claim: {"n": 16, "parts": [], "verdict": OPEN})
     with pytest.raises(UserError, match=r"N1\.2: runs are published under its lock"):
         lock.lock("N1.2")
-    monkeypatch.setattr(lock, "_judged", lambda *claim: {"n": 16, "parts": [], "verdict": HOLDS})
     with pytest.raises(UserError, match="judges the published runs otherwise"):
         lock.lock("N1.2", same=True)
     with pytest.raises(UserError, match="I2: no experiment decides it"):

@@ -30,6 +30,7 @@ from lrm.store.files import make_folder, write_json
 
 # Half of what lies outside of a 95% interval: how often a part holds although it is not so.
 _FALSE_ALARM = 0.025
+CHANGED = "what judges changed after these seeds ran: run new seeds"
 
 
 def left_out(scale: str, folder: Path) -> list[str]:
@@ -192,7 +193,7 @@ def _of_experiment(
         record |= {
             "verdict": OPEN,
             "line": "Open.",
-            "note": "what judges changed after these seeds ran: run new seeds",
+            "note": CHANGED,
         }
     return record
 

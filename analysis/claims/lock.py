@@ -15,7 +15,7 @@ import json
 from typing import Any
 
 from analysis.claims.judges import code_hash, configuration_hash
-from analysis.claims.ledger import as_ledger, judge_all
+from analysis.claims.ledger import CHANGED, as_ledger, judge_all
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import EXPERIMENTS, RESULTS
@@ -28,7 +28,7 @@ def lock(claim: str, same: bool = False) -> None:
     """Write the lock of a claim, or with ``same`` note that code has changed without a meaning.
 
     Raises UserError for a claim that no experiment decides, for one whose published runs are
-    locked otherwise, and with ``same`` where the verdicts are not those published.
+    locked otherwise, and with ``same`` where the locked code has published no verdicts or others.
     """
     criterion = every_criterion().get(claim, {})
     if "experiment" not in criterion:
@@ -40,14 +40,21 @@ def lock(claim: str, same: bool = False) -> None:
         "configuration": configuration_hash(experiment),
     }
     old = locks.get(claim)
+    if same and not old:
+        raise UserError(f"{claim}: it has no lock yet: write one without --same")
     published = _published(claim) if old and old != now else None
-    if old and same:
+    if same and old != now:
         if old["configuration"] != now["configuration"]:
             raise UserError(f"{claim}: the configuration has changed: write a new entry")
-        if published is not None and _judged(claim, experiment) != published:
+        if published is None:
+            raise UserError(
+                f"{claim}: the locked code has judged no published runs to compare with: lock it "
+                "anew before its seeds run, or publish them with the locked code first"
+            )
+        if _judged(claim, experiment) != published:
             raise UserError(f"{claim}: this code judges the published runs otherwise")
         now = {**old, "same_as": sorted({*old.get("same_as", []), now["code"]})}
-    elif old and old != now and published and published["n"]:
+    elif published is not None:
         raise UserError(f"{claim}: runs are published under its lock: write a new entry, or --same")
     path = EXPERIMENTS / experiment / "locks.json"
     write_json(path, {**locks, claim: now})
@@ -55,8 +62,10 @@ def lock(claim: str, same: bool = False) -> None:
 
 
 def _published(claim: str) -> dict[str, Any] | None:
+    """What the locked code said of the published runs; None where it has not judged any."""
     records = read_ledger(claims_file("tiny", "reference", RESULTS))["claims"]
-    return next((_numbers(record) for record in records if record["id"] == claim), None)
+    judged = (r for r in records if r["id"] == claim and r["n"] and r["note"] != CHANGED)
+    return next(map(_numbers, judged), None)
 
 
 def _judged(claim: str, experiment: str) -> dict[str, Any]:

@@ -8,6 +8,7 @@ and know no block by name.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -96,7 +97,7 @@ def stream(config: ModelConfig, sign: float = 1.0) -> Changes:
     return Changes("residual", [0] * config.hidden_size, sign, everywhere=True)
 
 
-class Block:
+class Block(ABC):
     """Base of all declarations; what a block does not have keeps the value that stands here."""
 
     name: str
@@ -110,9 +111,9 @@ class Block:
     # matrices are alike by chance, so that none is taken for another.
     small: Mapping[str, Any] = {}
 
+    @abstractmethod
     def tensors(self, config: ModelConfig) -> list[Address]:
         """Every tensor, in forward order, also those that are not ``present`` in this model."""
-        raise NotImplementedError
 
     def ends(self, config: ModelConfig) -> dict[str, Ends]:
         """By address, which changes of scale the two ends of the tensor may undergo.
@@ -157,6 +158,7 @@ class Mixer(Block):
         """Forward and backward of one token in one layer, beside 6 for each entry of a matrix."""
         return 0.0
 
+    @abstractmethod
     def build(
         self, config: ModelConfig, layer: int, factors: Mapping[str, float], implementations: Any
     ) -> nn.Module:
@@ -165,7 +167,6 @@ class Mixer(Block):
         u and the output are (batch, length, d). ``factors`` are the forward multipliers by
         address key; ``implementations`` says what computes the costly operations.
         """
-        raise NotImplementedError
 
     def trials(self) -> dict[str, Callable]:
         """The kernels of ``KernelConfig`` that it uses, each with what tries it.

@@ -27,6 +27,7 @@ from lrm.plan.config import Execution, Settings, validate
 from lrm.plan.cost import Cost
 from lrm.plan.groups import spelled_out
 from lrm.plan.run import Brownian, BrownianRun, LayerRun, Run, TrainRun
+from lrm.plan.search import Search
 from lrm.plan.widths import Width, at_width, keep_stages
 from lrm.plan.yaml import (
     LAYER,
@@ -43,7 +44,7 @@ from lrm.plan.yaml import (
     substitute,
 )
 
-SCALES = ("smoke", "tiny", "small", "paper")
+SCALES = ("smoke", "tiny", "mini", "small", "paper")
 MOST_RUNS = 20_000  # in one plan
 # Columns of the tidy frame, and the name that presets are found by.
 _RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "step", "tensor",
@@ -71,6 +72,9 @@ class Header(Strict):
     brownian: Brownian | None = None
     # The class of the arms' runs, ``package.module:Class``.
     run: str = f"{TrainRun.__module__}:{TrainRun.__qualname__}"
+    # Its arms are where a search for hyperparameters begins (lrm.sweep.tuning). ``scales`` in it
+    # changes what it says for one scale.
+    search: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class Experiment:
             if scale not in arm.said.get("scales", SCALES):
                 continue
             walks = noise is not None and _matches(name, noise.arms)
-            layers, points = self._points(scale, arm)
+            layers, points = self._points(scale, name)
             if len(runs) + len(points) * len(seeds) > MOST_RUNS:
                 raise UserError(
                     f"{self.path}: more than {MOST_RUNS} runs; give fewer seeds or grid points"
@@ -112,7 +116,8 @@ class Experiment:
             axes |= points[0][0].keys()
             used |= names_in([layer for layer, _ in layers])
             for point, values in points:
-                settings = self._settings(layers, point | values, scale, overrides)
+                names = {"scale": scale, "arm": name, **point, **values}
+                settings = self._settings(layers, names, overrides)
                 given = (self.name, scale, name, point)
                 if not (walks and noise.linear_layers):
                     runs += [self.run_class(*given, seed, *settings) for seed in seeds]
@@ -171,7 +176,35 @@ class Experiment:
         """The arms by name; see ``lrm.plan.arms``."""
         return read_arms(self.body, str(self.path))
 
-    def _points(self, scale: str, arm: Arm) -> tuple[list[tuple], list[tuple[dict, dict]]]:
+    def search(self, scale: str) -> Search:
+        """The rules of its search at ``scale``; UserError where it has none, or a wrong one."""
+        said = self.header.search
+        if said is None:
+            raise UserError(f"{self.path}: search is missing; experiments/tuning_search has one")
+        where = f"{self.path}: search"
+        own = mapping(mapping(said, "scales", where), scale, f"{where}.scales")
+        said = {key: value for key, value in said.items() if key != "scales"}
+        return validate(Search, merge(said, own), where)
+
+    def settings(
+        self,
+        scale: str,
+        arm: str,
+        layer: dict[str, Any] | None = None,
+        overrides: Collection[str] = (),
+    ) -> tuple[Settings, Execution, Cost]:
+        """What an arm without a grid is at ``scale``, with one more layer of settings on it.
+
+        Raises UserError as ``runs`` does, and where the arm has a grid.
+        """
+        layers, points = self._points(scale, arm)
+        if len(points) > 1:
+            raise UserError(f"{self.path}: arm {arm} has a grid; make arms of its points")
+        layers = [*layers, (layer or {}, f"{self.path}: arm {arm}")]
+        names = {"scale": scale, "arm": arm, **points[0][0], **points[0][1]}
+        return self._settings(layers, names, overrides)
+
+    def _points(self, scale: str, name: str) -> tuple[list[tuple], list[tuple[dict, dict]]]:
         """The arm's layers, and every point of its grid with what its names stand for.
 
         An axis with named values has their names in the point.
@@ -179,8 +212,10 @@ class Experiment:
         body = {key: value for key, value in self.body.items() if key not in ("arms", "axes")}
         scales = body.pop("scales", None) or {}
         place = str(self.path)
-        own = [(body, place), (scales.get(scale) or {}, f"{place}: scales.{scale}"), *arm.layers]
-        layers = [one for layer, where in own for one in expand(layer, scale, where)]
+        arm = self.arms[name].layers
+        own = [(body, place), (scales.get(scale) or {}, f"{place}: scales.{scale}"), *arm]
+        names = {"scale": scale, "arm": name}
+        layers = [one for layer, where in own for one in expand(layer, names, where)]
         grid: dict[str, Any] = {}
         for layer, where in layers:
             for axis, values in mapping(layer, "grid", where).items():
@@ -195,11 +230,11 @@ class Experiment:
             points.append((point, named))
         return layers, points
 
-    def _settings(self, layers, point, scale, overrides) -> tuple[Settings, Execution, Cost]:
-        names = {"scale": scale}
+    def _settings(self, layers, given, overrides) -> tuple[Settings, Execution, Cost]:
+        names: dict[str, Any] = {}
         for layer, where in layers:
             names |= mapping(layer, "values", where)
-        names |= point
+        names |= given
         merged: dict[str, Any] = {}
         rules: list[Any] = []
         for layer, where in layers:

@@ -136,7 +136,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 def preset_rules(name: str) -> list[dict[str, Any]]:
     """The rules of a preset such as ``placement/all``; UserError where there is none."""
-    layers = expand({"use": [name]}, "tiny", "presets")
+    layers = expand({"use": [name]}, {"scale": "tiny"}, "presets")
     return spelled_out([rule for layer, _ in layers for rule in layer.get("rules", [])])
 
 
@@ -144,18 +144,26 @@ def preset_rules(name: str) -> list[dict[str, Any]]:
 _read_preset = functools.cache(read_yaml)
 
 
-def expand(layer: dict[str, Any], scale: str, where: str, inside: tuple[str, ...] = ()):
+def expand(
+    layer: dict[str, Any], names: dict[str, str], where: str, inside: tuple[str, ...] = ()
+):
     """``layer`` behind the presets that it uses, each with the name of its source.
 
-    ``inside`` are the presets that led here. Raises UserError where one is not there or leads
-    back to itself.
+    ``names`` are what ``$scale`` and ``$arm`` stand for, ``inside`` the presets that led here.
+    Raises UserError where a preset is not there or leads back to itself.
     """
     check_shapes(layer, where, substituted=False)
     for name in layer.get("use", []):
         if not isinstance(name, str):
             raise UserError(f"{where}: {_LISTS['use']}")
-        name = name.replace("$scale", scale)
+        for placeholder, value in names.items():
+            name = name.replace(f"${placeholder}", value)
         known = {p.relative_to(PRESETS).with_suffix("").as_posix() for p in PRESETS.rglob("*.yaml")}
+        if name not in known and name.startswith("tuned/"):
+            raise UserError(
+                f"{where}: use: no preset {shown(name)}, because no search has run at this scale; "
+                f"run make tune SCALE={names['scale']} PUBLISH=1"
+            )
         if name not in known:
             raise UserError(
                 f"{where}: use: no preset {shown(name)}; there are {', '.join(sorted(known))}"
@@ -165,7 +173,7 @@ def expand(layer: dict[str, Any], scale: str, where: str, inside: tuple[str, ...
         path = PRESETS / f"{name}.yaml"
         preset = _read_preset(path)
         check_keys(preset, LAYER[:-1], str(path))
-        yield from expand(preset, scale, str(path), (*inside, name))
+        yield from expand(preset, names, str(path), (*inside, name))
     yield layer, where
 
 

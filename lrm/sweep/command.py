@@ -123,9 +123,9 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     experiment = load(folder / "config.yaml")
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     runs = _with_criteria(runs, folder / "criteria.yaml")
-    _check_inputs(runs)
+    check_inputs(runs)
     results, corpora = options.results, options.results / "data"
-    runs = _with_corpora(runs, corpora, build=False)
+    runs = with_corpora(runs, corpora, build=False)
     if options.dry_run:
         print(dry_run.text(experiment, runs, results))
         return []
@@ -137,23 +137,23 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     ]
     workers = options.workers or machine.default_workers(runs)
     machine.check_memory(unfinished, workers, processes)
-    jobs = [(run, run.path(results)) for run in _with_corpora(runs, corpora, build=True)]
+    jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
     missing = [job for job in jobs if not _has_finished(job[1])]
     kept = len(jobs) - len(missing)
     print(f"{experiment.name} at {options.scale}: {len(missing)} to train, {kept} finished")
     if missing:
-        for key in {_corpus_of(run) for run, _ in missing if run.reads_corpus}:
-            data.verify(data.prepare(*key, corpora, _print_progress))
+        for key in {corpus_of(run) for run, _ in missing if run.reads_corpus}:
+            data.verify(data.prepare(*key, corpora, print_progress))
         make_folder(results / "runs" / experiment.name)
     return missing
 
 
-def _check_inputs(runs: list[Run]) -> None:
+def check_inputs(runs: list[Run]) -> None:
     """Tell of a device or a file that is not there before anything is built."""
     machine.check_devices(runs)
     for start in {run.settings.train.start for run in runs} - {None}:
         weight_files(Path(start))
-    for key in {_corpus_of(run) for run in runs if run.reads_corpus}:
+    for key in {corpus_of(run) for run in runs if run.reads_corpus}:
         data.check(*key)
 
 
@@ -173,25 +173,26 @@ def _has_finished(path: Path) -> bool:
     return True
 
 
-def _corpus_of(run: Run) -> tuple:
+def corpus_of(run: Run) -> tuple:
+    """What tells its corpus from others: the settings of the data, and the vocabulary's size."""
     return run.settings.data, run.settings.model.vocab_size
 
 
-def _with_corpora(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
+def with_corpora(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
     """The runs with their corpus hash; with ``build``, corpora that are missing are made."""
     hashes: dict[tuple, str | None] = {}
-    for key in dict.fromkeys(_corpus_of(run) for run in runs if run.reads_corpus):
+    for key in dict.fromkeys(corpus_of(run) for run in runs if run.reads_corpus):
         hashes[key] = data.identity(*key, corpora)
         if hashes[key] is None and build:
             folder, display = make_folder(corpora), Display(["corpus"])
-            hashes[key] = data.prepare(*key, folder, _print_progress, display).hash
+            hashes[key] = data.prepare(*key, folder, print_progress, display).hash
     return [
-        dataclasses.replace(run, corpus=hashes[_corpus_of(run)]) if run.reads_corpus else run
+        dataclasses.replace(run, corpus=hashes[corpus_of(run)]) if run.reads_corpus else run
         for run in runs
     ]
 
 
-def _print_progress(text: str) -> None:
+def print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

@@ -26,7 +26,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         seconds += own
         dollars += estimate.dollars
         lines.append(f"{run.label}  [{_state(run, results)}]")
-        lines.append(f"  {run.summary()}, about {_duration(own)}")
+        lines.append(f"  {run.summary()}, about {duration(own)}")
         tables = _tables(run)
         # Seeds share their tables.
         lines += ["  (same table as above)"] if tables and tables == above else tables
@@ -35,7 +35,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     cost = runs[0].cost
     source = "measured on finished runs" if rate else f"assumed for {cost.device}"
     lines.append(
-        f"{len(runs)} runs, {_duration(seconds)} of {cost.devices} × {cost.device} "
+        f"{len(runs)} runs, {duration(seconds)} of {cost.devices} × {cost.device} "
         f"({source}), about ${dollars:,.0f}"
     )
     return "\n".join(lines)
@@ -63,7 +63,8 @@ def _measured_rate(results: Path, run: Run) -> float | None:
     return statistics.median(rates) if rates else None
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """For people: in the largest unit of which there are at least two."""
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{seconds / size:.1f} {unit}"

@@ -15,7 +15,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,15 +33,25 @@ Job = tuple[Run, Path]  # a run and its directory
 _PATIENCE = 10.0
 
 
-def sweep(jobs: Sequence[Job], corpora: Path, workers: int) -> None:
-    """Train every run in its directory.
+# Told of a run that has ended, in the parent; returns jobs that follow from it.
+Following = Callable[[Run], Sequence[Job]]
+
+
+def sweep(
+    jobs: Sequence[Job],
+    corpora: Path,
+    workers: int,
+    following: Following | None = None,
+) -> None:
+    """Train every run in its directory, and those that ``following`` adds as runs end.
 
     A run that fails does not stop the others. Raises UserError at the end if one had bad input
     (the first one's line), RuntimeError if one crashed; KeyboardInterrupt stops the workers,
     whose runs go on from their checkpoints next time.
     """
     if jobs:
-        _Sweep(ordered(jobs), corpora, min(workers, len(jobs))).run()
+        workers = workers if following else min(workers, len(jobs))
+        _Sweep(ordered(jobs), corpora, workers, following).run()
 
 
 def ordered(jobs: Sequence[Job]) -> list[Job]:
@@ -77,12 +87,16 @@ class _Worker:
 
 
 class _Sweep:
-    def __init__(self, jobs: list[Job], corpora: Path, workers: int):
-        self.waiting, self.corpora, self.count = jobs, corpora, len(jobs)
-        self.weights = {id(run): max(run.estimate().flops, 1.0) for run, _ in jobs}
-        self.total = sum(self.weights.values())
-        self.finished = 0.0
+    def __init__(
+        self, jobs: list[Job], corpora: Path, workers: int, following: Following | None
+    ):
+        self.waiting: list[Job] = []
+        self.corpora, self.following = corpora, following
+        self.count = 0
+        self.weights: dict[str, float] = {}
+        self.total = self.finished = 0.0
         self.done = 0
+        self._add(jobs)
         # Labels tell the runs of one experiment apart.
         self.several = len({run.experiment for run, _ in jobs}) > 1
         self.errors: list[str] = []
@@ -109,6 +123,13 @@ class _Sweep:
         if self.crashes:
             raise RuntimeError("a run crashed:\n" + "\n".join(self.crashes))
         _raise_first(self.errors)
+
+    def _add(self, jobs: Sequence[Job]) -> None:
+        self.waiting += jobs
+        self.count += len(jobs)
+        for run, _ in jobs:
+            self.weights[run.id] = max(run.estimate().flops, 1.0)
+            self.total += self.weights[run.id]
 
     def _serve(self, stops: list[int]) -> None:
         """Start the workers and give them runs until none is left, or there is one of ``stops``."""
@@ -147,9 +168,11 @@ class _Sweep:
         """Take note of a run, or a worker, that has ended; another takes that worker's place."""
         if worker.run is not None:
             name = f"{worker.run.experiment} {worker.run.label}"
-            self.finished += self.weights[id(worker.run)]
+            self.finished += self.weights[worker.run.id]
             if "done" in message:
                 self.done += 1
+                if self.following is not None:
+                    self._add(self.following(worker.run))
             elif "error" in message:
                 self.errors.append(message["error"])
             elif "crash" in message:
@@ -178,9 +201,13 @@ class _Sweep:
             if job is not None:
                 self.waiting.remove(job)
                 worker.give(*job)
-            elif not self.waiting:
+            elif not self.waiting and not self._more_may_come():
                 worker.ready = False
                 worker.process.finish()
+
+    def _more_may_come(self) -> bool:
+        """Whether a run in hand may have others follow."""
+        return self.following is not None and any(w.run is not None for w in self.workers)
 
     def _next_job(self) -> Job | None:
         if all(run.after is None for run, _ in self.waiting):
@@ -196,7 +223,7 @@ class _Sweep:
                 lines.append("idle")
                 continue
             part = worker.step / worker.run.settings.train.steps
-            under_way += part * self.weights[id(worker.run)]
+            under_way += part * self.weights[worker.run.id]
             lines.append(_run_line(worker.run, worker.step, worker.loss, self.several))
         part = (self.finished + under_way) / self.total
         self.display.show([*lines, _whole_line(part, self.done, self.count, elapsed)], last)

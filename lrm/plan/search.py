@@ -1,0 +1,87 @@
+"""What an experiment's YAML says of a search for hyperparameters. No torch here.
+
+``lrm.sweep.tuning`` carries it out; ``experiments/tuning_search`` is an example.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from lrm.model.config import Strict
+from lrm.plan import groups
+
+# What a stage may tune of a group: its LR, its weight decay or its forward factors.
+Quantity = Literal["lr", "weight_decay", "forward"]
+# Stands in a group for the LR of all multipliers.
+MULTIPLIERS = "multipliers"
+
+
+class Stage(Strict):
+    """One tier of the search: which factors of which groups it may change, on top of those before.
+
+    Without ``tune`` only the base LR is swept.
+    """
+
+    tune: Quantity | None = None
+    groups: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _there_is_something_to_tune(self) -> Stage:
+        if bool(self.tune) != bool(self.groups):
+            raise ValueError("tune and groups belong together: give both, or neither")
+        return self
+
+
+class Search(Strict):
+    """A search by stages, for each arm of the experiment by itself, under the same rules.
+
+    Losses are compared seed by seed. A change of a group is kept if its mean gain exceeds
+    ``errors`` standard errors of paired differences over ``seeds``, in runs of ``length`` times the
+    scale's steps. What a stage has found is then compared at full length, on ``confirm_seeds``.
+    """
+
+    # Names of groups, each a list of patterns as in rules; ``multipliers`` is the multipliers' LR.
+    groups: dict[str, tuple[str, ...]]
+    stages: dict[str, Stage] = Field(min_length=1)
+    # Patterns of arms that have the first stage alone.
+    first_stage_only: tuple[str, ...] = ()
+    # Base LRs lie on a grid of this ratio around the scale's, with so many on either side at first.
+    lr_ratio: float = Field(2**0.5, gt=1, le=4)
+    reach: int = Field(2, ge=1, le=8)
+    factors: tuple[Annotated[float, Field(gt=0)], ...] = Field((0.5, 2.0), min_length=1)
+    # A group whose factor was kept may go further in the same direction.
+    rounds: int = Field(2, ge=1, le=8)
+    seeds: tuple[int, ...] = Field((0, 1), min_length=2)
+    confirm_seeds: tuple[int, ...] = Field((2, 3), min_length=2)
+    errors: float = Field(2.0, ge=0)
+    length: float = Field(0.5, gt=0, le=1)
+    # A run whose training loss at a third of its steps is so much worse, in nats, than that of what
+    # it is compared with is stopped.
+    hopeless: float = Field(0.15, gt=0)
+    # At most so many runs for an arm; null: as many as the rules ask for.
+    trials: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _groups_are_known(self) -> Search:
+        for name, stage in self.stages.items():
+            for group in stage.groups:
+                if group not in self.groups:
+                    known = ", ".join(self.groups)
+                    raise ValueError(f"stages.{name}: no group {group!r}; the groups are {known}")
+                if stage.tune != "lr" and MULTIPLIERS in self.groups[group]:
+                    raise ValueError(
+                        f"stages.{name}: group {group!r} holds the multipliers, of which only "
+                        "the lr is tuned"
+                    )
+        return self
+
+    def patterns(self, group: str) -> tuple[str, ...]:
+        """The patterns of a group, without ``multipliers``."""
+        said = [each for each in self.groups[group] if each != MULTIPLIERS]
+        return tuple(pattern for each in said for pattern in groups.patterns(each))
+
+    def has_multipliers(self, group: str) -> bool:
+        """Whether the multipliers' own LR belongs to a group."""
+        return MULTIPLIERS in self.groups[group]

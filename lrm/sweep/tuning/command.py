@@ -1,0 +1,167 @@
+"""The command line of a search: run the trials that are missing, write what was found.
+
+``experiments/tuning_search/run.py`` is ``main(__file__)``. The trials of all arms share the
+workers. A search that was stopped goes on by the same command: its decisions are made again from
+the log of its trials, which are not run twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+from collections.abc import Mapping
+from pathlib import Path
+
+from lrm import data
+from lrm.cli import columns, guarded, positive
+from lrm.errors import UserError, shown
+from lrm.plan.experiment import Experiment, load
+from lrm.plan.run import TrainRun
+from lrm.plan.search import Search, Stage
+from lrm.plan.yaml import PRESETS
+from lrm.store.files import make_folder, write_atomic
+from lrm.sweep import machine
+from lrm.sweep.command import check_inputs, corpus_of, print_progress, with_corpora
+from lrm.sweep.dry_run import duration
+from lrm.sweep.scheduler import sweep
+from lrm.sweep.tuning.driver import ArmTuning, Tuning
+from lrm.sweep.tuning.stages import ArmSearch, Trial
+from lrm.sweep.tuning.trials import TrialLog
+
+
+def main(file: str, arguments: list[str] | None = None) -> None:
+    """Run the search whose ``run.py`` is ``file``; exits with 2 on bad input."""
+    folder = Path(file).resolve().parent
+    parser = argparse.ArgumentParser(
+        prog=f"python experiments/{folder.name}/run.py",
+        description="Search for hyperparameters; trials that have ended are kept.",
+    )
+    add = parser.add_argument
+    add("--scale", default="tiny", help="smoke, tiny (default), mini, small or paper")
+    add("--workers", type=positive, help="processes; default one a core or GPU")
+    add("--only", metavar="PATTERN", action="append", default=[],
+        help="only arms whose name matches, e.g. 'ADAM*' (repeatable)")  # fmt: skip
+    add("--results", type=Path, default=folder.parents[1] / "results", help="folder of runs")
+    add("--presets", type=Path, default=PRESETS / "tuned", help="where --publish puts presets")
+    add("--publish", action="store_true",
+        help="when the search has ended, have experiments use what it found")  # fmt: skip
+    add("--dry-run", action="store_true", help="show rules and cost, run nothing")
+    guarded(lambda: _main(load(folder / "config.yaml"), parser.parse_args(arguments)))
+
+
+def _main(experiment: Experiment, options: argparse.Namespace) -> None:
+    scale, results = options.scale, options.results
+    search = experiment.search(scale)
+    arms = _arms(experiment, search, options.only)
+    bases = [
+        TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
+        for arm in arms
+    ]
+    check_inputs(bases)
+    if options.dry_run:
+        print(_plan(search, arms, bases[0]))
+        return
+    machine.check_memory(bases, options.workers or machine.default_workers(bases), 1)
+    corpora = results / "data"
+    bases = with_corpora(bases, corpora, build=True)
+    for key in dict.fromkeys(map(corpus_of, bases)):
+        data.verify(data.prepare(*key, corpora, print_progress))
+    make_folder(results / "runs" / experiment.name)
+    folder = results / "tuning" / scale
+    log = TrialLog(folder / f"{experiment.name}.jsonl")
+    tuning = Tuning(
+        [ArmTuning(experiment, scale, base.arm, arms[base.arm], base.corpus, log)
+         for base in bases],
+        results,
+    )  # fmt: skip
+    first = tuning.first()
+    print(f"{experiment.name} at {scale}: {len(log.records)} trials in {log.path}", flush=True)
+    try:
+        workers = options.workers or machine.default_workers(bases)
+        sweep(first, corpora, workers, tuning.following)
+    finally:
+        # What is decided stays decided, whatever becomes of the rest.
+        for name, text in tuning.presets():
+            make_folder(folder)
+            write_atomic(folder / f"{name}.yaml", text.encode())
+    print("\n".join(_table(tuning)))
+    if options.publish:
+        _publish(tuning, log, options.presets / scale, results / "reference" / scale)
+
+
+def _arms(
+    experiment: Experiment, search: Search, only: list[str]
+) -> dict[str, Mapping[str, Stage]]:
+    """The arms to search, each with its stages."""
+    first, *_ = search.stages.items()
+    found = {}
+    for arm in experiment.arms:
+        if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only):
+            alone = any(fnmatch.fnmatchcase(arm, said) for said in search.first_stage_only)
+            found[arm] = dict([first]) if alone else search.stages
+    if not found:
+        said = " ".join(f"--only {shown(pattern)}" for pattern in only)
+        raise UserError(f"{said} selects no arm; there are {', '.join(experiment.arms)}")
+    return found
+
+
+def _table(tuning: Tuning) -> list[str]:
+    rows = [("arm", "trials", "base LR step", "kept")]
+    for arm in tuning.arms:
+        for decision in arm.search.decisions:
+            name = f"{arm.name}_{decision.stage}"
+            count = sum(record["stage"] == decision.stage for record in arm.records)
+            kept = ", ".join(decision.point.said) or "nothing"
+            rows.append((name, str(count), f"{decision.point.lr:+d}", kept))
+    return columns(rows)
+
+
+def _publish(tuning: Tuning, log: TrialLog, presets: Path, reference: Path) -> None:
+    """Copy presets to where YAML files find them, and the log to the published results."""
+    if unfinished := [arm.name for arm in tuning.arms if not arm.finished]:
+        raise UserError(f"the search of {unfinished[0]} has not ended; run the same command again")
+    make_folder(presets)
+    make_folder(reference)
+    for name, text in tuning.presets():
+        write_atomic(presets / f"{name}.yaml", text.encode())
+    write_atomic(reference / log.path.name, log.path.read_bytes())
+    print(f"published {presets} and {reference / log.path.name}")
+
+
+def _plan(search: Search, arms: Mapping[str, Mapping[str, Stage]], run: TrainRun) -> str:
+    """What the search may cost: where no change gains, and where every one does."""
+    seconds = run.estimate().seconds
+    lines, total = [], {False: 0.0, True: 0.0}
+    for name, stages in arms.items():
+        said = []
+        for all_gain in (False, True):
+            trials = _rehearsed(search, stages, all_gain)
+            cost = sum(seconds * (1.0 if trial.full else search.length) for trial in trials)
+            total[all_gain] += cost
+            said.append(f"{len(trials)} trials, {duration(cost)}")
+        lines.append(f"{name}: {', '.join(stages)}; {said[0]} if no change gains; "
+                     f"{said[1]} if a factor of every group gains")  # fmt: skip
+    cost = run.cost
+    lines.append(
+        f"in all {duration(total[False])} to {duration(total[True])} of {cost.devices} × "
+        f"{cost.device}, assumed for a run of {run.settings.train.steps} steps in "
+        f"{duration(seconds)}"
+    )
+    return "\n".join(lines)
+
+
+def _rehearsed(search: Search, stages: Mapping[str, Stage], all_gain: bool) -> list[Trial]:
+    """The trials that would be asked for if the best base LR were the scale's."""
+
+    def loss(trial: Trial) -> float:
+        gain = sum(factor == search.factors[-1] for _, factor in trial.point.factors)
+        return abs(trial.point.lr) + trial.seed % 7 * 1e-3 - all_gain * gain
+
+    rehearsal = ArmSearch(search, stages)
+    asking = rehearsal.run()
+    asked = next(asking)
+    try:
+        while True:
+            asked = asking.send({trial: loss(trial) for trial in asked})
+    except StopIteration:
+        return list(rehearsal.losses)

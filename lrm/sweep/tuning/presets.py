@@ -1,0 +1,76 @@
+"""What a search has found, as presets that an experiment's YAML can use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from lrm.plan.search import Search
+from lrm.sweep.tuning.points import Point
+from lrm.sweep.tuning.stages import Decision
+
+
+def text(
+    name: str,
+    scale: str,
+    decision: Decision,
+    layer: Mapping[str, Any],
+    search: Search,
+    records: Sequence[Mapping[str, Any]],
+) -> str:
+    """The YAML file of a tier: where it comes from, what it cost, and its settings.
+
+    ``records`` are those of the log for the trials of its arm up to this tier.
+    """
+    trials, flops, tokens = cost(records)
+    outcomes = [record["outcome"] for record in records]
+    seeds = " and ".join(
+        f"{', '.join(map(str, seeds))} {how}"
+        for seeds, how in (
+            (search.seeds, f"with {search.length:g} times the scale's steps"),
+            (search.confirm_seeds, "in full"),
+        )
+    )
+    lines = [
+        f"{name} at {scale}, found by `make tune SCALE={scale}`. Do not edit: publish a new search.",
+        f"Cost up to this tier: {trials} trials, {tokens:.2e} tokens, {flops:.2e} FLOPs; "
+        f"{outcomes.count('stopped')} trials were stopped early, {outcomes.count('diverged')} "
+        "diverged.",
+        f"Seeds {seeds}.",
+        f"Base LR: {decision.point.lr:+d} steps of {search.lr_ratio:.4g} from the scale's.",
+        f"Kept: {', '.join(decision.point.said) or 'no change of a group'}.",
+        *(f"Note: {note}." for note in decision.notes),
+    ]
+    return "".join(f"# {line}\n" for line in lines) + _yaml(layer)
+
+
+def cost(records: Sequence[Mapping[str, Any]]) -> tuple[int, float, int]:
+    """Number of trials, FLOPs and tokens."""
+    return (len(records), sum(record["flops"] for record in records),
+            sum(record["tokens"] for record in records))  # fmt: skip
+
+
+def record_of(point: Point) -> dict[str, Any]:
+    """A point for the log."""
+    return {"lr": point.lr, "factors": {f"{tune} {group}": value
+                                        for (tune, group), value in point.factors}}  # fmt: skip
+
+
+def _yaml(layer: Mapping[str, Any]) -> str:
+    found = ""
+    for key, value in layer.items():
+        if isinstance(value, list):
+            found += f"{key}:\n" + "".join(f"  - {_flow(entry)}\n" for entry in value)
+        else:
+            found += f"{key}: {_flow(value)}\n"
+    return found
+
+
+def _flow(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
+    if isinstance(value, float):
+        # YAML takes 1e-05 for text.
+        shown = f"{value:.6g}"
+        return shown if "." in shown or "e" not in shown else shown.replace("e", ".0e")
+    return f'"{value}"' if isinstance(value, str) and not value.isidentifier() else str(value)

@@ -1,0 +1,226 @@
+"""What to try next: the search of one arm, as a generator that asks for losses.
+
+It yields lists of trials and is sent their losses. It knows neither runs nor files, so that a
+search that was stopped is repeated from the log of its trials.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lrm.plan.search import Search, Stage
+from lrm.sweep.tuning.points import Point
+
+Change = tuple[str, float]  # a group and the factor on it
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point with a seed, at the search's length or in full."""
+
+    point: Point
+    seed: int
+    full: bool = False
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a stage ended with, and what there is to say of it."""
+
+    stage: str
+    point: Point
+    notes: tuple[str, ...]
+
+
+# Losses of trials that diverged or were stopped are infinite.
+Losses = Mapping[Trial, float]
+Asking = Generator[list[Trial], Losses, None]
+
+
+class ArmSearch:
+    """The search of one arm. ``decisions`` grows with every stage that ends."""
+
+    def __init__(self, search: Search, stages: Mapping[str, Stage]):
+        self._search, self._stages = search, stages
+        self.losses: dict[Trial, float] = {}
+        self.decisions: list[Decision] = []
+        # What the trials in hand are compared with.
+        self.incumbent: Point | None = None
+        self._notes: list[str] = []
+
+    def run(self) -> Asking:
+        """Ask for trials, stage by stage, until all stages have ended."""
+        point = Point()
+        for name, stage in self._stages.items():
+            self._notes = []
+            if stage.tune is None:
+                point = yield from self._first(point)
+            else:
+                point = yield from self._tuned(stage, point)
+            self.decisions.append(Decision(name, point, tuple(self._notes)))
+
+    # What may be asked for.
+
+    def _ask(self, trials: Iterable[Trial]) -> Asking:
+        new = [trial for trial in dict.fromkeys(trials) if trial not in self.losses]
+        if new:
+            self.losses.update((yield new))
+
+    def _allowed(self, trials: Sequence[Trial]) -> bool:
+        """Whether the budget allows these; once it does not, the stage ends with what it has."""
+        new = sum(trial not in self.losses for trial in dict.fromkeys(trials))
+        most = self._search.trials
+        if most is None or len(self.losses) + new <= most:
+            return True
+        if (note := f"the budget of {most} trials ended this stage") not in self._notes:
+            self._notes.append(note)
+        return False
+
+    def _mean(self, point: Point, seeds: Sequence[int], full: bool) -> float:
+        return statistics.fmean(self.losses[Trial(point, seed, full)] for seed in seeds)
+
+    # The base LR.
+
+    def _first(self, point: Point) -> Generator[list[Trial], Losses, Point]:
+        """Sweep the base LR in short runs, then settle it in full ones."""
+        search = self._search
+        self.incumbent = None
+        seed = search.seeds[0]
+        tried = list(range(-search.reach, search.reach + 1))
+        yield from self._ask(Trial(point.at(lr), seed) for lr in tried)
+        while True:
+            best = min(tried, key=lambda lr: self.losses[Trial(point.at(lr), seed)])
+            if best not in (tried[0], tried[-1]):
+                break
+            further = best + (1 if best == tried[-1] else -1)
+            if not self._allowed([Trial(point.at(further), seed)]):
+                break
+            yield from self._ask([Trial(point.at(further), seed)])
+            tried = sorted([*tried, further])
+        best = yield from self._settled(point.at(best), search.seeds, full=False)
+        return (yield from self._settled(best, search.confirm_seeds, full=True))
+
+    def _settled(
+        self, point: Point, seeds: Sequence[int], full: bool
+    ) -> Generator[list[Trial], Losses, Point]:
+        """The best base LR near ``point``: better than both of its neighbours on the grid."""
+        while True:
+            near = [point, point.at(point.lr - 1), point.at(point.lr + 1)]
+            trials = [Trial(each, seed, full) for each in near for seed in seeds]
+            if not self._allowed(trials):
+                return point
+            yield from self._ask(trials)
+            best = min(near, key=lambda each: self._mean(each, seeds, full))
+            if best == point:
+                return point
+            point = best
+
+    # Factors of groups.
+
+    def _tuned(self, stage: Stage, before: Point) -> Generator[list[Trial], Losses, Point]:
+        """Change groups as long as that gains, then compare with ``before`` in full runs."""
+        search = self._search
+        found = yield from self._changed(stage, before)
+        if found == before:
+            self._notes.append("no change was kept")
+            return before
+        seeds = search.confirm_seeds
+        self.incumbent = before
+        whole = [Trial(point, seed, full=True) for point in (before, found) for seed in seeds]
+        if not self._allowed(whole):
+            return before
+        yield from self._ask(whole)
+        found = yield from self._settled(found, seeds, full=True)
+        gains = self._gains(before, found, seeds, full=True)
+        if _exceeds(gains, search.errors):
+            return found
+        new = ", ".join(text for text in found.said if text not in before.said)
+        self._notes.append(
+            f"{new} gained {statistics.fmean(gains):+.4f} in full runs, which is within the errors"
+        )
+        return before
+
+    def _changed(self, stage: Stage, point: Point) -> Generator[list[Trial], Losses, Point]:
+        """Rounds of changes of one group each, and of those together that gain."""
+        search = self._search
+        changes = [(group, factor) for group in stage.groups for factor in search.factors]
+        for _ in range(search.rounds):
+            kept = yield from self._kept(stage, point, changes)
+            if kept is None:
+                break
+            point, changes = kept
+        return point
+
+    def _kept(
+        self, stage: Stage, point: Point, changes: Sequence[Change]
+    ) -> Generator[list[Trial], Losses, tuple[Point, list[Change]] | None]:
+        """The point with the changes that gain, and these; None if none does."""
+        search, seeds = self._search, self._search.seeds
+        self.incumbent = point
+        first, *others = seeds
+        points = {change: point.times(stage.tune, *change) for change in changes}
+        trials = [Trial(each, first) for each in (point, *points.values())]
+        if not self._allowed(trials):
+            return None
+        yield from self._ask(trials)
+        # One that is no better with the first seed is not tried with others.
+        base = self.losses[Trial(point, first)]
+        hopeful = {c: p for c, p in points.items() if self.losses[Trial(p, first)] < base}
+        trials = [Trial(each, seed) for each in (point, *hopeful.values()) for seed in others]
+        if not hopeful or not self._allowed(trials):
+            return None
+        yield from self._ask(trials)
+        gains = {c: self._gains(point, p, seeds) for c, p in hopeful.items()}
+        spread = _pooled(gains.values())
+        gaining = {c: g for c, g in gains.items() if _exceeds(g, search.errors, spread)}
+        # Of each group the better change.
+        best: dict[str, Change] = {}
+        for change in sorted(gaining, key=lambda c: statistics.fmean(gaining[c])):
+            best[change[0]] = change
+        if not best:
+            return None
+        single = max(best.values(), key=lambda c: statistics.fmean(gaining[c]))
+        if len(best) == 1:
+            return hopeful[single], [single]
+        together = point
+        for change in best.values():
+            together = together.times(stage.tune, *change)
+        trials = [Trial(together, seed) for seed in seeds]
+        if self._allowed(trials):
+            yield from self._ask(trials)
+            gain = self._gains(point, together, seeds)
+            more = statistics.fmean(gain) > statistics.fmean(gaining[single])
+            if more and _exceeds(gain, search.errors, spread):
+                return together, list(best.values())
+        return hopeful[single], [single]
+
+    def _gains(
+        self, before: Point, after: Point, seeds: Sequence[int], full: bool = False
+    ) -> list[float]:
+        """Loss before less loss after, seed by seed; −inf where the latter did not finish."""
+        pairs = [(self.losses[Trial(before, s, full)], self.losses[Trial(after, s, full)])
+                 for s in seeds]  # fmt: skip
+        return [old - new if math.isfinite(new) else -math.inf for old, new in pairs]
+
+
+def _exceeds(gains: Sequence[float], errors: float, spread: float = 0.0) -> bool:
+    """Whether the mean gain is above so many standard errors.
+
+    ``spread`` is the standard deviation of such differences elsewhere in the stage. Two seeds say
+    little of their own, so that the larger of both counts.
+    """
+    mean = statistics.fmean(gains)
+    if not math.isfinite(mean):
+        return mean > 0
+    own = statistics.stdev(gains)
+    return mean > errors * max(own, spread) / math.sqrt(len(gains))
+
+
+def _pooled(gains: Iterable[Sequence[float]]) -> float:
+    """Root mean square of the standard deviations of finite differences."""
+    variances = [statistics.variance(g) for g in gains if all(map(math.isfinite, g))]
+    return math.sqrt(statistics.fmean(variances)) if variances else 0.0
+

@@ -8,6 +8,7 @@ PYTHON ?= python3
 YES ?=
 PAIRS ?=
 PUBLISH ?=
+SEARCH ?= tuning_search
 CLAIM ?=
 ALL ?=
 PLACEMENTS ?= all scalar symmetry_free irredundant
@@ -18,7 +19,9 @@ named = $(basename $(notdir $(sort $(wildcard analysis/figures/$(1).py))))
 PAPER := $(call named,fig[0-9]) $(call named,fig[0-9][0-9]) $(call named,table[0-9])
 OURS := $(filter-out $(PAPER),$(call named,[a-z]*))
 EXPERIMENTS := $(notdir $(patsubst %/config.yaml,%,$(sort $(wildcard experiments/*/config.yaml))))
-UNDRAWN := $(filter-out $(PAPER) $(OURS),$(EXPERIMENTS))
+# Those that search for hyperparameters have a command of their own.
+SEARCHES := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls '^search:' experiments/*/config.yaml)))
+UNDRAWN := $(filter-out $(PAPER) $(OURS) $(SEARCHES),$(EXPERIMENTS))
 # Those of ours whose drawing is published at this scale need no runs, unless FROM=runs.
 PUBLISHED := $(filter $(basename $(notdir $(wildcard $(RESULTS)/reference/$(SCALE)/figures/*.csv))),$(OURS))
 BORROWED := $(if $(filter reference,$(FROM)),$(PUBLISHED))
@@ -31,7 +34,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks symmetries notebooks lab claims publish export probe bench test test-mutants lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims publish export probe bench test test-mutants lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -91,6 +94,9 @@ $(PAPER) $(OURS): $(VENV)/.core
 
 $(UNDRAWN): $(VENV)/.core
 	@$(BIN)/python experiments/$@/run.py $(options)
+
+tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found
+	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results $(RESULTS) $(if $(PUBLISH),--publish)
 
 symmetries: $(VENV)/.core  ## count the symmetries of multipliers: PLACEMENTS="all symmetry_free", derived and found
 	@$(BIN)/python -m lrm.symmetry $(PLACEMENTS)

@@ -10,6 +10,7 @@ from lrm.errors import UserError
 from lrm.plan import rules
 from lrm.plan.experiment import SCALES, load
 from lrm.plan.timescales import products
+from lrm.plan.yaml import PRESETS
 from lrm.sweep.scheduler import ordered
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -266,7 +267,12 @@ def test_seeds():
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in EXPERIMENTS.glob("*/config.yaml")))
 @pytest.mark.parametrize("scale", ["smoke", "tiny", "small", "paper"])
 def test_every_experiment_plans_at_every_scale(name, scale):
-    for run in load(EXPERIMENTS / name / "config.yaml").runs(scale, [0]):
+    experiment = load(EXPERIMENTS / name / "config.yaml")
+    if "tuned/" in experiment.path.read_text() and not (PRESETS / "tuned" / scale).exists():
+        with pytest.raises(UserError, match=f"run make tune SCALE={scale} PUBLISH=1"):
+            experiment.runs(scale, [0])
+        return
+    for run in experiment.runs(scale, [0]):
         plans = rules.resolve(run.settings)
         assert products(plans, run.settings)
         if scale == "paper" and run.kind == "train":

@@ -8,6 +8,7 @@ import torch
 
 from lrm.plan import rules
 from lrm.plan.experiment import load
+from lrm.plan.yaml import PRESETS
 from lrm.train.learner import build
 from lrm.train.step import train_step
 
@@ -21,6 +22,8 @@ SMALL = {
 def paper_runs():
     """Each arm at the first and the last point of its grid."""
     for path in sorted(EXPERIMENTS.glob("*/config.yaml")):
+        if "tuned/" in path.read_text() and not (PRESETS / "tuned" / "paper").exists():
+            continue  # no search has run at this scale; the arms that it starts from are here
         by_arm = {}
         for run in load(path).runs("paper", [0]):
             if run.kind == "train":

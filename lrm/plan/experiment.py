@@ -98,8 +98,7 @@ class Experiment:
         Raises UserError for an unknown scale or key, an override that does not parse, a rule
         that matches nothing, or patterns of labels, ``only``, that select no run.
         """
-        if scale not in SCALES:
-            raise UserError(f"unknown scale {shown(scale)}; choose one of {', '.join(SCALES)}")
+        _check_scale(scale)
         runs: list[Run] = []
         axes: set[str] = set()
         used: set[str] = set()
@@ -197,6 +196,7 @@ class Experiment:
 
         Raises UserError as ``runs`` does, and where the arm has a grid.
         """
+        _check_scale(scale)
         layers, points = self._points(scale, arm)
         if len(points) > 1:
             raise UserError(f"{self.path}: arm {arm} has a grid; make arms of its points")
@@ -292,6 +292,11 @@ def _needs_more(found: type[Run]) -> bool:
 
 def _matches(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _check_scale(scale: str) -> None:
+    if scale not in SCALES:
+        raise UserError(f"unknown scale {shown(scale)}; choose one of {', '.join(SCALES)}")
 
 
 def _check_scales(names: Any, where: str) -> None:

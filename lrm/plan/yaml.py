@@ -144,9 +144,7 @@ def preset_rules(name: str) -> list[dict[str, Any]]:
 _read_preset = functools.cache(read_yaml)
 
 
-def expand(
-    layer: dict[str, Any], names: dict[str, str], where: str, inside: tuple[str, ...] = ()
-):
+def expand(layer: dict[str, Any], names: dict[str, str], where: str, inside: tuple[str, ...] = ()):
     """``layer`` behind the presets that it uses, each with the name of its source.
 
     ``names`` are what ``$scale`` and ``$arm`` stand for, ``inside`` the presets that led here.
@@ -165,9 +163,8 @@ def expand(
                 f"run make tune SCALE={names['scale']} PUBLISH=1"
             )
         if name not in known:
-            raise UserError(
-                f"{where}: use: no preset {shown(name)}; there are {', '.join(sorted(known))}"
-            )
+            have = ", ".join(sorted(each for each in known if not each.startswith("tuned/")))
+            raise UserError(f"{where}: use: no preset {shown(name)}; there are {have}")
         if name in inside:
             raise UserError(f"{where}: use: {name} uses itself; take it out")
         path = PRESETS / f"{name}.yaml"

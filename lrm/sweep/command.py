@@ -121,6 +121,9 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     Builds and verifies their corpora. ``processes`` are to train each run together.
     """
     experiment = load(folder / "config.yaml")
+    if experiment.header.search is not None:
+        raise UserError(f"{experiment.name} is a search; run python experiments/"
+                        f"{experiment.name}/run.py")  # fmt: skip
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     runs = _with_criteria(runs, folder / "criteria.yaml")
     check_inputs(runs)

@@ -87,9 +87,7 @@ class _Worker:
 
 
 class _Sweep:
-    def __init__(
-        self, jobs: list[Job], corpora: Path, workers: int, following: Following | None
-    ):
+    def __init__(self, jobs: list[Job], corpora: Path, workers: int, following: Following | None):
         self.waiting: list[Job] = []
         self.corpora, self.following = corpora, following
         self.count = 0

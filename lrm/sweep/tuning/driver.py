@@ -43,7 +43,7 @@ class ArmTuning:
         self._early: dict[Trial, float | None] = {}
 
     def advance(self, results: Path) -> list[Job]:
-        """The runs that it asks for next; none as long as one of the last is missing, or at the end.
+        """The runs that it asks for next; none while it waits for another, and none at the end.
 
         Losses of runs that are in the log, or on disk, are answered at once.
         """

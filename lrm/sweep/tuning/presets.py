@@ -32,7 +32,7 @@ def text(
         )
     )
     lines = [
-        f"{name} at {scale}, found by `make tune SCALE={scale}`. Do not edit: publish a new search.",
+        f"{name} at {scale}, found by `make tune SCALE={scale}`. Not to be edited.",
         f"Cost up to this tier: {trials} trials, {tokens:.2e} tokens, {flops:.2e} FLOPs; "
         f"{outcomes.count('stopped')} trials were stopped early, {outcomes.count('diverged')} "
         "diverged.",
@@ -71,6 +71,6 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_flow(each)}" for key, each in value.items()) + "}"
     if isinstance(value, float):
         # YAML takes 1e-05 for text.
-        shown = f"{value:.6g}"
+        shown = repr(value)
         return shown if "." in shown or "e" not in shown else shown.replace("e", ".0e")
     return f'"{value}"' if isinstance(value, str) and not value.isidentifier() else str(value)

@@ -223,4 +223,3 @@ def _pooled(gains: Iterable[Sequence[float]]) -> float:
     """Root mean square of the standard deviations of finite differences."""
     variances = [statistics.variance(g) for g in gains if all(map(math.isfinite, g))]
     return math.sqrt(statistics.fmean(variances)) if variances else 0.0
-

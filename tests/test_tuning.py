@@ -1,0 +1,348 @@
+"""The search for hyperparameters: what it decides, what it tries, that it is resumed."""
+
+import json
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import warm
+
+from lrm.errors import UserError
+from lrm.plan import yaml
+from lrm.plan.experiment import load
+from lrm.plan.rules import resolve
+from lrm.plan.search import Search
+from lrm.plan.yaml import PRESETS
+from lrm.sweep.tuning import presets, trials
+from lrm.sweep.tuning.points import Point, layer
+from lrm.sweep.tuning.stages import ArmSearch, Decision, Trial
+from lrm.sweep.tuning.trials import TrialLog, TrialRun
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "experiments" / "tuning_search" / "run.py"
+EXPERIMENT = load(PROGRAM.with_name("config.yaml"))
+STAGES = {
+    "NONE": {},
+    "LR": {"tune": "lr", "groups": ("mlp", "projector")},
+    "FULL": {"tune": "forward", "groups": ("mlp",)},
+}
+GROUPS = {"mlp": ("mlp.*",), "projector": ("projector",)}
+
+
+def rules(**more) -> Search:
+    return Search.model_validate({"groups": GROUPS, "stages": STAGES, **more})
+
+
+def searched(search: Search, loss) -> ArmSearch:
+    """The search of an arm whose trials have these losses."""
+    arm = ArmSearch(search, search.stages)
+    asking = arm.run()
+    asked = next(asking)
+    try:
+        while True:
+            assert asked and len(set(asked)) == len(asked), "nothing, or the same twice"
+            asked = asking.send({trial: loss(trial) for trial in asked})
+    except StopIteration:
+        return arm
+
+
+def noise(trial: Trial, size: float) -> float:
+    """Of the seed, which all points share, and a little of its own."""
+    own = random.Random(repr(trial)).gauss(0, size)
+    return random.Random(trial.seed).gauss(0, 0.1) + own
+
+
+def test_the_base_lr_is_found_wherever_it_is():
+    for best in (-7, -1, 0, 3, 6):
+        arm = searched(rules(), lambda trial, best=best: 0.1 * abs(trial.point.lr - best))
+        assert [decision.point for decision in arm.decisions] == [Point(best)] * 3
+        at_full = {trial.point.lr for trial in arm.losses if trial.full}
+        assert {best - 1, best, best + 1} <= at_full, "both neighbours were tried in full"
+
+
+def test_an_lr_that_diverges_is_no_choice():
+    arm = searched(rules(), lambda trial: math.inf if trial.point.lr > 1 else -trial.point.lr)
+    assert arm.decisions[0].point == Point(1)
+
+
+def test_changes_that_gain_are_kept_and_go_further():
+    """The best factor of the MLP's LR is 4, which takes two rounds; the projector's is 1."""
+
+    def loss(trial):
+        factors = dict(trial.point.factors)
+        mlp = math.log2(factors.get(("lr", "mlp"), 1.0))
+        projector = math.log2(factors.get(("lr", "projector"), 1.0))
+        forward = math.log2(factors.get(("forward", "mlp"), 1.0))
+        gap = abs(mlp - 2) + abs(projector) + 0.1 * abs(forward + 1) + abs(trial.point.lr)
+        return 0.1 * gap + noise(trial, 1e-4)
+
+    arm = searched(rules(), loss)
+    none, lr, full = (decision.point for decision in arm.decisions)
+    assert none == Point() and dict(lr.factors) == {("lr", "mlp"): 4.0}
+    assert dict(full.factors) == {("lr", "mlp"): 4.0, ("forward", "mlp"): 0.5}
+
+
+def test_two_changes_that_only_gain_alone_are_not_combined():
+    def loss(trial):
+        changed = len(trial.point.factors)
+        return {0: 1.0, 1: 0.9, 2: 1.2}[min(changed, 2)] + abs(trial.point.lr) + trial.seed
+
+    arm = searched(rules(), loss)
+    assert len(arm.decisions[1].point.factors) == 1
+
+
+def test_what_does_not_last_in_full_runs_is_dropped():
+    def loss(trial):
+        gain = 0.1 * len(trial.point.factors)
+        return abs(trial.point.lr) + (gain if trial.full else -gain) + noise(trial, 1e-4)
+
+    arm = searched(rules(), loss)
+    assert [decision.point for decision in arm.decisions] == [Point()] * 3
+    assert "gained -0." in arm.decisions[1].notes[0]
+
+
+def test_noise_alone_is_seldom_kept():
+    """With nothing to gain, two standard errors of few seeds and full runs let little through."""
+    kept = 0
+    for number in range(200):
+
+        def loss(trial, number=number):
+            return abs(trial.point.lr) + random.Random(f"{number}{trial}").gauss(0, 0.01)
+
+        arm = searched(rules(), loss)
+        kept += bool(arm.decisions[-1].point.factors)
+    assert kept < 20
+
+
+def test_the_budget_ends_a_stage():
+    most = 15
+    arm = searched(rules(trials=most), lambda trial: abs(trial.point.lr) - len(trial.point.factors))
+    assert len(arm.losses) <= most
+    assert any("budget of 15 trials" in note for d in arm.decisions for note in d.notes)
+    assert len(arm.decisions) == 3
+
+
+def test_a_group_must_be_there():
+    for wrong, said in (
+        ({"tune": "lr", "groups": ("nothing",)}, "no group 'nothing'"),
+        ({"tune": "lr"}, "belong together"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            rules(stages={"NONE": wrong})
+    with pytest.raises(ValueError, match="only the lr"):
+        Search.model_validate({"groups": {"a": ("multipliers",)},
+                               "stages": {"F": {"tune": "forward", "groups": ("a",)}}})  # fmt: skip
+
+
+# From a point to settings, and to the preset.
+
+
+def settings_at(arm: str, point: Point):
+    search = EXPERIMENT.search("tiny")
+    base, *_ = EXPERIMENT.settings("tiny", arm)
+    return EXPERIMENT.settings("tiny", arm, layer(point, search, base))[0]
+
+
+def plan_of(settings, key):
+    return next(plan for plan in resolve(settings) if plan.key == key)
+
+
+def test_a_point_changes_what_it_names_and_nothing_else():
+    point = Point(2).times("lr", "mlp", 2.0).times("weight_decay", "mlp", 0.5)
+    before, after = settings_at("ADAM", Point()), settings_at("ADAM", point)
+    assert after.optimizer.lr == pytest.approx(2 * before.optimizer.lr)
+    for old, new in zip(resolve(before), resolve(after), strict=True):
+        factor = 2.0 if old.address.name.startswith("mlp.") else 1.0
+        assert new.lr == pytest.approx(2 * factor * old.lr)
+        assert new.weight_decay == pytest.approx(old.weight_decay / factor)
+        assert new.forward == old.forward
+    assert point.times("lr", "mlp", 0.5).times("weight_decay", "mlp", 2.0) == Point(2)
+
+
+def test_a_forward_factor_is_where_multipliers_start():
+    point = Point().times("forward", "mlp", 2.0).times("forward", "projector", 4.0)
+    plain = settings_at("ADAM", point)
+    assert plan_of(plain, "mlp.up@0").forward == 2.0
+    learned = settings_at("ADAM_LRM", point)
+    up = plan_of(learned, "mlp.up@0")
+    row, column = up.multipliers
+    assert (up.forward, row.init, column.init) == (1.0, 2.0, 1.0)
+    assert row.lr == 2 * column.lr, "a step is the same share"
+    # The projector has no multipliers of its own.
+    assert plan_of(learned, "projector").forward == 4.0
+    (scalar,) = plan_of(settings_at("ADAM_SCALAR", point), "mlp.up@0").multipliers
+    assert scalar.init == 2.0
+
+
+def test_the_group_of_vectors_holds_the_multipliers_lr():
+    point = Point().times("lr", "vectors", 2.0).times("forward", "mlp", 0.5)
+    settings = settings_at("ADAM_LRM", point)
+    row, column = plan_of(settings, "mlp.up@0").multipliers
+    assert column.lr == 2 * settings_at("ADAM_LRM", Point()).multipliers.lr
+    assert row.lr == 0.5 * column.lr
+    assert plan_of(settings, "norm.final").lr == 2 * plan_of(settings, "mlp.up@0").lr
+
+
+def test_a_group_of_tensors_with_and_without_multipliers_is_refused():
+    search = Search.model_validate({"groups": {"all": ("*",)}, "stages": {"N": {}}})
+    base, *_ = EXPERIMENT.settings("tiny", "ADAM_LRM")
+    with pytest.raises(UserError, match="make two groups of them"):
+        layer(Point().times("forward", "all", 2.0), search, base)
+
+
+@pytest.mark.parametrize("arm", ["ADAM", "MUON_LRM", "ADAM_SCALAR"])
+def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
+    """An arm that uses the preset has the settings of the trial."""
+    search = EXPERIMENT.search("tiny")
+    base, *_ = EXPERIMENT.settings("tiny", arm)
+    point = Point(-3).times("lr", "vectors", 2.0).times("forward", "mlp", 0.5)
+    point = point.times("weight_decay", "attention", 1 / 1024)
+    records = [{"outcome": "finished", "flops": 1e9, "tokens": 10}]
+    decision = Decision("FULL", point, ("a note",))
+    found = layer(point, search, base)
+    text = presets.text(f"{arm}_FULL", "tiny", decision, found, search, records)
+    assert text.startswith(f"# {arm}_FULL at tiny") and "lr of vectors ×2" in text
+    for source in PRESETS.rglob("*.yaml"):
+        copy = tmp_path / source.relative_to(PRESETS)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(source.read_bytes())
+    file = tmp_path / "tuned" / "tiny" / f"{arm}_FULL.yaml"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+    monkeypatch.setattr(yaml, "PRESETS", tmp_path)
+    config = tmp_path / "experiments" / "one" / "config.yaml"
+    config.parent.mkdir(parents=True)
+    place = {"ADAM": "", "MUON_LRM": "placement/all, ", "ADAM_SCALAR": "placement/scalar, "}[arm]
+    optimizer = "muon" if arm.startswith("MUON") else "adamw"
+    config.write_text(
+        "title: one\nuse: [scale/$scale, light_decay/$scale]\n"
+        f"arms: {{{arm}_FULL: {{use: [optimizer/{optimizer}, {place}tuned/$scale/$arm]}}}}\n"
+    )
+    (run,) = load(config).runs("tiny", [0])
+    assert run.settings == settings_at(arm, point)
+
+
+# Trials.
+
+
+@pytest.fixture
+def trial(tmp_path):
+    """A function that carries out a trial and returns what the log keeps of it."""
+    results = tmp_path / "results"
+    corpus = trial_corpus(results)
+
+    def make(override=(), **options):
+        settings = EXPERIMENT.settings("smoke", "ADAM", None, override)
+        run = TrialRun(EXPERIMENT.name, "smoke", "ADAM", {}, 0, *settings,
+                       corpus=corpus, **options)  # fmt: skip
+        path = run.path(results)
+        run.execute(path, results / "data")
+        assert trials.has_ended(path)
+        return run, trials.outcome(run, path)
+
+    return make
+
+
+def trial_corpus(results):
+    from lrm import data
+
+    settings, *_ = EXPERIMENT.settings("smoke", "ADAM")
+    return data.prepare(settings.data, settings.model.vocab_size, results / "data").hash
+
+
+def test_a_trial_is_stopped_at_a_third(trial):
+    long = ("train.steps=150", "execution.compile=never")
+    run, whole = trial(long)
+    assert whole["outcome"] == "finished" and whole["loss"] < whole["early_loss"]
+    same, again = trial(long, limit=whole["early_loss"] + 1.0)
+    assert same.id == run.id and again == whole, "a limit is no part of what is computed"
+    other, stopped = trial((*long, "optimizer.eps=1.0e-9"), limit=whole["early_loss"] - 0.5)
+    assert other.id != run.id
+    assert stopped["outcome"] == "stopped" and stopped["loss"] is None
+    assert 1 / 3 < stopped["tokens"] / whole["tokens"] < 0.6
+
+
+def test_a_trial_that_diverges_ends_in_good_order(trial):
+    _, found = trial(("optimizer.lr=1.0e+8", "train.clip_norm=0"))
+    assert found["outcome"] == "diverged" and found["loss"] is None
+
+
+def test_a_damaged_log_names_its_line(tmp_path):
+    path = tmp_path / "log.jsonl"
+    record = dict.fromkeys(trials._FIELDS, 1)
+    log = TrialLog(path)
+    log.add({**record, "id": "a"})
+    log.add({**record, "id": "b"})
+    with path.open("a") as file:
+        file.write('{"id": "c", "ar')  # cut short
+    assert list(TrialLog(path).records) == ["a", "b"]
+    TrialLog(path).add({**record, "id": "d"})
+    assert list(TrialLog(path).records) == ["a", "b", "d"]
+    path.write_text(path.read_text().replace('"id": "b"', '"name": "b"'))
+    with pytest.raises(UserError, match="line 2 is no record"):
+        TrialLog(path)
+
+
+# The command.
+
+
+def command(folder, *options, python=None, only="ADAM"):
+    return [python or warm.python, str(PROGRAM), "--scale", "smoke", "--results", str(folder),
+            "--presets", str(folder / "presets"), "--only", only, *options]  # fmt: skip
+
+
+def test_a_search_killed_and_resumed(tmp_path):
+    log = tmp_path / "tuning" / "smoke" / "tuning_search.jsonl"
+    process = subprocess.Popen(command(tmp_path, python=sys.executable), cwd=ROOT,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    while not log.exists() or len(log.read_text().splitlines()) < 4:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    before = log.read_text().splitlines()
+
+    done = subprocess.run(command(tmp_path, "--publish"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    lines = log.read_text().splitlines()
+    assert lines[: len(before)] == before
+    ids = [json.loads(line)["id"] for line in lines]
+    assert len(set(ids)) == len(ids)
+    published = tmp_path / "presets" / "smoke"
+    tiers = list(EXPERIMENT.search("smoke").stages)
+    assert {path.stem for path in published.iterdir()} == {f"ADAM_{tier}" for tier in tiers}
+    assert (tmp_path / "reference" / "smoke" / log.name).read_bytes() == log.read_bytes()
+    texts = {path.name: path.read_text() for path in published.iterdir()}
+
+    # All that is known makes the same decisions again, and runs nothing.
+    again = subprocess.run(command(tmp_path, "--publish"), capture_output=True, text=True)
+    assert again.returncode == 0 and log.read_text().splitlines() == lines
+    assert {path.name: path.read_text() for path in published.iterdir()} == texts
+
+
+def test_bad_input(tmp_path):
+    def line(*options, only="ADAM"):
+        command_line = command(tmp_path, *options, only=only)
+        found = subprocess.run(command_line, capture_output=True, text=True)
+        assert found.returncode == 2 and found.stderr.count("\n") == 1, found.stderr
+        return found.stderr
+
+    assert "selects no arm; there are ADAM" in line(only="SGD")
+    assert "unknown scale 'huge'" in line("--scale", "huge")
+    assert "'0' is not a number from 1" in subprocess.run(
+        command(tmp_path, "--workers", "0"), capture_output=True, text=True).stderr  # fmt: skip
+    sweep = [warm.python, "-m", "lrm.sweep", str(PROGRAM.parent)]
+    found = subprocess.run(sweep, capture_output=True, text=True)
+    assert found.returncode == 2 and "is a search; run python experiments/" in found.stderr
+
+
+def test_the_plan_says_what_it_may_cost(tmp_path):
+    found = subprocess.run(command(tmp_path, "--dry-run"), capture_output=True, text=True)
+    assert found.returncode == 0 and not (tmp_path / "tuning").exists()
+    assert "ADAM: NONE, LR, LRWD, FULL;" in found.stdout and "if no change gains" in found.stdout

@@ -43,7 +43,7 @@ from lrm.plan.yaml import (
     substitute,
 )
 
-SCALES = ("smoke", "tiny", "small", "paper")
+SCALES = ("smoke", "tiny", "mini", "small", "paper")
 MOST_RUNS = 20_000  # in one plan
 # Columns of the tidy frame, and the name that presets are found by.
 _RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "step", "tensor",

@@ -45,7 +45,7 @@ help:  ## list the targets
 	@awk '/^title: / {n = split(FILENAME, part, "/"); printf "  make %-20s %s\n", part[n - 1], substr($$0, 8)}' \
 		$(patsubst %,experiments/%/config.yaml,$(UNDRAWN))
 	@echo
-	@echo "  SCALE=smoke|tiny|small|paper (now $(SCALE))  SEEDS=3 or SEEDS=100-107 (now $(SEEDS))"
+	@echo "  SCALE=smoke|tiny|mini|small|paper (now $(SCALE))  SEEDS=3 or SEEDS=100-107 (now $(SEEDS))"
 	@echo "  WORKERS=2 (default one a core or GPU)  RESULTS=folder (now $(RESULTS))"
 
 setup: $(VENV)/.core  ## make .venv with what training and drawing need

@@ -3,7 +3,10 @@
 import gzip
 import json
 import re
+import sys
 import tracemalloc
+from importlib import metadata
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -11,7 +14,7 @@ import pyarrow.parquet
 import pytest
 
 from lrm.cli import Display
-from lrm.data import Batches, build, corpora, fixed_sequences, prepare, verify
+from lrm.data import Batches, build, check, corpora, fixed_sequences, prepare, verify
 from lrm.data.corpora import SOURCES, Place
 from lrm.data.shards import ShardWriter, Tokens
 from lrm.errors import UserError
@@ -43,6 +46,8 @@ def write_parquet(path, rows):
 
 
 def config(source, path, **changes):
+    if source == "packages":
+        changes = {"packages": ("lrm_one", "lrm_two"), **changes}
     return DataConfig(source=source, path=str(path), **{"validation_fraction": 0.3, **changes})
 
 
@@ -57,6 +62,22 @@ def jsonl(tmp_path):
     write_jsonl(folder / "b.jsonl.gz", rows(20, 40))
     write_jsonl(folder / "more" / "c.jsonl.zst", rows(40, 60))
     (folder / "notes.txt").write_text("no JSON")
+    return folder
+
+
+@pytest.fixture
+def packages(tmp_path, monkeypatch):
+    """The texts as two installed packages, whose import would fail."""
+    folder = tmp_path / "site"
+    for package, first in (("lrm_one", 0), ("lrm_two", 30)):
+        (folder / package / "inner").mkdir(parents=True)
+        for n in range(first, first + 30):
+            name = "__init__" if n == first else f"{'inner/' * (n % 2)}part{n}"
+            (folder / package / f"{name}.py").write_text(TEXTS[n])
+        info = folder / f"{package}-1.2.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.2\n")
+    monkeypatch.syspath_prepend(folder)
     return folder
 
 
@@ -158,6 +179,77 @@ def test_nothing_to_read_is_told(tmp_path):
         prepare(config("parquet", tmp_path), VOCAB, tmp_path / "data")
 
 
+# Installed packages
+
+
+def test_packages_are_mixed_and_not_imported(packages):
+    found = texts(config("packages", packages))
+    assert sorted(found) == sorted(TEXTS) and found[0] not in found[1:]
+    first = [text in TEXTS[:30] for text in found[:30]]
+    assert 8 < sum(first) < 22  # not one package after the other
+    assert texts(config("packages", packages, packages=("lrm_two", "lrm_one"))) == found
+    for skip in (1, 29, 60):
+        assert texts(config("packages", packages), skip) == found[skip:]
+    alone = texts(config("packages", packages, packages=("lrm_two",)))
+    assert alone == [text for text in found if text in TEXTS[30:]]
+    assert not {"lrm_one", "lrm_two"} & sys.modules.keys()
+
+
+def test_what_describes_one_build_of_a_package_is_left_out(packages, tmp_path):
+    whole = prepare(config("packages", packages), VOCAB, tmp_path / "data")
+    for name in ("version.py", "_version.py", "__config__.py", "_distributor_init_local.py",
+                 "distutils/core.py", "__pycache__/part1.pyc", "notes.txt"):  # fmt: skip
+        (packages / "lrm_one" / name).parent.mkdir(exist_ok=True)
+        (packages / "lrm_one" / name).write_text("of one build")
+    assert sorted(texts(config("packages", packages))) == sorted(TEXTS)
+    (packages / "lrm_one" / "inner" / "version.py").write_text("a module like others")
+    assert len(texts(config("packages", packages))) == 61
+    assert whole.name == "2 Python packages, BPE 300"
+
+
+def test_the_versions_of_packages_name_the_folder_and_their_texts_the_corpus(packages, tmp_path):
+    def made():
+        return prepare(config("packages", packages), VOCAB, tmp_path / "data")
+
+    before = made()
+    assert before.path.name.startswith("2-Python-packages-bpe300-")
+    info = packages / "lrm_two-1.2.dist-info" / "METADATA"
+    info.write_text(info.read_text().replace("Version: 1.2", "Version: 1.3"))
+    newer = made()
+    assert newer.path != before.path and newer.hash == before.hash
+    info.write_text(info.read_text().replace("Version: 1.3", "Version: 1.4"))
+    (packages / "lrm_two" / "part41.py").write_text("another text of this version")
+    assert made().hash != before.hash
+
+
+def test_packages_that_are_not_there_are_named(packages, tmp_path):
+    for name, message in {
+        "absent": "there is no package 'absent'; install it, or leave it out of data.packages",
+        "os": "there is no package 'os'",
+        "json": "'json' has no version, .*; leave it out of data.packages",
+    }.items():
+        settings = config("packages", packages, packages=("lrm_one", name))
+        for use in (check, lambda *given: prepare(*given, tmp_path / "data")):
+            with pytest.raises(UserError, match=message):
+                use(settings, VOCAB)
+    for path in (packages / "lrm_one").rglob("*.py"):
+        path.unlink()
+    few = config("packages", packages, packages=("lrm_one",))
+    with pytest.raises(UserError, match="empty: the packages lrm_one hold too few .py files; name"):
+        prepare(few, VOCAB, tmp_path / "data")
+
+
+def test_the_packages_of_this_environment_are_found():
+    settings = DataConfig(source="packages")
+    found = SOURCES["packages"].recipe(settings)
+    assert found == {name: metadata.version(name) for name in settings.packages}
+    documents = texts(settings)
+    assert len(documents) > 5000 and documents.count(None) < 10
+    assert sum(len(text or "") for text in documents) > 1e8
+    known = [Path(module.__file__).read_text("utf-8") for module in (np, np.linalg._linalg)]
+    assert set(known) <= set(documents)
+
+
 # Shards and stops
 
 
@@ -231,7 +323,7 @@ def stopped(settings, folder, after, monkeypatch):
             prepare(settings, VOCAB, folder)
 
 
-@pytest.mark.parametrize("source", ["jsonl", "parquet", "huggingface"])
+@pytest.mark.parametrize("source", ["jsonl", "parquet", "packages", "huggingface"])
 def test_a_stopped_build_goes_on_to_the_same_bytes(source, request, tmp_path, small, monkeypatch):
     if source == "huggingface":
         pytest.importorskip("datasets")

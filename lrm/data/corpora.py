@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
+import importlib.util
 import io
 import itertools
 import platform
@@ -19,7 +21,7 @@ import numpy as np
 
 from lrm.data import files
 from lrm.data.files import Texts
-from lrm.errors import UserError
+from lrm.errors import UserError, shown
 from lrm.plan.config import DataConfig
 
 
@@ -64,6 +66,57 @@ def _stdlib_documents(config: DataConfig, place: Place) -> Texts:
     own = [name for name in names if not _FOREIGN.search(name) and (root / name).is_file()]
     for name in own[place.documents :]:
         yield _decode_python(files.read(root / name))
+
+
+# How, from what and for whom a package was built; numpy.distutils is there for old Pythons only.
+# All other sources are equal in the wheels of one version, for whatever system, device or Python.
+_OF_ONE_BUILD = re.compile(
+    r"(version|_version|_version_meson|release|__config__|_distributor_init(_local)?)\.py"
+    r"|distutils/.*"
+)
+
+
+def _package_roots(name: str) -> list[Path]:
+    """The folders of a package, which is not imported; UserError if it is not there."""
+    try:
+        spec = importlib.util.find_spec(name)
+    except ValueError:  # of __main__ and the like
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise UserError(
+            f"data.source = packages: there is no package {shown(name)}; install it, or leave it "
+            f"out of data.packages"
+        )
+    return [Path(root) for root in spec.submodule_search_locations]
+
+
+def _package_version(name: str) -> str:
+    _package_roots(name)
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        raise UserError(
+            f"data.source = packages: {shown(name)} has no version, since nothing was installed "
+            f"under that name; leave it out of data.packages"
+        ) from None
+
+
+def _package_documents(config: DataConfig, place: Place) -> Texts:
+    """The sources of all packages, mixed: in the order of the digests of their names.
+
+    The tokenizer sees only the first texts, and ``data.tokens`` may keep only these. So they
+    must be a fair sample of all packages.
+    """
+    found = {
+        f"{package}/{name}": root / name
+        for package in config.packages
+        for root in _package_roots(package)
+        for name in (path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+        if not _OF_ONE_BUILD.fullmatch(name)
+    }
+    mixed = sorted(found, key=lambda name: hashlib.sha256(name.encode()).digest())
+    for name in [name for name in mixed if found[name].is_file()][place.documents :]:
+        yield _decode_python(files.read(found[name]))
 
 
 def _decode_python(content: bytes) -> str | None:
@@ -178,6 +231,15 @@ SOURCES: dict[str, Source] = {
         remedy=lambda config: (
             f"the standard library in {_stdlib_root()} holds too few .py files; use a Python "
             f"that ships its sources"
+        ),
+    ),
+    "packages": Source(
+        label=lambda config: f"{len(config.packages)} Python packages",
+        recipe=lambda config: {name: _package_version(name) for name in config.packages},
+        documents=_package_documents,
+        remedy=lambda config: (
+            f"the packages {', '.join(config.packages)} hold too few .py files; name others in "
+            f"data.packages, or install them with their sources"
         ),
     ),
     "folder": _local(files.text_files),

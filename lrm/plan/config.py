@@ -16,16 +16,25 @@ from lrm.model.config import KernelConfig, ModelConfig, Strict
 from lrm.multipliers.multiplier import AXES, LR
 from lrm.multipliers.parametrization import PARAMETRIZATIONS
 
+_Package = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
 
 class DataConfig(Strict):
     """Where the tokens come from.
 
-    ``source``: ``stdlib`` is the running Python's own standard library, ``folder`` the text
-    files below ``path``, ``jsonl`` JSON lines (also .gz and .zst), ``parquet`` Parquet files,
-    ``synthetic`` a seeded Markov chain for tests, ``huggingface`` a data set by name, streamed.
+    ``source``: ``stdlib`` is the running Python's own standard library, ``packages`` the Python
+    sources of installed packages, ``folder`` the text files below ``path``, ``jsonl`` JSON lines
+    (also .gz and .zst), ``parquet`` Parquet files, ``synthetic`` a seeded Markov chain for tests,
+    ``huggingface`` a data set by name, streamed.
     """
 
-    source: Literal["stdlib", "folder", "jsonl", "parquet", "synthetic", "huggingface"] = "stdlib"
+    source: Literal[
+        "stdlib", "packages", "folder", "jsonl", "parquet", "synthetic", "huggingface"
+    ] = "stdlib"
+    # Only ``packages`` uses this. What is named is installed and imported under that name.
+    packages: Annotated[tuple[_Package, ...], Field(min_length=1)] = (
+        "torch", "sympy", "scipy", "pandas", "numpy", "matplotlib",
+    )  # fmt: skip
     # Of local files: one file, a folder, or a pattern. Of huggingface: the data set's name.
     path: str | None = None
     # Files below a folder; left out, those with the usual endings of the source.
@@ -48,7 +57,7 @@ class DataConfig(Strict):
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> DataConfig:
-        if self.source not in ("stdlib", "synthetic") and not self.path:
+        if self.source not in ("stdlib", "packages", "synthetic") and not self.path:
             raise ValueError(f"source = {self.source} needs data.path")
         return self
 

@@ -241,7 +241,10 @@ def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
         for name in re.findall(r"\$(\w+)", data):
             if name not in names:
                 known = ", ".join(names)
-                raise UserError(f"{where}: ${name} is no grid axis and no value; there are {known}")
+                raise UserError(
+                    f"{where}: ${name} is no grid axis and no value at this scale; there are "
+                    f"{known}; define it under values, or choose another scale"
+                )
         if re.fullmatch(r"\$\w+", data):
             return names[data[1:]]
         return re.sub(r"\$(\w+)", lambda match: str(names[match[1]]), data)

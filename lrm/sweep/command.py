@@ -95,7 +95,7 @@ def _parse(
     parser: argparse.ArgumentParser, arguments: list[str] | None, results: Path
 ) -> argparse.Namespace:
     add = parser.add_argument
-    add("--scale", default="tiny", help="smoke, tiny (default), small or paper")
+    add("--scale", default="tiny", help="smoke, tiny (default), mini, small or paper")
     add("--seeds", default="1",
         help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)")  # fmt: skip
     add("--workers", type=positive, help="processes; default one a core or GPU")

@@ -277,7 +277,7 @@ def test_every_experiment_plans_at_every_scale(name, scale):
     missing = None
     if (name, scale) in NOT_DESIGNED:
         missing = "config.yaml: .*; define it|config.yaml: .* must divide"
-    elif "tuned/" in experiment.path.read_text() and not (PRESETS / "tuned" / scale).exists():
+    elif "tuned/$scale" in experiment.path.read_text() and not (PRESETS / "tuned" / scale).exists():
         missing = f"run make tune SCALE={scale} PUBLISH=1"
     if missing:
         with pytest.raises(UserError, match=missing):

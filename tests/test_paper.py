@@ -22,7 +22,7 @@ SMALL = {
 def paper_runs():
     """Each arm at the first and the last point of its grid."""
     for path in sorted(EXPERIMENTS.glob("*/config.yaml")):
-        if "tuned/" in path.read_text() and not (PRESETS / "tuned" / "paper").exists():
+        if "tuned/$scale" in path.read_text() and not (PRESETS / "tuned" / "paper").exists():
             continue  # no search has run at this scale; the arms that it starts from are here
         by_arm = {}
         for run in load(path).runs("paper", [0]):

@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import json
 import os
 import pickle
 import sys
@@ -17,7 +18,7 @@ from lrm.optim.groups import entries
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
 from lrm.plan.run import BrownianRun, LayerRun, TrainRun
-from lrm.sweep import command
+from lrm.sweep import command, twins
 from lrm.train.learner import build
 from lrm.train.step import train_step
 
@@ -185,3 +186,53 @@ def test_tokens_and_muon_do_not_go_together(experiment):
             "brownian: {match: [embedding], arms: [base], occurrences: true}\n")  # fmt: skip
     with pytest.raises(UserError, match="give the embedding optimizer: adamw"):
         experiment(text).runs("smoke", [0])
+
+
+TWINS = """
+arms: {ONE: {}, OTHER: {}, LONGER: {train: {steps: 14}}}
+train: {steps: 12}
+schedule: {warmup_steps: 2, decay_steps: 4}
+"""
+
+
+def test_runs_that_compute_the_same_are_trained_once(experiment, tmp_path, capsys):
+    runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
+    one, other, longer = runs
+    assert one.computation == other.computation != longer.computation
+    assert len({one.id, other.id, longer.id}) == 3
+    folder = tmp_path / "experiments" / "some_name"
+    (folder / "run.py").write_text("")
+
+    def call(*options):
+        arguments = ["--scale", "smoke", "--results", str(tmp_path), *options]
+        command.main(str(folder / "run.py"), arguments)
+        found = {}
+        for path in (tmp_path / "runs" / "some_name").glob("*/done.json"):
+            said = json.loads((path.parent / "run.json").read_text())
+            found[said["arm"], said["seed"]] = path.parent, said
+        return found, capsys.readouterr().out
+
+    runs, _ = call()
+    assert {arm for arm, _ in runs} == {"ONE", "OTHER", "LONGER"}
+    (first, said), (copy, copied) = runs["ONE", 0], runs["OTHER", 0]
+    assert copied["computed_as"] == said["id"] == first.name and copied["id"] == copy.name
+    assert "computed_as" not in said | runs["LONGER", 0][1]
+    for name in ("scalars.parquet", "weights.pt", "done.json"):
+        assert (first / name).read_bytes() == (copy / name).read_bytes()
+    scalars = results.load("some_name", "smoke", "runs", tmp_path, "all")
+    assert set(scalars["arm"]) == {"ONE", "OTHER", "LONGER"}
+
+    # A finished one serves those that are asked for later.
+    call("--only", "ONE*", "--seeds", "1,")
+    runs, out = call("--seeds", "1,")
+    assert "2 finished (1 copied from others that compute the same)" in out
+    assert runs["OTHER", 1][1]["computed_as"] == runs["ONE", 1][0].name
+
+
+def test_a_twin_that_others_come_after_is_trained(experiment):
+    runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
+    jobs = [(run, Path(run.id)) for run in runs]
+    assert [run.arm for run, _ in twins.firsts(jobs)] == ["ONE", "LONGER"]
+    later = dataclasses.replace(runs[2], after=runs[1])
+    jobs[2] = (later, Path(later.id))
+    assert [run.arm for run, _ in twins.firsts(jobs)] == ["ONE", "OTHER", "LONGER"]

@@ -112,9 +112,16 @@ class Run(ABC):
 
     @property
     def id(self) -> str:
-        """Hash of everything that changes the mathematics."""
-        text = json.dumps(self.content(), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        """Hash of everything that changes the mathematics, and of what the run is called."""
+        return _hash(self.content())
+
+    @property
+    def computation(self) -> str:
+        """The same for runs that differ by the names of their arms and grids alone."""
+        named = ("arm", "grid")
+        content = {key: value for key, value in self.content().items() if key not in named}
+        # The threads and the precision decide the bits.
+        return _hash({**content, "execution": self.execution.model_dump(mode="json")})
 
     def content(self) -> dict[str, Any]:
         """What ``id`` is the hash of."""
@@ -179,6 +186,11 @@ class Run(ABC):
         module, _, function = self.performed_by.partition(":")
         together = {"note": note, "group": group} if self.trains else {}
         getattr(importlib.import_module(module), function)(self, path, corpora, report, **together)
+
+
+def _hash(content: dict[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class TrainRun(Run):

@@ -23,7 +23,7 @@ from lrm.plan.schedule import batch_size_at
 from lrm.plan.yaml import read_yaml
 from lrm.store.files import make_folder
 from lrm.store.rundir import is_complete, read_description, read_outcome
-from lrm.sweep import dry_run, machine
+from lrm.sweep import dry_run, machine, twins
 from lrm.sweep.scheduler import Job, sweep, sweep_together
 
 # What torchrun tells each of its processes.
@@ -141,9 +141,12 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     workers = options.workers or machine.default_workers(runs)
     machine.check_memory(unfinished, workers, processes)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
+    copied = twins.copy_finished(jobs)
     missing = [job for job in jobs if not _has_finished(job[1])]
     kept = len(jobs) - len(missing)
-    print(f"{experiment.name} at {options.scale}: {len(missing)} to train, {kept} finished")
+    alike = f" ({copied} copied from others that compute the same)" if copied else ""
+    print(f"{experiment.name} at {options.scale}: {len(missing)} to train, "
+          f"{kept} finished{alike}")  # fmt: skip
     if missing:
         for key in {corpus_of(run) for run, _ in missing if run.reads_corpus}:
             data.verify(data.prepare(*key, corpora, print_progress))

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 from lrm.cli import Display, bar, clock, stop_delayed
 from lrm.errors import Diverged, UserError
 from lrm.plan.run import Run
+from lrm.sweep import twins
 from lrm.sweep.machine import gpus
 from lrm.sweep.process import Process, compiled_code
+from lrm.sweep.twins import Job
 
 if TYPE_CHECKING:  # it loads torch
     from lrm.train.distributed import Group
 
-Job = tuple[Run, Path]  # a run and its directory
 # Seconds that workers get to end in after they were killed.
 _PATIENCE = 10.0
 
@@ -45,13 +46,19 @@ def sweep(
 ) -> None:
     """Train every run in its directory, and those that ``following`` adds as runs end.
 
+    Of runs that compute the same one is trained, and copied for the others.
     A run that fails does not stop the others. Raises UserError at the end if one had bad input
     (the first one's line), RuntimeError if one crashed; KeyboardInterrupt stops the workers,
     whose runs go on from their checkpoints next time.
     """
-    if jobs:
-        workers = workers if following else min(workers, len(jobs))
-        _Sweep(ordered(jobs), corpora, workers, following).run()
+    if not jobs:
+        return
+    trained = twins.firsts(jobs)
+    workers = workers if following else min(workers, len(trained))
+    try:
+        _Sweep(ordered(trained), corpora, workers, following).run()
+    finally:
+        twins.copy_finished(jobs)
 
 
 def ordered(jobs: Sequence[Job]) -> list[Job]:
@@ -234,8 +241,9 @@ def sweep_together(jobs: Sequence[Job], corpora: Path, group: Group) -> None:
     others and is told of at the end, by a UserError; any other error ends all.
     """
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled_code(corpora)))
+    asked = jobs
     # Those that begin with others' multipliers last of all.
-    jobs = sorted(jobs, key=lambda job: (job[0].after is not None, not job[0].trains))
+    jobs = sorted(twins.firsts(jobs), key=lambda job: (job[0].after is not None, not job[0].trains))
     display = Display(["worker 0", "all     "]) if group.rank == 0 else None
     began = time.monotonic()
 
@@ -265,6 +273,8 @@ def sweep_together(jobs: Sequence[Job], corpora: Path, group: Group) -> None:
             except Diverged as error:
                 errors.append(str(error))
     group.first(None)
+    if group.rank == 0:
+        twins.copy_finished(asked)
     if jobs:
         show(len(jobs))
     _raise_first(errors)

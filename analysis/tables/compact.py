@@ -46,7 +46,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
     """
     runs = find(experiment, scale, "runs", results)
     chosen = [(d, p) for d, p in runs if d["kind"] == "brownian" or d["seed"] in seeds]
-    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] == "train"}
+    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] != "brownian"}
     if missing:
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)

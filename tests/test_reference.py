@@ -30,7 +30,7 @@ def test_run_ids_recompute(folder):
     plan = load(ROOT / "experiments" / folder.name / "config.yaml")
     wanted = {
         dataclasses.replace(run, corpus=corpus).id: run
-        for corpus in {run["corpus"]["hash"] for run in published if run["corpus"]}
+        for corpus in {run["corpus"]["hash"] for run in published if run["corpus"]} or {None}
         for run in plan.runs(folder.parent.name, seeds)
     }
     assert not [run["label"] for run in published if run["id"] not in wanted]

@@ -22,8 +22,12 @@ class UserError(Exception):
 class Diverged(UserError):
     """A loss or gradient that is no longer finite: ends a run, not those after it.
 
-    Of several processes that train together all raise it, at the same step.
+    Of several processes that train together all raise it, at the same ``step``.
     """
+
+    def __init__(self, text: str, step: int = 0):
+        super().__init__(text)
+        self.step = step
 
 
 class Stopped(KeyboardInterrupt):

@@ -202,7 +202,8 @@ def main() -> int:
         for mutant in told:
             print(f"  survives: {mutant}", flush=True)
         killed, total = killed + count - len(told), total + count
-    print(f"{killed} of {total} mutants killed, {killed / total:.1%}; {LEAST:.0%} are asked for")
+    share = killed / max(total, 1)  # a judge that only calls another's has no mutants of its own
+    print(f"{killed} of {total} mutants killed, {share:.1%}; {LEAST:.0%} are asked for")
     return 0 if killed >= LEAST * total else 1
 
 

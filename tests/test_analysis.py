@@ -14,6 +14,7 @@ from analysis.quantities.norms import (
     relative_norms,
 )
 from analysis.quantities.stats import interval, log_range, log_slope
+from analysis.tables.compact import Kept, scalars
 from lrm.model.config import ModelConfig
 from lrm.plan.config import Execution
 from lrm.plan.cost import flops_per_token
@@ -58,6 +59,18 @@ def test_tables_over_layers_and_steps():
     assert over_layers(frame)["value"].tolist() == pytest.approx([2.0, 4.0, 9.0])
     assert sorted(at_step(frame, 99)["value"]) == [2.0, 8.0]
     assert [power_of_two(v) for v in (0.03125, 0.5, 2.0, 8.0)] == ["1/32", "1/2", "2", "8"]
+
+
+def test_a_loss_that_is_no_number_is_published_as_such():
+    """The means between probes of a run that diverged at step 13."""
+    losses = [*np.linspace(5.0, 4.0, 12), np.nan]
+    frame = pd.DataFrame({"step": range(1, 14), "tensor": "model", "stat": "train_loss",
+                          "value": losses})  # fmt: skip
+    description = {"settings": {"train": {"steps": 40}, "schedule": {"decay_steps": 10},
+                                "probes": {"every": 10}}}  # fmt: skip
+    found = scalars(frame, description, Kept(()), whole=False).set_index("step")["value"]
+    assert found[10] == pytest.approx(np.mean(losses[:10])) and found.index.tolist() == [10, 20]
+    assert np.isnan(found[20])
 
 
 def test_products_by_hand(settings):

@@ -14,6 +14,7 @@ import torch
 import yaml
 from conftest import needs_a_compiler
 
+from analysis.tables.criteria import every_criterion
 from lrm.bench import tables
 from lrm.bench.measure import median
 from lrm.bench.parts import BACKWARD, FORWARD, Marks
@@ -236,6 +237,19 @@ def test_every_shipped_row_is_known():
     assert [math.prod(map(len, stage.values())) for stage in stages] == [4, 3, 2, 8, 3]
     big = bench.candidate("transformers", "20M 8x512", {"attention": "sdpa"})
     assert big.attention == "sdpa" and big.tokens == 4096
+
+
+def test_every_row_that_a_claim_reads_is_shipped():
+    """I1.2 sets (a) against no multipliers and (b) against (a), in pairs of their own."""
+    rows = {(place, row.of, row.against) for row in Bench(ROWS, 2).plan.rows for place in row.at}
+    criterion = every_criterion()["I1.2"]
+    asked = {
+        (place, names[of], names[against])
+        for place in criterion["configurations"]
+        for names in criterion["variants"].values()
+        for of, against in (("forward", "none"), ("optimizer", "forward"))
+    }
+    assert len(asked) == 8 and asked <= rows
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from lrm.errors import UserError
 from lrm.optim.groups import entries
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
-from lrm.plan.run import BrownianRun, LayerRun, TrainRun
+from lrm.plan.run import BrownianRun, LayerRun, SeededLayerRun, TrainRun
 from lrm.sweep import command, twins
 from lrm.train.learner import build
 from lrm.train.step import train_step
@@ -120,11 +120,16 @@ def test_every_kind_has_its_class_and_its_performer(experiment):
     layers = experiment(noise % ", linear_layers: true").runs("smoke", [0])
     assert [type(run) for run in layers] == [LayerRun, TrainRun]
     assert found[1].id != layers[0].id
-    for run in (*found, *layers):
+    seeded = experiment(noise % ", linear_layers: true, seeded: true").runs("smoke", [0, 3])
+    assert [(type(run), run.seed) for run in seeded[:2]] == [(SeededLayerRun, s) for s in (0, 3)]
+    assert len({run.id for run in (layers[0], *seeded[:2])}) == 3
+    for run in (*found, *layers, *seeded):
         assert run.estimate().flops > 0 and run.summary()
         module, _, function = run.performed_by.partition(":")
         assert callable(getattr(importlib.import_module(module), function))
     assert [p.key for p in found[1].matched] == ["mlp.up@0", "mlp.up@1"]
+    with pytest.raises(UserError, match="seeded is for linear layers"):
+        experiment(noise % ", seeded: true")
 
 
 def test_plans_are_resolved_when_a_run_is_made_and_travel_with_it(experiment):

@@ -106,10 +106,15 @@ class Killed(BaseException):
     """What no part of the suite may catch."""
 
 
-@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
-def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation):
+@pytest.mark.parametrize(
+    ("implementation", "precision"),
+    [("forward", "float32"), ("optimizer", "float32"), ("forward", "float16")],
+)
+def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation, precision):
     """An interruption at each step in turn: the same bits."""
     job = run(rules=MULTIPLIERS, train={"multiplier_implementation": implementation})
+    execution = job.execution.model_copy(update={"precision": precision})
+    job = dataclasses.replace(job, execution=execution)
     loop.train(job, tmp_path / "whole", tmp_path / "data")
     real = train_step
 
@@ -219,7 +224,7 @@ def test_seeds_and_data_order(run, tmp_path):
 def interrupted(job, folder, corpora, monkeypatch):
     """Leave a run with a checkpoint but not finished."""
 
-    def stop(self):
+    def stop(self, steps):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -266,6 +271,52 @@ def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
     assert not (tmp_path / "run" / "done.json").exists()
 
 
+# The first MLP's output exceeds 65504, the largest number of float16, as soon as a multiplier does.
+OVERFLOW = [{"match": "mlp.*", "multiplier": {"kind": "scalar", "init": 400.0}}]
+
+
+def test_an_overflow_of_float16_is_a_result_where_it_may_be(run, tmp_path):
+    """A finished run whose last loss is no number, the same bits each time; float32 trains on."""
+    job = run(rules=OVERFLOW, train={"divergence": "result"})
+    assert run().id != job.id
+    half = dataclasses.replace(job, execution=Execution(precision="float16"))
+    notes = []
+    for name in "ab":
+        loop.train(half, tmp_path / name, tmp_path / "data", note=notes.append)
+    assert notes[-1].endswith(": diverged at step 1, which is its result")
+    outcome = read_json(tmp_path / "a" / "done.json")
+    assert outcome["diverged"] == 1 and outcome["validation_loss"] is None
+    assert outcome["seconds"] > 0
+    first, second = (pd.read_parquet(tmp_path / name / "scalars.parquet") for name in "ab")
+    pd.testing.assert_frame_equal(first, second, check_exact=True)
+    losses = first[first["stat"] == "train_loss"]
+    assert list(losses["step"]) == [1] and losses["value"].isna().all()
+    assert not (tmp_path / "a" / "weights.pt").exists()
+    loop.train(job, tmp_path / "c", tmp_path / "data")
+    assert read_json(tmp_path / "c" / "done.json")["validation_loss"] < 20
+
+
+def test_a_gradient_that_is_not_finite_is_judged_by_the_loss_that_follows(
+    run, tmp_path, monkeypatch
+):
+    """As an error it stops the run at once; as a result the next loss tells what it did."""
+    real = train_step
+
+    def spoiled(learner, batch, settings, step, *rest):
+        loss, norm, clipped = real(learner, batch, settings, step, *rest)
+        return (torch.full_like(loss, torch.nan) if step == 6 else loss,
+                norm * torch.inf if step == 5 else norm, clipped)  # fmt: skip
+
+    monkeypatch.setattr(loop, "train_step", spoiled)
+    with pytest.raises(UserError, match="not finite at step 6 "):
+        loop.train(run(), tmp_path / "a", tmp_path / "data")
+    loop.train(run(train={"divergence": "result"}), tmp_path / "b", tmp_path / "data")
+    assert read_json(tmp_path / "b" / "done.json")["diverged"] == 7
+    scalars = pd.read_parquet(tmp_path / "b" / "scalars.parquet")
+    losses = scalars[scalars["stat"] == "train_loss"].set_index("step")["value"]
+    assert list(losses.index[losses.isna()]) == [7] == [losses.index[-1]]
+
+
 def test_two_processes_do_not_train_one_run(run, tmp_path):
     from lrm.store.rundir import open_run
 
@@ -282,10 +333,11 @@ def test_a_changed_corpus_is_told(run, tmp_path):
         loop.train(job, tmp_path / "run", tmp_path / "data")
 
 
-def test_bfloat16_is_close_to_float32(run, tmp_path):
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_is_close_to_float32(run, tmp_path, precision):
     job = run(train={"steps": 40}, schedule={"decay_steps": 5})
     loop.train(job, tmp_path / "a", tmp_path / "data")
-    low = dataclasses.replace(job, execution=Execution(precision="bfloat16"))
+    low = dataclasses.replace(job, execution=Execution(precision=precision))
     loop.train(low, tmp_path / "b", tmp_path / "data")
     a, b = (read_json(tmp_path / n / "done.json")["validation_loss"] for n in "ab")
     assert a == pytest.approx(b, abs=0.02) and a != b

@@ -23,7 +23,7 @@ from analysis.claims.stored import claims_file, read_ledger
 from analysis.quantities.stats import holm
 from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import NothingFound, unfinished
-from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
 from lrm.cli import parse_seeds
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import make_folder, write_json
@@ -167,9 +167,10 @@ def _of_seeds(tables: Tables | None, seeds: str) -> Tables | None:
     explore."""
     if tables is None:
         return None
-    chosen = set(parse_seeds(f"{seeds},")) & set(tables.seeds)
-    if not chosen and max(tables.seeds) < FIRST_JUDGING_SEED:
-        chosen = set(tables.seeds)
+    there = set(seeded(tables.runs)["seed"])
+    chosen = set(parse_seeds(f"{seeds},")) & there
+    if not chosen and max(there) < FIRST_JUDGING_SEED:
+        chosen = there
     return tables.of_seeds(chosen) if chosen else None
 
 
@@ -187,7 +188,7 @@ def _of_experiment(
         return _without(criterion, UNJUDGED, missing)
     gates = {gate: verdicts.get(gate, UNJUDGED) for gate in criterion.get("gates", [])}
     judgement = dataclasses.replace(judge(tables, criterion), gates=gates)
-    stage = "judging" if min(tables.seeds) >= FIRST_JUDGING_SEED else "exploration"
+    stage = "judging" if seeded(tables.runs)["seed"].min() >= FIRST_JUDGING_SEED else "exploration"
     record = _record(judgement, criterion, stage)
     if stage == "judging" and _changed(tables, claim, criterion):
         record |= {
@@ -230,7 +231,7 @@ def _changed(tables: Tables, claim: str, criterion: dict) -> bool:
         return True
     lock = locks_of(criterion["experiment"]).get(claim)
     now = criterion_hash(criterion, lock)
-    return any(d["criteria"].get(claim) != now for d in tables.trained["description"])
+    return any(d["criteria"].get(claim) != now for d in seeded(tables.runs)["description"])
 
 
 def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[str, Any]:

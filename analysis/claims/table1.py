@@ -1,5 +1,7 @@
 """Judging function of WS5: the exponents of table 1 in equilibrium, derived and measured (4.2).
 
+A criterion without a threshold for models is judged by layers alone: WS5.2 is.
+
 A value is |measured − derived| of an exponent of the width, one per draw of noise for the layer and
 one per seed for a model.
 """
@@ -27,7 +29,8 @@ def ws5(tables: Tables, criterion: dict) -> Judgement:
     """Exponents near those derived: of the layer ‖y‖, ‖Δy‖/‖y‖ and α, of a model ‖W‖.
 
     AdamW at full alignment is the paper's table; Muon and fresh inputs are ours. Of a model ‖y‖ is
-    no test of its own: α is defined by ‖y‖ = s d α ‖W‖.
+    no test of its own: α is defined by ‖y‖ = s d α ‖W‖. Models are left out where the criterion has
+    no threshold for them.
     """
     limits, parts, worst = criterion["thresholds"], [], []
     gaps = _layer(tables)
@@ -40,8 +43,11 @@ def ws5(tables: Tables, criterion: dict) -> Judgement:
             parts.append(at_most(f"{where}: |measured − derived| exponent of {text}, worst case",
                                  values, limits["layer"], group, ours=is_ours))  # fmt: skip
             worst.append(f"{text} {case}")
-    parts += _model(tables, limits["model"])
-    return judgement(criterion, parts, f"worst: {', '.join(worst)}; {_alignments(tables)}")
+    note = f"worst: {', '.join(worst)}"
+    if "model" in limits:
+        parts += _model(tables, limits["model"])
+        note = f"{note}; {_alignments(tables)}"
+    return judgement(criterion, parts, note)
 
 
 def _layer(tables: Tables) -> pd.DataFrame:

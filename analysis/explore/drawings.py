@@ -88,7 +88,7 @@ def panels(count: int, base: float, each: float):
 
 
 def _course(axis, rows: pd.DataFrame, colours: dict) -> set[str]:
-    several = rows.loc[rows["kind"] == "train", "seed"].nunique() > 1
+    several = rows.loc[rows["kind"] != "brownian", "seed"].nunique() > 1
     notes = set()
     for (_, kind, label), one in rows.groupby(["run", "kind", "label"], sort=False):
         noise = kind == "brownian"

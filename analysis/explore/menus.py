@@ -19,7 +19,7 @@ from analysis.explore.selection import (
 )
 from analysis.explore.tables import course, distribution
 from analysis.tables.find import RESULTS
-from analysis.tables.results import Tables
+from analysis.tables.results import Tables, seeded
 from lrm.errors import UserError
 
 
@@ -102,11 +102,11 @@ class Menus:
     def _take_experiment(self) -> None:
         runs = named(self.tables.runs)
         chosen = default_runs(runs)
-        trained, first = (table[table["kind"] == "train"] for table in (runs, chosen))
+        every_seed, first = map(seeded, (runs, chosen))
         for menu, column, every, some in (
             (self.arms, "arm", runs, chosen),
             (self.points, "point", runs, chosen),
-            (self.seeds, "seed", trained, first),
+            (self.seeds, "seed", every_seed, first),
         ):
             menu.options = [(str(value) or "no grid", value) for value in every[column].unique()]
             menu.value = tuple(some[column].unique())

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.tables.context import Context
 from analysis.tables.find import RESULTS, NothingFound, relative
-from analysis.tables.results import corpus_name, load_runs
+from analysis.tables.results import corpus_name, load_runs, seeded
 from lrm.errors import UserError
 
 # What tells a run from another, in every table of this package.
@@ -30,15 +30,15 @@ def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFram
             runs, note = named(load_runs(name, scale, source, results)), ""
         except UserError as error:
             runs, note = _NO_RUNS, str(error)
-        trained = runs[runs["kind"] == "train"]
+        own = seeded(runs)
         rows.append(
             {
                 "experiment": name,
-                "runs": len(trained),
-                "arms": ", ".join(trained["arm"].unique()),
-                "grid points": ", ".join(filter(None, trained["point"].unique())),
-                "seeds": ", ".join(map(str, sorted(trained["seed"].unique()))),
-                "Brownian": len(runs) - len(trained),
+                "runs": len(own),
+                "arms": ", ".join(own["arm"].unique()),
+                "grid points": ", ".join(filter(None, own["point"].unique())),
+                "seeds": ", ".join(map(str, sorted(own["seed"].unique()))),
+                "Brownian": len(runs) - len(own),
                 "note": note,
             }
         )
@@ -112,14 +112,14 @@ def choices(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def kept(scalars: pd.DataFrame, vectors: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """What the tables hold of each seed of the trained runs.
+    """What the tables hold of each seed.
 
     The columns count the tensors with a whole course (as many steps as any seed has of that arm
     and grid point), those with only some steps, and those with vectors; and list these steps.
     """
     runs = named(runs)
-    trained = runs.loc[runs["kind"] == "train", ["run", "point"]]
-    frame = scalars.merge(trained, on="run")
+    own = seeded(runs)[["run", "point"]]
+    frame = scalars.merge(own, on="run")
     series = ["arm", "point", "tensor"]
     steps = frame.groupby([*series, "seed"], observed=True)["step"].nunique().rename("steps")
     whole = steps == steps.groupby(level=series, observed=True).transform("max")
@@ -180,32 +180,32 @@ def select(
 def default_runs(runs: pd.DataFrame, most: int = 9) -> pd.DataFrame:
     """A choice for a page: the first three arms, some grid points, the first seed.
 
-    Points are spread evenly over each arm's grid, so that there are at most ``most`` trained
-    runs; Brownian motions of those come along.
+    Points are spread evenly over each arm's grid, so that there are at most ``most`` runs
+    of that seed; Brownian motions of those come along.
     """
     runs = named(runs)
-    trained = runs[runs["kind"] == "train"]
-    if trained.empty:
+    own = seeded(runs)
+    if own.empty:
         return runs.head(most)
-    trained = trained[trained["seed"] == trained["seed"].min()]
-    arms = list(trained["arm"].unique()[:3])
+    own = own[own["seed"] == own["seed"].min()]
+    arms = list(own["arm"].unique()[:3])
     pairs = set()
     for arm in arms:
-        points = trained.loc[trained["arm"] == arm, "point"].unique()
+        points = own.loc[own["arm"] == arm, "point"].unique()
         spread = np.linspace(0, len(points) - 1, min(len(points), max(1, most // len(arms))))
         pairs |= {(arm, points[int(round(i))]) for i in spread}
     chosen = pd.Series(
         [pair in pairs for pair in zip(runs["arm"], runs["point"], strict=True)], index=runs.index
     )
-    return runs[chosen & ((runs["kind"] == "brownian") | runs["run"].isin(trained["run"]))]
+    return runs[chosen & ((runs["kind"] == "brownian") | runs["run"].isin(own["run"]))]
 
 
 def about(runs: pd.DataFrame, scale: str, source: str) -> Context:
     """What a drawing of these runs states: scale, seeds, corpus, whose.
 
-    Without a trained run there are no seeds and no corpus. Raises UserError where there are
+    Brownian motions alone have no seeds and no corpus. Raises UserError where there are
     several corpora.
     """
-    trained = runs[runs["kind"] == "train"]
-    corpus = "none" if trained.empty else corpus_name(trained)
-    return Context(scale, sorted(map(int, trained["seed"].unique())), corpus, source)
+    own = seeded(runs)
+    corpus = corpus_name(own)
+    return Context(scale, sorted(map(int, own["seed"].unique())), corpus, source)

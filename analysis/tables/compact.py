@@ -46,7 +46,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
     """
     runs = find(experiment, scale, "runs", results)
     chosen = [(d, p) for d, p in runs if d["kind"] == "brownian" or d["seed"] in seeds]
-    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] == "train"}
+    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] != "brownian"}
     if missing:
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)
@@ -109,15 +109,20 @@ def _thinned(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFrame
 
 
 def _averaged(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFrame:
-    """Measurements of every step become means over the steps up to each probe."""
+    """Measurements of every step become means over the steps up to each probe.
+
+    A loss that is not finite stays so: it is how a run ended that diverged.
+    """
     every = description["settings"]["probes"]["every"]
     last = description["settings"]["train"]["steps"]
     each_step = frame["stat"].isin(["train_loss", "global_gradient_norm"])
     each_step &= frame["step"] > kept.gradients * last
     dense, rest = frame[each_step], frame[~each_step]
     step = (-(-dense["step"] // every) * every).clip(upper=last)
-    means = dense.assign(step=step).groupby(["step", "tensor", "stat"], as_index=False)["value"]
-    frame = pd.concat([rest, means.mean()], ignore_index=True)
+    keys = ["step", "tensor", "stat"]
+    groups = dense.assign(step=step, finite=np.isfinite(dense["value"])).groupby(keys)
+    means = groups["value"].mean().where(groups["finite"].all())
+    frame = pd.concat([rest, means.reset_index()], ignore_index=True)
     # Differences of losses are judged to 0.001 nats and less.
     loss = frame["stat"].str.endswith("_loss")
     values = np.where(loss, frame["value"].astype(np.float32), _rounded(frame["value"], 13))

@@ -164,15 +164,23 @@ def stage_end(settings: dict) -> int:
     return settings["train"]["steps"] - settings["schedule"]["decay_steps"]
 
 
+def seeded(runs: pd.DataFrame) -> pd.DataFrame:
+    """The runs that belong to one seed: all but Brownian motions."""
+    return runs[runs["kind"] != "brownian"]
+
+
 def corpus_name(runs: pd.DataFrame) -> str:
-    """The one corpus of these runs; UserError where there are several: figures never mix them."""
+    """The one corpus of these runs, or ``none`` where none of them reads text.
+
+    UserError where there are several: figures never mix them.
+    """
     names = {d["corpus"]["hash"]: d["corpus"]["name"] for d in runs["description"] if d["corpus"]}
-    if len(names) != 1:
+    if len(names) > 1:
         raise UserError(
             f"these runs come from {len(names)} corpora ({', '.join(names.values())}); keep the "
             "runs of one: make clean-runs, or another RESULTS folder"
         )
-    return next(iter(names.values()))
+    return next(iter(names.values()), "none")
 
 
 def read_table(path: Path) -> pd.DataFrame:

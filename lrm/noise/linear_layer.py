@@ -28,7 +28,7 @@ from lrm.noise.tensor import Walker, entries_of, seed_of
 from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan
-from lrm.plan.run import LayerRun, Report
+from lrm.plan.run import NoiseRun, Report
 from lrm.plan.schedule import constant_end, lr_factor
 
 CASES = ("one_input", "fresh_inputs")
@@ -48,7 +48,7 @@ class Layer:
     stats: dict[str, np.ndarray]
 
 
-def run(run: LayerRun, path: Path, corpora: Path, report: Report = lambda step, loss: None) -> None:
+def run(run: NoiseRun, path: Path, corpora: Path, report: Report = lambda step, loss: None) -> None:
     """Linear layers under noise as a run: what ``Layer`` holds, as ``<tensor>.<case>``.
 
     The probes are means over draws; the vectors hold every draw, under ``<stat>_draws``.
@@ -63,7 +63,7 @@ def run(run: LayerRun, path: Path, corpora: Path, report: Report = lambda step, 
     )
 
 
-def _log_layer(plan: TensorPlan, case: str, run: LayerRun, log: Log, tell: Tell) -> None:
+def _log_layer(plan: TensorPlan, case: str, run: NoiseRun, log: Log, tell: Tell) -> None:
     key = f"{plan.key}.{case}"
     generator = torch.Generator().manual_seed(seed_of(run.seed, key))
     settings, draws = run.settings, run.brownian.draws

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lrm.plan.rules import table
-from lrm.plan.run import BrownianRun, Report
+from lrm.plan.run import NoiseRun, Report
 from lrm.plan.timescales import products
 from lrm.store.rundir import RunDirectory, open_run
 
@@ -40,7 +40,7 @@ class Log:
 
 
 def carry_out(
-    run: BrownianRun,
+    run: NoiseRun,
     path: Path,
     report: Report,
     simulations: Callable[[], Sequence[Callable[[Log, Tell], None]]],

@@ -81,6 +81,9 @@ class TrainConfig(Strict):
     validation_every: int = Field(0, ge=0)  # 0: only at the end of each stage
     # A folder with transformers' Falcon-H1, whose weights take the place of random ones.
     start: str | None = None
+    # What a loss that is not finite makes of the run: an error, after which it is not finished, or
+    # a result, with which it ends (its last training loss is then no number).
+    divergence: Literal["error", "result"] = "error"
 
 
 class OptimizerConfig(Strict):
@@ -294,7 +297,8 @@ class Execution(Strict):
 
     threads: int = Field(1, ge=1, le=1024)
     # "auto": bfloat16 where the processor multiplies it natively, else float32.
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    # float16 has no gradient scaler here: it shows what overflows at 65504.
+    precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")
     kernels: KernelConfig = KernelConfig()
     # Sequences that go through the model at a time, in each process; 0: all. Gradients add up.

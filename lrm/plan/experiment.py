@@ -26,7 +26,7 @@ from lrm.plan.arms import Arm, read_arms
 from lrm.plan.config import Execution, Settings, validate
 from lrm.plan.cost import Cost
 from lrm.plan.groups import spelled_out
-from lrm.plan.run import Brownian, BrownianRun, LayerRun, Run, TrainRun
+from lrm.plan.run import Brownian, BrownianRun, LayerRun, NoiseRun, Run, SeededLayerRun, TrainRun
 from lrm.plan.search import Search
 from lrm.plan.widths import Width, at_width, keep_stages
 from lrm.plan.yaml import (
@@ -120,7 +120,9 @@ class Experiment:
                 given = (self.name, scale, name, point)
                 if not (walks and noise.linear_layers):
                     runs += [self.run_class(*given, seed, *settings) for seed in seeds]
-                if walks:
+                if walks and noise.seeded:
+                    runs += [SeededLayerRun(*given, s, *settings, brownian=noise) for s in seeds]
+                elif walks:
                     # Brownian motion draws its own seeds: one run serves all of the arm's.
                     walk = LayerRun if noise.linear_layers else BrownianRun
                     runs.append(walk(*given, 0, *settings, brownian=noise))
@@ -141,7 +143,7 @@ class Experiment:
 
     def _with_predecessor(self, run: Run, runs: list[Run]) -> Run:
         said = self.arms[run.arm].said.get("after")
-        if said is None or isinstance(run, BrownianRun):
+        if said is None or isinstance(run, NoiseRun):
             return run
         where = f"{self.path}: arms.{run.arm}: after"
         after = validate(After, said, where)
@@ -287,7 +289,7 @@ def load(path: Path) -> Experiment:
 
 def _needs_more(found: type[Run]) -> bool:
     """Whether a run of this class cannot be made from what an arm says."""
-    return inspect.isabstract(found) or issubclass(found, BrownianRun)
+    return inspect.isabstract(found) or issubclass(found, NoiseRun)
 
 
 def _matches(name: str, patterns: Collection[str]) -> bool:

@@ -42,6 +42,8 @@ class Brownian(Strict):
     # The matched matrices as linear layers, whose outputs are measured (table 1). The arms are for
     # this alone, and train nothing.
     linear_layers: bool = False
+    # Each seed has noise of its own, as each has a training of its own; else one run serves all.
+    seeded: bool = False
 
     @field_validator("match")
     @classmethod
@@ -52,6 +54,12 @@ class Brownian(Strict):
     def _tokens_have_rows(self) -> Brownian:
         if self.occurrences and "embedding" not in self.match:
             raise ValueError("occurrences are those of the embedding's tokens; match it too")
+        return self
+
+    @model_validator(mode="after")
+    def _only_layers_have_seeds(self) -> Brownian:
+        if self.seeded and not self.linear_layers:
+            raise ValueError("seeded is for linear layers; Brownian motion serves all seeds")
         return self
 
 
@@ -211,11 +219,9 @@ class TrainRun(Run):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BrownianRun(Run):
-    """The optimizer moves tensors of a model on noise alone. One run serves all seeds of an arm."""
+class NoiseRun(Run):
+    """The optimizer moves tensors of a model on noise alone."""
 
-    kind = "brownian"
-    performed_by = "lrm.noise.brownian:run"
     has_model = True
 
     brownian: Brownian
@@ -269,11 +275,28 @@ class BrownianRun(Run):
         return f"noise only, {self.brownian.draws} draws of {self.settings.train.steps} steps"
 
 
-class LayerRun(BrownianRun):
-    """Matrices are moved on noise as linear layers, whose outputs are measured (table 1)."""
+class BrownianRun(NoiseRun):
+    """Norms are what is measured. One run serves all seeds of an arm."""
+
+    kind = "brownian"
+    performed_by = "lrm.noise.brownian:run"
+
+
+class _Layers(NoiseRun):
+    """Matrices are moved as linear layers, whose outputs are measured (table 1)."""
 
     performed_by = "lrm.noise.linear_layer:run"
     _flops = staticmethod(cost.layer_flops)
 
     def content(self) -> dict[str, Any]:
         return {**super().content(), "linear_layers": True}
+
+
+class LayerRun(_Layers, BrownianRun):
+    """Linear layers of which one run serves all seeds."""
+
+
+class SeededLayerRun(_Layers):
+    """Linear layers whose noise is that of a seed: a seed that judges has draws of its own."""
+
+    kind = "layer"

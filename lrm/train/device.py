@@ -34,8 +34,9 @@ class Equipment:
     @property
     def autocast(self) -> Any:
         """The context in which models compute in ``precision``; None leaves all as it is."""
-        half = self.precision == "bfloat16"
-        return torch.autocast(self.device.type, torch.bfloat16) if half else None
+        if self.precision == "float32":
+            return None
+        return torch.autocast(self.device.type, getattr(torch, self.precision))
 
 
 def equip(execution: Execution, config: ModelConfig, group: Group = ALONE) -> Equipment:

@@ -33,7 +33,8 @@ Record = Callable[[str, dict[str, Any]], None]
 class StepLog:
     """Losses and gradient norms of the steps, checked and written in lots.
 
-    ``loss`` is the last that was written.
+    ``loss`` is the last that was written. Where ``divergence`` is a result, gradients that are not
+    finite are no end yet: the losses that follow show what they did.
     """
 
     def __init__(
@@ -43,7 +44,9 @@ class StepLog:
         record: Record,
         group: Group = ALONE,
         report: Report = lambda step, loss: None,
+        divergence: str = "error",
     ):
+        self._is_result = divergence == "result"
         self._label, self._directory, self._record = label, directory, record
         self._group, self._report = group, report
         self._pending: list[tuple[int, Tensor, Tensor, Tensor]] = []
@@ -58,7 +61,10 @@ class StepLog:
             self.write()
 
     def write(self) -> None:
-        """Write the pending steps; raise Diverged at one that is not finite."""
+        """Write the pending steps; raise Diverged at one that is not finite.
+
+        As a result that step is written too.
+        """
         if not self._pending:
             return
         values = torch.stack(
@@ -67,16 +73,18 @@ class StepLog:
         values[:, 0] = self._group.mean(values[:, 0])
         values = values.tolist()
         for (done, *_), (loss, norm, clipped) in zip(self._pending, values, strict=True):
-            if not math.isfinite(loss) or not math.isfinite(norm):
+            is_over = not math.isfinite(loss) or not (self._is_result or math.isfinite(norm))
+            if self._is_result or not is_over:
+                values_of_step = {"train_loss": loss, "global_gradient_norm": norm}
+                self._record("metrics.jsonl", {"step": done, **values_of_step})
+            if is_over:
                 self._directory.flush()
                 raise Diverged(
                     f"{self._label}: the loss or gradient is not finite at step {done} "
                     f"(loss {loss}); lower optimizer.lr, or lengthen schedule.warmup_steps; "
-                    f"its log stays in {self._directory.path}"
+                    f"its log stays in {self._directory.path}",
+                    done,
                 )
-            self._record(
-                "metrics.jsonl", {"step": done, "train_loss": loss, "global_gradient_norm": norm}
-            )
             self._clipped += int(clipped)
             self._steps += 1
         self.loss = loss

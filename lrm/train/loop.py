@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lrm import data
-from lrm.errors import UserError
+from lrm.errors import Diverged, UserError
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan, table
 from lrm.plan.run import Note, Report, TrainRun
@@ -91,7 +91,8 @@ def train(
     With a ``group`` all its processes call this alike, and all need to see both folders.
     ``note`` gets one line on how it is computed. Raises UserError for a corpus that is not the
     one of the run's identity, a kernel that is not usable here, a damaged checkpoint, a way of
-    computing that differs from the one begun with, and a loss that is no longer finite.
+    computing that differs from the one begun with, and a loss that is no longer finite, unless the
+    settings call that a result.
     """
     settings, group = run.settings, group or ALONE
     with open_run(path, writes=group.rank == 0) as directory:
@@ -118,7 +119,13 @@ def train(
             learner.join(group)
             note(equipment.summary + (", compiled layers" if is_compiled else ""))
             directory.start(describe(run, learner, corpus, equipment, is_compiled))
-            loop.run()
+            try:
+                loop.run()
+            except Diverged as error:
+                if settings.train.divergence == "error":
+                    raise
+                loop.finish(error.step, diverged=True)
+                note(f"{run.label}: diverged at step {error.step}, which is its result")
 
 
 class _Loop:
@@ -143,7 +150,7 @@ class _Loop:
             corpus.validation, train.validation_sequences, train.sequence_length
         )
         lot = np.ascontiguousarray(self.validation[: self.settings.probes.sequences, :-1])
-        self.log = StepLog(run.label, directory, self.record, group, report)
+        self.log = StepLog(run.label, directory, self.record, group, report, train.divergence)
         self.probes = ProbeLog(
             learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
             self.log, self.record, self.autocast, run.execution.micro_batch,
@@ -160,7 +167,7 @@ class _Loop:
         self.board.open(start)
         every = self.run_.execution.checkpoint_every
         micro_batch = self.run_.execution.micro_batch
-        began = time.perf_counter()
+        self.began = time.perf_counter()
         if start == 0:
             self.probe(0)
         if self.group.world > 1:
@@ -178,12 +185,9 @@ class _Loop:
                 self.validate(done)
             if done % every == 0 and done < steps:
                 self.log.write()
-                self.seconds += time.perf_counter() - began
-                began = time.perf_counter()
+                self.stop_clock()
                 self.save(done)
-        self.seconds += time.perf_counter() - began
-        if self.group.rank == 0:
-            self.finish()
+        self.finish(steps)
 
     def batch(self, step: int) -> Tensor:
         """This process's rows of the batch of ``step``, on its device."""
@@ -239,22 +243,32 @@ class _Loop:
         self.seconds, self.probes.seconds = state["seconds"], state["probe_seconds"]
         return state["step"]
 
-    def finish(self) -> None:
+    def stop_clock(self) -> None:
+        """Add the time since this was last called, or since training began, to ``seconds``."""
+        now = time.perf_counter()
+        self.seconds, self.began = self.seconds + now - self.began, now
+
+    def finish(self, steps: int, diverged: bool = False) -> None:
+        """Mark the run as done after ``steps``; one that diverged leaves no weights."""
+        if self.group.rank > 0:
+            return
+        self.stop_clock()
         train = self.settings.train
-        sequences = sequences_before(self.settings.schedule, train.batch_size, train.steps)
+        sequences = sequences_before(self.settings.schedule, train.batch_size, steps)
         tokens = sequences * train.sequence_length
         views = self.probes.views
         weights = {plan.key: views.weight(plan).detach().clone() for plan in views.plans}
         for name, _, parameter in self.learner.multipliers.named():
             weights[name] = parameter.detach().clone()
         outcome = {
-            "validation_loss": self.last_validation,
+            "validation_loss": None if diverged else self.last_validation,
+            **({"diverged": steps} if diverged else {}),
             "seconds": self.seconds,
             "tokens_per_second": tokens / max(self.seconds, 1e-9),
             "probe_fraction": self.probes.seconds / max(self.seconds, 1e-9),
             "processes": self.group.world,
         }
-        self.directory.finish(outcome, weights)
+        self.directory.finish(outcome, None if diverged else weights)
 
 
 def describe(

@@ -28,7 +28,7 @@ def series(exponent, level, draws):
 
 
 @functools.cache
-def world(layer=(), model=(), seeds=SEEDS):
+def world(layer=(), model=(), seeds=SEEDS, draws=DRAWS):
     """Exponents as derived, but for what ``layer`` and ``model`` add to those of some.
 
     ``layer``: (optimizer, recipe, case, stat, exponent) with None for any; ``model``: (optimizer,
@@ -51,7 +51,7 @@ def world(layer=(), model=(), seeds=SEEDS):
                     if o in (None, optimizer) and r in (None, recipe) and c in (None, case)
                     and s == stat
                 )  # fmt: skip
-                for width, value in zip(WIDTHS, series(wanted, 3.0, DRAWS), strict=True):
+                for width, value in zip(WIDTHS, series(wanted, 3.0, draws), strict=True):
                     at = (f"{arm} {width} 0", kind, arm, 0)
                     name = (f"{table1.LAYER}.{case}", np.nan, f"{stat}_draws")
                     vectors.append((*at, END, *name, value, width))

@@ -85,7 +85,8 @@ def unusable(
         return f"it runs on CUDA only, and this is {device.type}; choose another execution.device"
     if precision == "float32":
         return "it is used in half precision only; set execution.precision to bfloat16"
-    return adapters.missing(package) or trial(kernel, package, config, device, torch.bfloat16)
+    dtype = getattr(torch, precision)
+    return adapters.missing(package) or trial(kernel, package, config, device, dtype)
 
 
 def trial(

@@ -72,7 +72,7 @@ def run(
     try:
         train(trial, path, corpora, watch, note=note, group=group)
     except Diverged as error:
-        _end(path, "diverged", str(error), trial.settings.train.steps)
+        _end(path, "diverged", str(error), error.step)
     except _Hopeless as error:
         _end(path, "stopped", *error.args)
 

@@ -71,6 +71,8 @@ def shared(tmp_path_factory):
 def smoke_results(shared):
     """Results of every experiment at the smoke scale, one seed; the projector's with two.
 
+    Searches for hyperparameters are left out: what they run follows from what they find.
+
     Whoever writes there copies it first. They are trained in one sweep by the programs that a user
     starts; then every ``run.py`` finds its own finished, but for the projector's second seed.
     """
@@ -84,8 +86,8 @@ def smoke_results(shared):
 
     with FileLock(shared / "smoke.lock"):
         if not done.exists():
-            programs = [path for path in sorted(EXPERIMENTS.glob("*/run.py"))
-                        if load(path.with_name("config.yaml")).header.search is None]  # fmt: skip
+            every = sorted(EXPERIMENTS.glob("*/run.py"))
+            programs = [p for p in every if not load(p.with_name("config.yaml")).header.search]
             call(sys.executable, "-m", "lrm.sweep", *(path.parent for path in programs))
             for path in programs:
                 assert ": 0 to train" in call(warm.python, path)

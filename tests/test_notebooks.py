@@ -77,7 +77,8 @@ def assert_fit_to_store(path):
     assert path.stat().st_size <= 600_000
     counts = [cell.execution_count for cell in code(notebook)]
     assert counts == list(range(1, len(counts) + 1)), "not run from top to bottom"
-    assert len(images(notebook)) >= 3
+    # An experiment of which nothing is published says so.
+    assert len(images(notebook)) >= 3 or "nothing to show: there is no" in printed(notebook)
     assert notebook.metadata.language_info == {"name": "python"}
     assert "widgets" not in notebook.metadata
     assert not any("execution" in cell.metadata for cell in notebook.cells)

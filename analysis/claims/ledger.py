@@ -24,6 +24,7 @@ from analysis.quantities.stats import holm
 from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import NothingFound, unfinished
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
+from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import make_folder, write_json
@@ -155,7 +156,7 @@ def judge_all(
 
 def _tables(experiment: str, scale: str, source: str, folder: Path) -> Tables | None:
     try:
-        tables = Tables.load(experiment, scale, source, folder)
+        tables = load_tables(experiment, scale, source, folder)
     except NothingFound:
         return None
     corpus_name(tables.runs)  # one corpus, or an error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import importlib
 import io
@@ -17,8 +18,9 @@ from analysis.drawing.palette import in_palette
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import figures
 from analysis.tables.context import context_of, tables_of
-from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES
+from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES, NothingFound
 from analysis.tables.results import Tables
+from analysis.tables.trials import log_of
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.store.files import make_folder, write_atomic
@@ -60,13 +62,13 @@ def _render_all(options: argparse.Namespace, target: Path) -> None:
 def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> Path:
     """Draw ``figure`` of the runs or the reference under ``folder`` into the folder ``target``.
 
-    Writes png, pdf and csv. Does nothing where the runs, the style and the code are those of
-    the last drawing. Returns the path of the png; raises UserError where runs are missing or
-    come from several corpora.
+    Writes png, pdf and csv. Does nothing where the runs, the log of the search that tuned them,
+    the style and the code are those of the last drawing. Returns the path of the png; raises
+    UserError where runs are missing or come from several corpora.
     """
     module = importlib.import_module(f"analysis.figures.{figure}")
     tables = tables_of(module, scale, source, folder)
-    inputs = _inputs(tables)
+    inputs = _inputs(tables, scale, source, folder)
     make_folder(target)
     stamp = target / f".{figure}.json"
     png = target / f"{figure}.png"
@@ -93,15 +95,20 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     return png
 
 
-def _inputs(tables: dict[str, Tables]) -> str:
-    """What a drawing depends on: the set of runs, the style, the code and the criteria."""
+def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) -> str:
+    """What a drawing depends on: runs, logs of searches, the style, the code and the criteria."""
     code = hashlib.sha256()
     sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".mplstyle")]
     criteria = [EXPERIMENTS / name / "criteria.yaml" for name in tables]
     for path in (*sorted(sources), *filter(Path.exists, criteria)):
         code.update(path.read_bytes())
     runs = {name: sorted(table.runs["run"]) for name, table in tables.items()}
-    return json.dumps({"code": code.hexdigest(), "runs": runs})
+    inputs: dict[str, object] = {"code": code.hexdigest(), "runs": runs}
+    for name in tables:
+        with contextlib.suppress(NothingFound):
+            log = log_of(name, scale, source, folder).read_bytes()
+            inputs[f"log of {name}"] = hashlib.sha256(log).hexdigest()
+    return json.dumps(inputs)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.tables.results import Tables, corpus_name
+from analysis.tables.trials import load_tables
 from lrm.errors import UserError
 
 
@@ -27,9 +28,7 @@ def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables
     """The tables that the module ``figure`` asks for, by experiment."""
     wanted = figure.EXPERIMENTS
     wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted, ())
-    return {
-        name: Tables.load(name, scale, source, folder, only=only) for name, only in wanted.items()
-    }
+    return {name: load_tables(name, scale, source, folder, only) for name, only in wanted.items()}
 
 
 def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:

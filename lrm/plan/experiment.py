@@ -75,6 +75,8 @@ class Header(Strict):
     # Its arms are where a search for hyperparameters begins (lrm.sweep.tuning). ``scales`` in it
     # changes what it says for one scale.
     search: dict[str, Any] | None = None
+    # The experiment whose search found the presets of its arms.
+    tuned_by: str | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,165 @@
+"""The tuning ablation (section 5.1): losses by tier of tuning, what tuning costs, learned scales.
+
+A configuration is an optimizer, a kind of multipliers and a tier: what is tuned beside the base LR.
+A gap is the loss without multipliers minus that with them, so that a gain is positive.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.quantities.losses import in_bins
+from analysis.quantities.norms import at_step
+from analysis.tables.results import Tables, kept
+from analysis.tables.trials import TunedTables
+
+OPTIMIZERS = {"ADAM": "Adam", "MUON": "Muon"}
+# Nothing, LR of groups, their weight decay too, and forward factors too.
+TIERS = ("NONE", "LR", "LRWD", "FULL")
+TUNED = TIERS[1:]
+WITHOUT, SCALAR, WITH = "none", "scalar", "vector"
+_INFIXES = {WITHOUT: "", SCALAR: "_SCALAR", WITH: "_LRM"}
+_LEVELS = ["optimizer", "multipliers", "tier"]
+# Optimizer, multipliers and tier of each arm. Scalars are not tuned.
+ARMS = {
+    f"{optimizer}{infix}_{tier}": (name, kind, tier)
+    for optimizer, name in OPTIMIZERS.items()
+    for kind, infix in _INFIXES.items()
+    for tier in (TIERS if kind != SCALAR else TIERS[:1])
+}
+# The constant stage is read in so many parts.
+PARTS = 6
+_MULTIPLIER_NORMS = ("row_multiplier_norm", "column_multiplier_norm", "scalar_multiplier_norm")
+
+
+def losses(tables: Tables) -> pd.DataFrame:
+    """Validation losses after the decay: seeds in rows; optimizer, multipliers, tier in columns."""
+    return _validation_losses(tables, np.inf)
+
+
+def losses_before_decay(tables: Tables) -> pd.DataFrame:
+    """The same at the end of the constant stage."""
+    return _validation_losses(tables, tables.stage_end)
+
+
+@kept
+def _validation_losses(tables: Tables, step: float) -> pd.DataFrame:
+    rows = at_step(tables.pick(kind="train", stat="validation_loss"), step)
+    return _by_configuration(rows.pivot(index="seed", columns="arm", values="value"))
+
+
+def _by_configuration(table: pd.DataFrame) -> pd.DataFrame:
+    """A table with arms in columns as one with the levels of ``ARMS`` there; nan where missing."""
+    table = table.reindex(columns=list(ARMS))
+    table.columns = pd.MultiIndex.from_tuples(ARMS.values(), names=_LEVELS)
+    return table
+
+
+@kept
+def gaps(tables: Tables, probes: int = 1) -> pd.DataFrame:
+    """Gaps of the training loss, paired by batch: (seed, step) × (optimizer, tier).
+
+    Each is a mean over a window of ``probes`` intervals between probes, which ends at ``step``.
+    Published losses are such means over one interval, so that both give the same numbers.
+    """
+    every = tables.settings["probes"]["every"]
+    rows = in_bins(tables.pick(kind="train", stat="train_loss"), every)
+    table = rows.pivot_table("value", ["seed", "step"], "arm", aggfunc="mean")
+    if probes > 1:
+        steps = table.index.get_level_values("step")
+        windows = pd.Index(-(-steps // (probes * every)) * probes * every, name="step")
+        table = table.groupby([table.index.get_level_values("seed"), windows]).mean()
+    table = _by_configuration(table)
+    with_them = table.xs(WITH, axis=1, level="multipliers")
+    return table.xs(WITHOUT, axis=1, level="multipliers") - with_them
+
+
+def gap_in(tables: Tables, optimizer: str, part: int) -> pd.Series:
+    """Mean gap over tiers in one of six parts of the constant stage (1 is the first), by seed.
+
+    Read from the intervals between probes that lie inside as a whole; nan where none does.
+    """
+    every, end = tables.settings["probes"]["every"], tables.stage_end
+    table = gaps(tables)[optimizer].mean(axis=1, skipna=False)
+    steps = table.index.get_level_values("step")
+    low, high = (part - 1) * end / PARTS, part * end / PARTS
+    inside = table[(steps - every >= low) & (steps <= high)]
+    return inside.groupby("seed").mean().reindex(table.index.unique("seed"))
+
+
+@kept
+def costs(tables: TunedTables) -> pd.DataFrame:
+    """What the search had spent when it had found each tier: trials, tokens and flops.
+
+    Rows are optimizer, multipliers and tier. A search that is not in the log has nan. Raises
+    NothingFound where there is no log of the search.
+    """
+    spent = tables.trials.assign(trials=1).groupby(["arm", "stage"])[["trials", "tokens", "flops"]]
+    by_stage = spent.sum()
+    found = {}
+    for optimizer, name in OPTIMIZERS.items():
+        for kind, infix in _INFIXES.items():
+            arm = f"{optimizer}{infix}"
+            if arm in by_stage.index.get_level_values("arm"):
+                # A stage that needed no trial of its own has no line in the log.
+                stages = by_stage.loc[arm].reindex(TIERS, fill_value=0).cumsum()
+                found[name, kind] = stages if kind != SCALAR else stages[:1]
+    every = pd.MultiIndex.from_tuples(ARMS.values(), names=_LEVELS)
+    return pd.concat(found, names=_LEVELS).reindex(every)
+
+
+def kept_nothing(tables: Tables, optimizer: str, multipliers: str, tier: str) -> bool:
+    """Whether the search kept nothing in a tier, so that its runs are those of the tier before."""
+    runs = tables.trained.drop_duplicates("arm").set_index("arm")["description"]
+    arms = {configuration: arm for arm, configuration in ARMS.items()}
+    before = TIERS[TIERS.index(tier) - 1]
+    now, then = (runs[arms[optimizer, multipliers, each]] for each in (tier, before))
+    return now["settings"] == then["settings"]
+
+
+@kept
+def scales(tables: Tables) -> pd.DataFrame:
+    """What tuning and what training find for each tensor: its forward factor, its multipliers.
+
+    Columns: optimizer, seed, tensor, layer, tuned, learned. ``tuned`` is the forward factor of FULL
+    without multipliers over that of NONE. ``learned`` is the product of the root mean squares of
+    the multipliers of LRWD, where they begin at 1, at the end of the constant stage.
+    """
+    runs = tables.trained.drop_duplicates("arm").set_index("arm")["description"]
+    parts = []
+    for optimizer, name in OPTIMIZERS.items():
+        tuned, plain = (
+            {r["tensor"]: r["forward"] for r in runs[arm]["rules"] if r["multiplier"] is None}
+            for arm in (f"{optimizer}_FULL", f"{optimizer}_NONE")
+        )
+        norms = tables.pick(kind="train", arm=f"{optimizer}_LRM_LRWD", stat=_MULTIPLIER_NORMS)
+        norms = at_step(norms[norms["value"].notna()], tables.stage_end)
+        keys = ["seed", "tensor", "layer"]
+        learned = norms.groupby(keys, dropna=False)["value"].prod().rename("learned").reset_index()
+        names = pd.Series(
+            [
+                tensor if pd.isna(layer) else f"{tensor}@{int(layer)}"
+                for tensor, layer in zip(learned["tensor"], learned["layer"], strict=True)
+            ],
+            dtype=object,
+        )
+        learned["tuned"] = names.map(tuned) / names.map(plain)
+        parts.append(learned.assign(optimizer=name))
+    columns = ["optimizer", "seed", "tensor", "layer", "tuned", "learned"]
+    return pd.concat(parts, ignore_index=True)[columns]
+
+
+def agreement(found: pd.DataFrame) -> pd.DataFrame:
+    """Correlation over tensors of ln ``learned`` with ln ``tuned``: optimizers in columns, by seed.
+
+    ``found`` are ``scales``. It is nan where all tensors have one factor.
+    """
+
+    def correlation(rows: pd.DataFrame) -> float:
+        if rows["tuned"].nunique() < 2 or rows["learned"].nunique() < 2:
+            return np.nan
+        return float(np.corrcoef(np.log(rows["tuned"]), np.log(rows["learned"]))[0, 1])
+
+    groups = found.groupby(["seed", "optimizer"])[["tuned", "learned"]]
+    return groups.apply(correlation).unstack()

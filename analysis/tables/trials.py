@@ -1,0 +1,127 @@
+"""Tables of experiments whose arms a search has tuned: with its log, what was tried and its cost.
+
+A search writes one JSON line per trial (``lrm.sweep.tuning.trials``). Its log is published beside
+the presets that it found.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Collection
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, relative
+from analysis.tables.results import Tables
+from lrm.errors import UserError
+from lrm.plan.experiment import load
+
+# What is read of a record; it holds more.
+_FIELDS = {"id", "arm", "stage", "seed", "outcome", "loss", "tokens", "flops"}
+
+
+class TunedTables(Tables):
+    """``Tables`` of an experiment that names the search behind its arms under ``tuned_by``."""
+
+    def __init__(
+        self,
+        runs: pd.DataFrame,
+        scalars: pd.DataFrame | Callable[[], pd.DataFrame],
+        vectors: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
+        trials: pd.DataFrame | Callable[[], pd.DataFrame] | None = None,
+    ):
+        super().__init__(runs, scalars, vectors)
+        self._given["trials"] = trials
+
+    @classmethod
+    def load(
+        cls,
+        experiment: str,
+        scale: str = "tiny",
+        source: str = "runs",
+        results: Path = RESULTS,
+        configuration: str = "current",
+        only: Collection[str] = (),
+    ) -> TunedTables:
+        """As of ``Tables``."""
+        tables = super().load(experiment, scale, source, results, configuration, only)
+        tables._given["trials"] = functools.partial(read_trials, experiment, scale, source, results)
+        return tables
+
+    def of_seeds(self, seeds: Collection[int]) -> TunedTables:
+        """The tables of these seeds alone; the search serves all seeds."""
+        tables = super().of_seeds(seeds)
+        reads = (tables._given[name] for name in ("scalars", "vectors"))
+        return TunedTables(tables.runs, *reads, lambda: self.trials)
+
+    @cached_property
+    def trials(self) -> pd.DataFrame:
+        """One row per trial of the search.
+
+        Columns are the fields of its log: id, arm, stage, point, seed, steps, outcome, loss,
+        tokens, flops, …. Raises NothingFound where there is no log.
+        """
+        return self._table("trials")
+
+
+def load_tables(
+    experiment: str, scale: str, source: str, results: Path, only: Collection[str] = ()
+) -> Tables:
+    """``Tables.load``, with the log of the search where one has tuned the experiment's arms."""
+    kind = TunedTables if _search_of(experiment) else Tables
+    return kind.load(experiment, scale, source, results, only=only)
+
+
+def _search_of(experiment: str) -> str | None:
+    return load(EXPERIMENTS / experiment / "config.yaml").header.tuned_by
+
+
+def log_of(experiment: str, scale: str, source: str, results: Path) -> Path:
+    """The log of the search that the experiment's YAML names under ``tuned_by``.
+
+    For a user's own runs it is the log of the user's own search. Without one it is the published
+    log, as the presets that the runs have used are the published ones. Raises NothingFound, which
+    names the command that makes a log.
+    """
+    name = _search_of(experiment)
+    if name is None:
+        raise NothingFound(f"no search has tuned the arms of {experiment}")
+    published = RESULTS if source == "runs" else results
+    paths = [published / "reference" / scale / f"{name}.jsonl"]
+    if source == "runs":
+        paths.insert(0, results / "tuning" / scale / f"{name}.jsonl")
+    for path in paths:
+        if path.exists():
+            return path
+    raise NothingFound(
+        f"there is no log of {name} at {scale}, {relative(paths[0])}; run make tune SCALE={scale}"
+    )
+
+
+def read_trials(experiment: str, scale: str, source: str, results: Path) -> pd.DataFrame:
+    """One row per trial, with the fields of the log as columns.
+
+    Raises NothingFound where there is no log, and UserError where it is damaged.
+    """
+    path = log_of(experiment, scale, source, results)
+    content = path.read_bytes()
+    # A search that is running may have written half of its last line.
+    lines = content[: content.rfind(b"\n") + 1].splitlines()
+    records = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            record = json.loads(line)
+            records[record["id"]] = record
+            if not record.keys() >= _FIELDS:
+                raise ValueError("a field is missing")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{relative(path)}: line {number} is no record of a trial ({error}); restore the "
+                "file, or remove that line"
+            ) from None
+    if not records:
+        raise NothingFound(f"{relative(path)} holds no trial yet; run make tune SCALE={scale}")
+    return pd.DataFrame(records.values())

@@ -1,0 +1,354 @@
+"""The tuning ablation's quantities by hand, the search's log, and what publishing keeps."""
+
+import functools
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+from analysis import publish
+from analysis.claims.judges import judge_of
+from analysis.drawing.style import STYLE_FILE
+from analysis.figures import fig7, tuning_mechanism
+from analysis.quantities import tuning_ablation as tuning
+from analysis.tables import compact, trials
+from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
+from analysis.tables.find import NothingFound
+from analysis.tables.trials import TunedTables
+from lrm.errors import UserError
+
+LINE = (
+    '{"id": "a", "arm": "ADAM", "stage": "NONE", "point": {"lr": 0, "factors": {}}, "seed": 0, '
+    '"steps": 12, "outcome": "finished", "loss": 3.5, "early_loss": 4.0, "tokens": 100, '
+    '"flops": 2.0, "seconds": 0.1}'
+)
+
+
+def small(losses=(), stage_end=60, trials=None, **descriptions):
+    """Two arms of Adam, one seed, probes every 5 steps; rows of (arm, step, stat, value)."""
+    settings = {
+        "train": {"steps": 70},
+        "schedule": {"decay_steps": 70 - stage_end},
+        "probes": {"every": 5},
+    }
+    arms = {"ADAM_NONE": {}, "ADAM_LRM_NONE": {}, **descriptions}
+    runs = [
+        {"kind": "train", "arm": arm, "seed": 0, "description": {"settings": settings, **more}}
+        for arm, more in arms.items()
+    ]
+    frame = pd.DataFrame(losses, columns=["arm", "step", "tensor", "layer", "stat", "value"])
+    frame = frame.assign(kind="train", seed=0, run=frame["arm"])
+    return TunedTables(pd.DataFrame(runs), frame, trials=trials)
+
+
+def course(difference):
+    """Training losses of 70 steps, with multipliers lower by ``difference(step)``."""
+    for step in range(1, 71):
+        noise = 0.1 * (step % 7)
+        for arm, gap in (("ADAM_NONE", 0.0), ("ADAM_LRM_NONE", difference(step))):
+            yield arm, step, "model", np.nan, "train_loss", 3.0 + noise - gap
+
+
+MATRICES = ("attention.q", "attention.k", "attention.v", "attention.out", "ssm.z", "ssm.x",
+            "ssm.B", "ssm.C", "ssm.dt", "ssm.out", "mlp.up", "mlp.gate", "mlp.down")  # fmt: skip
+# What the search keeps, by the beginning of the tensor's name.
+FORWARD = {"attention": 2.0, "ssm": 1.0, "mlp": 0.5, "embedding": 4.0}
+
+
+@functools.cache
+def realistic(seeds=6, forward=True, log=True):
+    """Runs like those at tiny: losses that differ by hundredths, six seeds, 44 probes."""
+    steps, every, end = 2200, 50, 1840
+    settings = {"train": {"steps": steps}, "schedule": {"decay_steps": steps - end},
+                "probes": {"every": every}}  # fmt: skip
+    below = {"none": (0.0, 0.025, 0.027, 0.035), "vector": (0.022, 0.055, 0.054, 0.058),
+             "scalar": (0.015,)}  # fmt: skip
+    tensors = ["embedding", *(f"{name}@{layer}" for name in MATRICES for layer in (0, 1))]
+    runs, rows, norms = [], [], []
+    at = np.arange(1, steps + 1)
+    share = np.where(at <= end, np.minimum(1.2, 0.3 + at / end), 1.0)
+    for arm, (optimizer, kind, tier) in tuning.ARMS.items():
+        gain = below[kind][tuning.TIERS.index(tier)] * (0.6 if optimizer == "Muon" else 1.0)
+        level = 3.31 - 0.09 * (optimizer == "Muon") - gain
+        factors = {
+            tensor: FORWARD[tensor.partition(".")[0]] if tier == "FULL" and forward else 1.0
+            for tensor in tensors
+        }
+        described = [
+            {"tensor": tensor, "multiplier": None, "forward": factor if kind == "none" else 1.0}
+            for tensor, factor in factors.items()
+        ]
+        for seed in range(100, 100 + seeds):
+            run = f"{arm} {seed}"
+            runs.append({"kind": "train", "arm": arm, "seed": seed, "run": run, "description": {
+                "settings": {**settings, "optimizer": {"lr": arm}}, "rules": described,
+                "corpus": {"hash": "h", "name": "stdlib 3.11.7, BPE 1024"}}})  # fmt: skip
+            own = np.random.default_rng(list(run.encode()))
+            shared = np.random.default_rng(seed)
+            common = 0.012 * shared.standard_normal()
+            losses = 3.45 + 3.0 * np.exp(-at / 90) - gain * share + shared.normal(0, 0.15, steps)
+            losses += own.normal(0, 0.03, steps)
+            final = level + common + 0.003 * own.standard_normal()
+            rows.append((run, arm, seed, at, "train_loss", losses))
+            before = final + (0.11 if kind == "none" else 0.105) + 0.001 * own.standard_normal()
+            rows.append((run, arm, seed, [end, steps], "validation_loss", [before, final]))
+            for tensor in tensors if kind == "vector" else ():
+                name, _, layer = tensor.partition("@")
+                found = FORWARD[name.partition(".")[0]] ** 0.6 * np.exp(own.normal(0, 0.3))
+                for axis in ("row", "column"):
+                    norms.append((run, arm, seed, end, f"{axis}_multiplier_norm", found**0.5, name,
+                                  float(layer or "nan")))  # fmt: skip
+    columns = ["run", "arm", "seed", "step", "stat", "value"]
+    frame = pd.DataFrame(rows, columns=columns).explode(["step", "value"])
+    frame = frame.assign(tensor="model", layer=np.nan)
+    frame = pd.concat([frame, pd.DataFrame(norms, columns=[*columns, "tensor", "layer"])])
+    frame = frame.astype({"step": int, "value": float}).assign(kind="train")
+    return TunedTables(
+        pd.DataFrame(runs), frame.reset_index(drop=True), trials=spent() if log else _no
+    )
+
+
+def spent():
+    """A log as that of a search at tiny, trial by trial."""
+    counts = {"": (15, 33, 18, 22), "_LRM": (16, 41, 13, 20), "_SCALAR": (15,)}
+    rows = [
+        {"id": f"{optimizer}{infix} {tier} {n}", "arm": f"{optimizer}{infix}", "stage": tier,
+         "tokens": 5.6e5 * (1 + n % 2), "flops": 6.1e11 * (1 + n % 2)}
+        for optimizer in tuning.OPTIMIZERS
+        for infix, stages in counts.items()
+        for tier, count in zip(tuning.TIERS, stages, strict=False)
+        for n in range(count)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def _no():
+    raise NothingFound("there is no log")
+
+
+def test_arms_are_those_of_the_experiment(smoke_runs):
+    assert set(tuning.ARMS) == {run.arm for run in smoke_runs("tuning_ablation")}
+    assert tuning.ARMS["MUON_LRM_LRWD"] == ("Muon", "vector", "LRWD")
+
+
+def test_gaps_are_paired_by_batch_and_averaged_in_windows():
+    table = tuning.gaps(small(course(lambda step: step / 100)), probes=2)["Adam", "NONE"]
+    assert table.index.get_level_values("step").tolist() == [10, 20, 30, 40, 50, 60, 70]
+    assert table.loc[0, 10] == pytest.approx(0.055) and table.loc[0, 60] == pytest.approx(0.555)
+
+
+def test_parts_of_the_constant_stage_by_hand():
+    """A part is (0, 10], …, (50, 60]; what the decay does is in none."""
+    tables = small(course(lambda step: step // 11 if step <= 60 else -9))
+    whole = tuning.gaps(tables).reindex(columns=[("Adam", "NONE")])
+    tables.kept[(tuning.gaps.__wrapped__, (), ())] = whole
+    found = [tuning.gap_in(tables, "Adam", part).loc[0] for part in range(1, 7)]
+    expected = [np.mean([step // 11 for step in range(10 * n + 1, 10 * n + 11)]) for n in range(6)]
+    assert found == pytest.approx(expected)
+
+
+def test_a_part_without_a_whole_interval_is_missing():
+    tables = small(course(lambda step: 1.0), stage_end=24)
+    assert np.isnan(tuning.gap_in(tables, "Adam", 2).loc[0])
+
+
+def test_costs_add_up_over_tiers():
+    rows = [("ADAM", "NONE", 1.0), ("ADAM", "NONE", 2.0), ("ADAM", "LR", 4.0),
+            ("ADAM", "FULL", 8.0), ("ADAM_SCALAR", "NONE", 16.0)]  # fmt: skip
+    log = pd.DataFrame(rows, columns=["arm", "stage", "flops"]).assign(tokens=10)
+    spent = tuning.costs(small(trials=log))
+    assert spent.loc["Adam", "none"]["flops"].tolist() == [3.0, 7.0, 7.0, 15.0]
+    assert spent.loc["Adam", "none"]["trials"].tolist() == [2, 3, 3, 4]
+    assert spent.loc[("Adam", "scalar", "NONE"), "tokens"] == 10
+    assert spent.loc["Adam", "vector"].isna().all(axis=None)
+    assert len(spent) == len(tuning.ARMS)
+
+
+def rules(**forward):
+    return {"rules": [
+        {"tensor": tensor.replace("_", "."), "multiplier": axis, "forward": factor}
+        for tensor, factor in {"embedding": 1.0, "mlp_up@0": 1.0, **forward}.items()
+        for axis in (None, "row")
+    ]}  # fmt: skip
+
+
+def test_learned_scales_by_hand():
+    def norm(step, tensor, layer, axis, value):
+        return "ADAM_LRM_LRWD", step, tensor, layer, f"{axis}_multiplier_norm", value
+
+    measured = [
+        norm(0, "mlp.up", 0, "row", 1.0), norm(0, "mlp.up", 0, "column", 1.0),
+        norm(60, "mlp.up", 0, "row", 2.0), norm(60, "mlp.up", 0, "column", 0.75),
+        norm(60, "embedding", np.nan, "row", 3.0), norm(60, "embedding", np.nan, "column", 1.0),
+        norm(70, "mlp.up", 0, "row", 9.0),
+    ]  # fmt: skip
+    plain = rules(embedding=0.5)
+    tuned = rules(embedding=1.0, **{"mlp_up@0": 4.0})
+    arms = {"ADAM_NONE": plain, "ADAM_FULL": tuned, "MUON_NONE": plain, "MUON_FULL": plain}
+    found = tuning.scales(small(measured, **arms))
+    assert found["optimizer"].unique().tolist() == ["Adam"]
+    table = found.set_index("tensor")[["tuned", "learned"]]
+    assert table.loc["mlp.up"].tolist() == [4.0, 1.5]
+    assert table.loc["embedding"].tolist() == [2.0, 3.0]
+
+
+def test_agreement_is_a_correlation_of_logarithms():
+    tuned = np.array([0.5, 1.0, 2.0, 4.0])
+    parts = [
+        pd.DataFrame({"optimizer": name, "seed": seed, "tuned": factors, "learned": learned})
+        for seed in (0, 1)
+        for name, factors, learned in (
+            ("Adam", tuned, 3 * tuned ** (0.5 - seed)), ("Muon", np.ones(4), tuned)
+        )
+    ]  # fmt: skip
+    found = tuning.agreement(pd.concat(parts))
+    assert found["Adam"].tolist() == pytest.approx([1.0, -1.0])
+    assert found["Muon"].isna().all()
+
+
+def test_a_search_that_kept_nothing():
+    one, other = ({"settings": {"optimizer": {"lr": lr}}} for lr in (1.0, 2.0))
+    arms = {"ADAM_NONE": one, "ADAM_LR": other, "ADAM_LRWD": other}
+    assert tuning.kept_nothing(small(**arms), "Adam", "none", "LRWD")
+    assert not tuning.kept_nothing(small(**arms), "Adam", "none", "LR")
+
+
+def test_the_log_of_a_search(tmp_path, monkeypatch):
+    """Own runs have the own search's log, or the published one; published runs only the latter."""
+    monkeypatch.setattr(trials, "RESULTS", tmp_path / "suite")
+    asked = ("tuning_ablation", "smoke")
+    own, others = tmp_path / "own", tmp_path / "suite"
+    for source in ("runs", "reference"):
+        with pytest.raises(NothingFound, match="no log of tuning_search at smoke, .*make tune"):
+            trials.read_trials(*asked, source, own)
+    with pytest.raises(NothingFound, match="no search has tuned the arms of projector"):
+        trials.log_of("projector", "smoke", "runs", own)
+    published = others / "reference" / "smoke" / "tuning_search.jsonl"
+    published.parent.mkdir(parents=True)
+    published.write_text(f"{LINE}\n")
+    assert trials.log_of(*asked, "runs", own) == published
+    assert trials.log_of(*asked, "reference", others) == published
+    mine = own / "tuning" / "smoke" / "tuning_search.jsonl"
+    mine.parent.mkdir(parents=True)
+    # A trial may be repeated; half a line is what a search is just writing.
+    mine.write_text(f"{LINE}\n{LINE.replace('2.0', '3.0')}\n{LINE[:40]}")
+    assert trials.read_trials(*asked, "runs", own)["flops"].tolist() == [3.0]
+    for text in ("[]\n", "3\n", '{"id": "a"}\n', "{\n"):
+        mine.write_text(text)
+        with pytest.raises(UserError, match="line 1 is no record of a trial"):
+            trials.read_trials(*asked, "runs", own)
+    mine.write_text("")
+    with pytest.raises(NothingFound, match="holds no trial yet"):
+        trials.read_trials(*asked, "runs", own)
+
+
+def test_a_selection_of_seeds_keeps_the_log():
+    log = pd.DataFrame({"arm": ["ADAM"]})
+    chosen = realistic().of_seeds([100, 103])
+    assert chosen.seeds == [100, 103] and set(chosen.scalars["seed"]) == {100, 103}
+    assert len(chosen.trials) == len(spent())
+    assert small(course(lambda step: 1.0), trials=log).trials is log
+
+
+def rows_of(tables, arm, seed, description):
+    """What a run stores, at its full precision."""
+    frame = tables.scalars[(tables.scalars["arm"] == arm) & (tables.scalars["seed"] == seed)]
+    layers = frame["layer"].map(lambda layer: "" if pd.isna(layer) else f"@{int(layer)}")
+    return frame.assign(tensor=frame["tensor"] + layers)[["step", "tensor", "stat", "value"]]
+
+
+def published(tables, kept):
+    """The tables as ``compact`` would publish them and ``results`` would read them."""
+    parts = []
+    for row in tables.runs.itertuples():
+        frame = rows_of(tables, row.arm, row.seed, row.description)
+        first = row.seed == min(tables.seeds)
+        frame = compact.scalars(frame, row.description, kept, whole=first)
+        name, _, layer = zip(*frame["tensor"].str.partition("@").to_numpy(), strict=True)
+        frame = frame.assign(tensor=name, layer=[float(each or "nan") for each in layer])
+        parts.append(frame.assign(run=row.run, arm=row.arm, seed=row.seed, kind="train"))
+    return TunedTables(tables.runs, pd.concat(parts, ignore_index=True), trials=tables.trials)
+
+
+@functools.cache
+def both():
+    """Tables of runs, and of what is published of them."""
+    return realistic(), published(realistic(), publish.kept("tuning_ablation"))
+
+
+def test_published_runs_are_judged_as_the_runs_are():
+    """Means between probes and rounding change no verdict, and estimates by less than 1e-6."""
+    own, theirs = both()
+    assert len(theirs.scalars) < len(own.scalars) / 20
+    seen = set()
+    for claim, criterion in criteria_of("tuning_ablation").items():
+        one, other = (judge_of("tuning_ablation", claim)(each, criterion) for each in (own, theirs))
+        pairs = zip([*one.parts, *one.contrast], [*other.parts, *other.contrast], strict=True)
+        for mine, published_part in pairs:
+            assert mine.name == published_part.name
+            ends = [(p.interval.mean, p.interval.low, p.interval.high)
+                    for p in (mine, published_part)]  # fmt: skip
+            assert ends[0] == pytest.approx(ends[1], abs=1e-6), mine.name
+            assert mine.verdict(6) == published_part.verdict(6), mine.name
+        assert (one.line, one.verdict) == (other.line, other.verdict)
+        seen |= set(one.groups.values())
+    assert {"holds", "refuted"} <= seen
+
+
+@pytest.mark.parametrize("figure", [fig7, tuning_mechanism], ids=lambda module: module.__name__)
+def test_published_runs_give_the_same_figure(figure):
+    own, theirs = (figure.numbers({"tuning_ablation": each}) for each in both())
+    pd.testing.assert_frame_equal(own, theirs, rtol=3e-4, atol=1e-6, check_dtype=False)
+
+
+def drawn(figure, tables):
+    """A figure's numbers, its renderer and the texts in its panels, laid out as it is saved."""
+    numbers = figure.numbers({"tuning_ablation": tables})
+    context = Context("tiny", tables.seeds, "a corpus", "reference")
+    with plt.style.context(STYLE_FILE):
+        page = figure.draw(numbers, context)
+        canvas = FigureCanvasAgg(page)
+        canvas.draw()
+    texts = [text for axis in page.axes for text in axis.texts if text.get_text()]
+    plt.close(page)
+    return numbers, canvas.get_renderer(), texts
+
+
+def test_figure_7_shows_every_seed_and_what_tuning_costs():
+    numbers, renderer, texts = drawn(fig7, realistic())
+    loss = numbers[numbers["panel"] == "loss"]
+    assert len(loss) == 18 * 6 and loss.groupby(["optimizer", "tier"]).size().max() == 18
+    cost = numbers[(numbers["panel"] == "cost") & (numbers["multipliers"] == "none")]
+    trials = cost[cost["optimizer"] == "Adam"].groupby("tier", sort=False)["trials"].first()
+    assert trials[list(tuning.TIERS)].tolist() == [15, 48, 66, 88]
+    gap = numbers[(numbers["panel"] == "gap") & (numbers["step"] == 1800)]
+    assert gap.groupby("optimizer")["value"].mean()["Adam"] == pytest.approx(-0.03, abs=0.005)
+    assert set(numbers["window"]) == {100} and set(numbers["decay"]) == {1840}
+    # Names of tiers with their trials stand beside each other.
+    boxes = [(text.axes, text.get_window_extent(renderer)) for text in texts]
+    assert len(boxes) == 2 * 8
+    for n, (axis, box) in enumerate(boxes):
+        assert not any(other.overlaps(box) for ax, other in boxes[n + 1 :] if ax is axis)
+
+
+def test_figure_7_without_a_log_says_so():
+    numbers, _, texts = drawn(fig7, realistic(log=False))
+    assert set(numbers["panel"]) == {"loss", "gap"} and numbers["flops"].isna().all()
+    assert [text.get_text() for text in texts] == [fig7.NO_LOG] * 2
+
+
+def test_the_mechanism_has_r_or_says_that_there_is_nothing_to_compare():
+    numbers, _, texts = drawn(tuning_mechanism, realistic())
+    assert len(numbers) == 2 * 6 * 27
+    assert all(text.get_text().startswith("r = 0.7") for text in texts)
+    numbers, _, texts = drawn(tuning_mechanism, realistic(forward=False))
+    assert numbers["r"].isna().all()
+    assert [text.get_text() for text in texts] == [tuning_mechanism.NOTHING] * 2
+
+
+def test_one_seed_is_drawn():
+    for figure in (fig7, tuning_mechanism):
+        drawn(figure, realistic(seeds=1))

@@ -22,10 +22,14 @@ EXPERIMENTS := $(notdir $(patsubst %/config.yaml,%,$(sort $(wildcard experiments
 # Those that search for hyperparameters have a command of their own.
 SEARCHES := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls '^search:' experiments/*/config.yaml)))
 UNDRAWN := $(filter-out $(PAPER) $(OURS) $(SEARCHES),$(EXPERIMENTS))
+# What uses tuned presets waits at each scale for the search that finds them.
+TUNED := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls 'tuned/[$$]scale' experiments/*/config.yaml)))
+UNTUNED := $(if $(wildcard lrm/plan/presets/tuned/$(SCALE)),,$(basename $(notdir \
+	$(foreach name,$(TUNED),$(shell grep -ls '^EXPERIMENTS = .*"$(name)"' analysis/figures/*.py)))))
 # Those of ours whose drawing is published at this scale need no runs, unless FROM=runs.
 PUBLISHED := $(filter $(basename $(notdir $(wildcard $(RESULTS)/reference/$(SCALE)/figures/*.csv))),$(OURS))
 BORROWED := $(if $(filter reference,$(FROM)),$(PUBLISHED))
-OWN := $(PAPER) $(filter-out $(BORROWED),$(OURS))
+OWN := $(filter-out $(UNTUNED),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -74,11 +78,14 @@ $(VENV)/.notebooks: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[notebooks]')
 	@touch $@
 
+tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
+
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
 all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
 	@runs=$$($(BIN)/python -m analysis.needs $(OWN)) \
 		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2) $(options) || test $$? -eq 3; }
 	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
+	@$(if $(UNTUNED),$(tell_untuned),:)
 
 own_figures: $(VENV)/.core
 	@$(call draw,$(OWN))

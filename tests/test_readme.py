@@ -124,12 +124,23 @@ def test_make_trains_an_experiment_that_has_no_figure_of_its_name(calls):
 
 @pytest.mark.parametrize("options", [("FROM=runs",), ("SCALE=smoke",), ()])
 def test_make_all_draws_every_figure(calls, options):
-    """Of what it trains or, where they are published, ours of the reference."""
+    """Of what it trains or, where they are published, ours of the reference.
+
+    Figures that need tuned presets are left out, and named, where no search has run.
+    """
     sweep, *drawn = make(ROOT, "all", calls, *options).splitlines()
+    left_out = []
+    if drawn[-1].startswith("left out: "):
+        left_out = drawn.pop().removeprefix("left out: ").split(".")[0].split()
+    scale = "smoke" if "SCALE=smoke" in options else "tiny"
+    tuned = (ROOT / "lrm" / "plan" / "presets" / "tuned" / scale).exists()
+    assert left_out == ([] if tuned else ["fig7", "tuning_mechanism"])
     drawn = {line.endswith("--source|reference|"): line.split("|--scale")[0] for line in drawn}
     own, borrowed = (drawn.get(source, "||").split("|")[2:] for source in (False, True))
-    assert sorted([*own, *filter(None, borrowed)]) == figures()
-    paper = [name for name in figures() if re.fullmatch(r"(fig|table)\d+", name)]
+    assert sorted([*own, *filter(None, borrowed), *left_out]) == figures()
+    paper = [
+        name for name in set(figures()) - set(left_out) if re.fullmatch(r"(fig|table)\d+", name)
+    ]
     assert set(paper) <= set(own)
     published = {path.stem for path in ROOT.glob("results/reference/tiny/figures/*.csv")}
     assert set(filter(None, borrowed)) == (published - set(paper) if not options else set())

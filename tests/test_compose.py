@@ -4,14 +4,13 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from conftest import NOT_DESIGNED
+from conftest import missing_at
 
 from lrm.cli import parse_seeds
 from lrm.errors import UserError
 from lrm.plan import rules
 from lrm.plan.experiment import SCALES, load
 from lrm.plan.timescales import products
-from lrm.plan.yaml import PRESETS
 from lrm.sweep.scheduler import ordered
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -176,7 +175,7 @@ def test_identity_of_a_brownian_motion(experiment):
         (
             "$S",
             "$T",
-            "$T is no grid axis and no value at this scale; there are scale, S; define it",
+            "$T is no grid axis and no value at this scale; there are scale, arm, S; define it",
         ),
         ("scale/smoke", "scale/smok", "no preset 'scale/smok'"),
         ("[0.5, 2.0]", "0.5", "grid.S must be a list"),
@@ -274,11 +273,7 @@ def test_seeds():
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_experiment_plans_at_every_scale(name, scale):
     experiment = load(EXPERIMENTS / name / "config.yaml")
-    missing = None
-    if (name, scale) in NOT_DESIGNED:
-        missing = "config.yaml: .*; define it|config.yaml: .* must divide"
-    elif "tuned/$scale" in experiment.path.read_text() and not (PRESETS / "tuned" / scale).exists():
-        missing = f"run make tune SCALE={scale} PUBLISH=1"
+    missing = missing_at(experiment, scale)
     if missing:
         with pytest.raises(UserError, match=missing):
             experiment.runs(scale, [0])

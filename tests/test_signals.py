@@ -25,7 +25,7 @@ LIMIT = 120.0  # seconds; a safety net, far above what anything here takes
 # A sweep whose workers do nothing but wait. Ending each takes a while, so that further signals
 # come in the middle of it.
 SWEEP = """
-import sys, time
+import dataclasses, sys, time
 from pathlib import Path
 from lrm.cli import guarded
 from lrm.plan.experiment import load
@@ -42,6 +42,7 @@ class Process(scheduler.Process):
 scheduler.Process = Process
 folder, count = Path(sys.argv[1]), int(sys.argv[2])
 runs = load(Path("experiments/projector/config.yaml")).runs("smoke", [0], only=["FPN*"])
+runs = [dataclasses.replace(run, corpus="a corpus") for run in runs]
 jobs = [(run, folder / str(number)) for number, run in enumerate(runs[:count])]
 guarded(lambda: scheduler.sweep(jobs, folder / "data", 2))
 """

@@ -17,6 +17,7 @@ from lrm.errors import UserError
 from lrm.plan import yaml
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
+from lrm.plan.run import TrainRun
 from lrm.plan.search import Search
 from lrm.plan.yaml import PRESETS
 from lrm.sweep.tuning import presets, trials
@@ -143,10 +144,13 @@ def test_a_group_must_be_there():
 # From a point to settings, and to the preset.
 
 
+def base_of(arm: str) -> TrainRun:
+    return TrainRun(EXPERIMENT.name, "tiny", arm, {}, 0, *EXPERIMENT.settings("tiny", arm))
+
+
 def settings_at(arm: str, point: Point):
-    search = EXPERIMENT.search("tiny")
-    base, *_ = EXPERIMENT.settings("tiny", arm)
-    return EXPERIMENT.settings("tiny", arm, layer(point, search, base))[0]
+    given = layer(point, EXPERIMENT.search("tiny"), base_of(arm))
+    return EXPERIMENT.settings("tiny", arm, given)[0]
 
 
 def plan_of(settings, key):
@@ -191,21 +195,19 @@ def test_the_group_of_vectors_holds_the_multipliers_lr():
 
 def test_a_group_of_tensors_with_and_without_multipliers_is_refused():
     search = Search.model_validate({"groups": {"all": ("*",)}, "stages": {"N": {}}})
-    base, *_ = EXPERIMENT.settings("tiny", "ADAM_LRM")
     with pytest.raises(UserError, match="make two groups of them"):
-        layer(Point().times("forward", "all", 2.0), search, base)
+        layer(Point().times("forward", "all", 2.0), search, base_of("ADAM_LRM"))
 
 
 @pytest.mark.parametrize("arm", ["ADAM", "MUON_LRM", "ADAM_SCALAR"])
 def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
     """An arm that uses the preset has the settings of the trial."""
     search = EXPERIMENT.search("tiny")
-    base, *_ = EXPERIMENT.settings("tiny", arm)
     point = Point(-3).times("lr", "vectors", 2.0).times("forward", "mlp", 0.5)
     point = point.times("weight_decay", "attention", 1 / 1024)
     records = [{"outcome": "finished", "flops": 1e9, "tokens": 10}]
     decision = Decision("FULL", point, ("a note",))
-    found = layer(point, search, base)
+    found = layer(point, search, base_of(arm))
     text = presets.text(f"{arm}_FULL", "tiny", decision, found, search, records)
     assert text.startswith(f"# {arm}_FULL at tiny") and "lr of vectors ×2" in text
     for source in PRESETS.rglob("*.yaml"):

@@ -69,11 +69,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     make_folder(results / "runs" / experiment.name)
     folder = results / "tuning" / scale
     log = TrialLog(folder / f"{experiment.name}.jsonl")
-    tuning = Tuning(
-        [ArmTuning(experiment, scale, base.arm, arms[base.arm], base.corpus, log)
-         for base in bases],
-        results,
-    )  # fmt: skip
+    tuning = Tuning([ArmTuning(experiment, base, arms[base.arm], log) for base in bases], results)
     first = tuning.first()
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {log.path}", flush=True)
     try:

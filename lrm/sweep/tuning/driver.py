@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lrm.plan.experiment import Experiment
-from lrm.plan.run import Run
+from lrm.plan.run import Run, TrainRun
 from lrm.plan.search import Search, Stage
 from lrm.sweep.scheduler import Job
 from lrm.sweep.tuning import presets
@@ -26,16 +26,14 @@ class ArmTuning:
     def __init__(
         self,
         experiment: Experiment,
-        scale: str,
-        arm: str,
+        base: TrainRun,
         stages: Mapping[str, Stage],
-        corpus: str | None,
         log: TrialLog,
     ):
-        self.name, self.finished = arm, False
-        self._experiment, self._scale, self._corpus, self._log = experiment, scale, corpus, log
-        self._rules: Search = experiment.search(scale)
-        self._base, *_ = experiment.settings(scale, arm)
+        """``base`` is the arm's run where the search begins."""
+        self.name, self.finished = base.arm, False
+        self._experiment, self._base, self._log = experiment, base, log
+        self._rules: Search = experiment.search(base.scale)
         self.stages = stages
         self.search = ArmSearch(self._rules, stages)
         self._asking = self.search.run()
@@ -90,14 +88,15 @@ class ArmTuning:
 
     def run_of(self, trial: Trial) -> TrialRun:
         """The run of a trial, with the limit above which it is stopped."""
-        whole = self._base.train.steps
+        whole = self._base.settings.train.steps
         steps = whole if trial.full else max(1, round(self._rules.length * whole))
         given = layer(trial.point, self._rules, self._base)
         override = () if steps == whole else (f"train.steps={steps}",)
-        settings = self._experiment.settings(self._scale, self.name, given, override)
+        scale = self._base.scale
+        settings = self._experiment.settings(scale, self.name, given, override)
         return TrialRun(
-            self._experiment.name, self._scale, self.name, {}, trial.seed, *settings,
-            corpus=self._corpus, said=self._said(trial.point), limit=self._limit(trial),
+            self._experiment.name, scale, self.name, {}, trial.seed, *settings,
+            corpus=self._base.corpus, said=self._said(trial.point), limit=self._limit(trial),
         )  # fmt: skip
 
     def _said(self, point: Point) -> str:
@@ -125,7 +124,7 @@ class ArmTuning:
         records = [record for record in self.records if record["stage"] in before]
         name = f"{self.name}_{decision.stage}"
         found = layer(decision.point, self._rules, self._base)
-        return name, presets.text(name, self._scale, decision, found, self._rules, records)
+        return name, presets.text(name, self._base.scale, decision, found, self._rules, records)
 
 
 class Tuning:

@@ -8,8 +8,8 @@ from typing import Any
 
 from lrm.errors import UserError
 from lrm.model.tensors import matches
-from lrm.plan.config import Settings
-from lrm.plan.rules import TensorPlan, resolve
+from lrm.plan.rules import TensorPlan
+from lrm.plan.run import TrainRun
 from lrm.plan.search import Quantity, Search
 
 
@@ -44,14 +44,14 @@ class Point:
                      for (tune, group), value in self.factors)  # fmt: skip
 
 
-def layer(point: Point, search: Search, settings: Settings) -> dict[str, Any]:
-    """Settings that make of an arm with ``settings`` the point's: base LR, multipliers' LR, rules.
+def layer(point: Point, search: Search, base: TrainRun) -> dict[str, Any]:
+    """Settings that make of the run ``base`` the point's: base LR, multipliers' LR, rules.
 
     A forward factor of tensors with multipliers is where their multipliers start, the rows where
     there are two axes, with an LR in proportion (a step is the same share). Raises UserError for a
     group of which some tensors have multipliers and others not.
     """
-    plans = resolve(settings)
+    settings, plans = base.settings, base.plans
     own_lr = settings.multipliers.lr
     for (tune, group), factor in point.factors:
         if tune == "lr" and search.has_multipliers(group):

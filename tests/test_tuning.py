@@ -348,3 +348,22 @@ def test_the_plan_says_what_it_may_cost(tmp_path):
     found = subprocess.run(command(tmp_path, "--dry-run"), capture_output=True, text=True)
     assert found.returncode == 0 and not (tmp_path / "tuning").exists()
     assert "ADAM: NONE, LR, LRWD, FULL;" in found.stdout and "if no change gains" in found.stdout
+
+
+def test_trials_that_do_not_finish_are_no_gain():
+    """Also where the point that they are compared with did not finish with another seed."""
+
+    def loss(trial):
+        if (trial.point.factors, trial.seed, trial.full) == ((), 1, False):
+            return math.inf
+        if trial.point.factors and trial.seed == 0:
+            return -1.0
+        return math.inf if trial.point.factors else abs(trial.point.lr) * 1.0
+
+    arm = searched(rules(), loss)
+    assert all(not decision.point.factors for decision in arm.decisions)
+
+
+def test_a_model_that_always_diverges_ends_the_sweep():
+    arm = searched(rules(), lambda trial: math.inf)
+    assert len(arm.decisions) == 3 and len(arm.losses) < 200

@@ -7,7 +7,6 @@ the presets that it found.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +15,8 @@ import pandas as pd
 
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, relative
 from analysis.tables.results import Tables
-from lrm.errors import UserError
 from lrm.plan.experiment import load
+from lrm.store.files import read_records
 
 # What is read of a record; it holds more.
 _FIELDS = {"id", "arm", "stage", "seed", "outcome", "loss", "tokens", "flops"}
@@ -35,21 +34,6 @@ class TunedTables(Tables):
     ):
         super().__init__(runs, scalars, vectors)
         self._given["trials"] = trials
-
-    @classmethod
-    def load(
-        cls,
-        experiment: str,
-        scale: str = "tiny",
-        source: str = "runs",
-        results: Path = RESULTS,
-        configuration: str = "current",
-        only: Collection[str] = (),
-    ) -> TunedTables:
-        """As of ``Tables``."""
-        tables = super().load(experiment, scale, source, results, configuration, only)
-        tables._given["trials"] = functools.partial(read_trials, experiment, scale, source, results)
-        return tables
 
     def of_seeds(self, seeds: Collection[int]) -> TunedTables:
         """The tables of these seeds alone; the search serves all seeds."""
@@ -71,8 +55,11 @@ def load_tables(
     experiment: str, scale: str, source: str, results: Path, only: Collection[str] = ()
 ) -> Tables:
     """``Tables.load``, with the log of the search where one has tuned the experiment's arms."""
-    kind = TunedTables if _search_of(experiment) else Tables
-    return kind.load(experiment, scale, source, results, only=only)
+    if not _search_of(experiment):
+        return Tables.load(experiment, scale, source, results, only=only)
+    tables = TunedTables.load(experiment, scale, source, results, only=only)
+    tables._given["trials"] = functools.partial(read_trials, experiment, scale, source, results)
+    return tables
 
 
 def _search_of(experiment: str) -> str | None:
@@ -107,21 +94,9 @@ def read_trials(experiment: str, scale: str, source: str, results: Path) -> pd.D
     Raises NothingFound where there is no log, and UserError where it is damaged.
     """
     path = log_of(experiment, scale, source, results)
-    content = path.read_bytes()
-    # A search that is running may have written half of its last line.
-    lines = content[: content.rfind(b"\n") + 1].splitlines()
-    records = {}
-    for number, line in enumerate(lines, 1):
-        try:
-            record = json.loads(line)
-            records[record["id"]] = record
-            if not record.keys() >= _FIELDS:
-                raise ValueError("a field is missing")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(
-                f"{relative(path)}: line {number} is no record of a trial ({error}); restore the "
-                "file, or remove that line"
-            ) from None
+    remedy = "restore the file, or remove that line"
+    found = read_records(path, _FIELDS, relative(path), "a trial", remedy)
+    records = {record["id"]: record for record in found}
     if not records:
         raise NothingFound(f"{relative(path)} holds no trial yet; run make tune SCALE={scale}")
     return pd.DataFrame(records.values())

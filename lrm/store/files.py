@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,27 @@ def read_json(path: Path, keys: tuple[str, ...] = ()) -> Any:
     if data is None or (keys and not (isinstance(data, dict) and set(keys) <= set(data))):
         raise UserError(f"{path} is damaged; remove {path.parent} and run again")
     return data
+
+
+def read_records(
+    path: Path, fields: Collection[str], place: str, kind: str, remedy: str
+) -> list[dict[str, Any]]:
+    """The records of an appended log of JSON lines; of a last line that was cut short, none.
+
+    Raises UserError where a line is no mapping with these fields. It names the log as ``place``,
+    the number of the line, the ``kind`` of record that it should be and the ``remedy``.
+    """
+    content = path.read_bytes()
+    found = []
+    for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict) or not record.keys() >= set(fields):
+            raise UserError(f"{place}: line {number} is no record of {kind}; {remedy}")
+        found.append(record)
+    return found
 
 
 def make_folder(path: Path) -> Path:

@@ -148,8 +148,7 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     print(f"{experiment.name} at {options.scale}: {len(missing)} to train, "
           f"{kept} finished{alike}")  # fmt: skip
     if missing:
-        for key in {corpus_of(run) for run, _ in missing if run.reads_corpus}:
-            data.verify(data.prepare(*key, corpora, print_progress))
+        verify_corpora([run for run, _ in missing], corpora)
         make_folder(results / "runs" / experiment.name)
     return missing
 
@@ -159,7 +158,7 @@ def check_inputs(runs: list[Run]) -> None:
     machine.check_devices(runs)
     for start in {run.settings.train.start for run in runs} - {None}:
         weight_files(Path(start))
-    for key in {corpus_of(run) for run in runs if run.reads_corpus}:
+    for key in {_corpus_of(run) for run in runs if run.reads_corpus}:
         data.check(*key)
 
 
@@ -179,7 +178,13 @@ def _has_finished(path: Path) -> bool:
     return True
 
 
-def corpus_of(run: Run) -> tuple:
+def verify_corpora(runs: list[Run], corpora: Path) -> None:
+    """Read every token of the runs' corpora; UserError where a file is damaged."""
+    for key in {_corpus_of(run) for run in runs if run.reads_corpus}:
+        data.verify(data.prepare(*key, corpora, _print_progress))
+
+
+def _corpus_of(run: Run) -> tuple:
     """What tells its corpus from others: the settings of the data, and the vocabulary's size."""
     return run.settings.data, run.settings.model.vocab_size
 
@@ -187,18 +192,18 @@ def corpus_of(run: Run) -> tuple:
 def with_corpora(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
     """The runs with their corpus hash; with ``build``, corpora that are missing are made."""
     hashes: dict[tuple, str | None] = {}
-    for key in dict.fromkeys(corpus_of(run) for run in runs if run.reads_corpus):
+    for key in dict.fromkeys(_corpus_of(run) for run in runs if run.reads_corpus):
         hashes[key] = data.identity(*key, corpora)
         if hashes[key] is None and build:
             folder, display = make_folder(corpora), Display(["corpus"])
-            hashes[key] = data.prepare(*key, folder, print_progress, display).hash
+            hashes[key] = data.prepare(*key, folder, _print_progress, display).hash
     return [
-        dataclasses.replace(run, corpus=hashes[corpus_of(run)]) if run.reads_corpus else run
+        dataclasses.replace(run, corpus=hashes[_corpus_of(run)]) if run.reads_corpus else run
         for run in runs
     ]
 
 
-def print_progress(text: str) -> None:
+def _print_progress(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 

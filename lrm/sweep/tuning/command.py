@@ -12,7 +12,6 @@ import fnmatch
 from collections.abc import Mapping
 from pathlib import Path
 
-from lrm import data
 from lrm.cli import columns, guarded, positive
 from lrm.errors import UserError, shown
 from lrm.plan.experiment import Experiment, load
@@ -21,7 +20,7 @@ from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
 from lrm.store.files import make_folder, write_atomic
 from lrm.sweep import machine
-from lrm.sweep.command import check_inputs, corpus_of, print_progress, with_corpora
+from lrm.sweep.command import check_inputs, verify_corpora, with_corpora
 from lrm.sweep.dry_run import duration
 from lrm.sweep.scheduler import sweep
 from lrm.sweep.tuning.driver import ArmTuning, Tuning
@@ -45,7 +44,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     add("--presets", type=Path, default=PRESETS / "tuned", help="where --publish puts presets")
     add("--publish", action="store_true",
         help="when the search has ended, have experiments use what it found")  # fmt: skip
-    add("--dry-run", action="store_true", help="show rules and cost, run nothing")
+    add("--dry-run", action="store_true", help="show stages and cost, run nothing")
     guarded(lambda: _main(load(folder / "config.yaml"), parser.parse_args(arguments)))
 
 
@@ -64,8 +63,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     machine.check_memory(bases, options.workers or machine.default_workers(bases), 1)
     corpora = results / "data"
     bases = with_corpora(bases, corpora, build=True)
-    for key in dict.fromkeys(map(corpus_of, bases)):
-        data.verify(data.prepare(*key, corpora, print_progress))
+    verify_corpora(bases, corpora)
     make_folder(results / "runs" / experiment.name)
     folder = results / "tuning" / scale
     log = TrialLog(folder / f"{experiment.name}.jsonl")

@@ -15,6 +15,9 @@ from lrm.plan.search import Search, Stage
 from lrm.sweep.tuning.points import Point
 
 Change = tuple[str, float]  # a group and the factor on it
+# Steps from the scale's base LR at which a sweep gives up: there is nothing to find in a model that
+# diverges at any LR.
+_FARTHEST = 30
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class ArmSearch:
         yield from self._ask(Trial(point.at(lr), seed) for lr in tried)
         while True:
             best = min(tried, key=lambda lr: self.losses[Trial(point.at(lr), seed)])
-            if best not in (tried[0], tried[-1]):
+            if best not in (tried[0], tried[-1]) or abs(best) >= _FARTHEST:
                 break
             further = best + (1 if best == tried[-1] else -1)
             if not self._allowed([Trial(point.at(further), seed)]):
@@ -125,7 +128,7 @@ class ArmSearch:
         search = self._search
         found = yield from self._changed(stage, before)
         if found == before:
-            self._notes.append("no change was kept")
+            self._notes.append("this tier added nothing")
             return before
         seeds = search.confirm_seeds
         self.incumbent = before
@@ -139,7 +142,7 @@ class ArmSearch:
             return found
         new = ", ".join(text for text in found.said if text not in before.said)
         self._notes.append(
-            f"{new} gained {statistics.fmean(gains):+.4f} in full runs, which is within the errors"
+            f"{new} gained {_mean_gain(gains):+.4f} in full runs, which is within the errors"
         )
         return before
 
@@ -178,11 +181,11 @@ class ArmSearch:
         gaining = {c: g for c, g in gains.items() if _exceeds(g, search.errors, spread)}
         # Of each group the better change.
         best: dict[str, Change] = {}
-        for change in sorted(gaining, key=lambda c: statistics.fmean(gaining[c])):
+        for change in sorted(gaining, key=lambda c: _mean_gain(gaining[c])):
             best[change[0]] = change
         if not best:
             return None
-        single = max(best.values(), key=lambda c: statistics.fmean(gaining[c]))
+        single = max(best.values(), key=lambda c: _mean_gain(gaining[c]))
         if len(best) == 1:
             return hopeful[single], [single]
         together = point
@@ -192,7 +195,7 @@ class ArmSearch:
         if self._allowed(trials):
             yield from self._ask(trials)
             gain = self._gains(point, together, seeds)
-            more = statistics.fmean(gain) > statistics.fmean(gaining[single])
+            more = _mean_gain(gain) > _mean_gain(gaining[single])
             if more and _exceeds(gain, search.errors, spread):
                 return together, list(best.values())
         return hopeful[single], [single]
@@ -206,13 +209,18 @@ class ArmSearch:
         return [old - new if math.isfinite(new) else -math.inf for old, new in pairs]
 
 
+def _mean_gain(gains: Sequence[float]) -> float:
+    """The mean; −inf where a trial did not finish, whatever it is compared with."""
+    return -math.inf if -math.inf in gains else statistics.fmean(gains)
+
+
 def _exceeds(gains: Sequence[float], errors: float, spread: float = 0.0) -> bool:
     """Whether the mean gain is above so many standard errors.
 
     ``spread`` is the standard deviation of such differences elsewhere in the stage. Two seeds say
     little of their own, so that the larger of both counts.
     """
-    mean = statistics.fmean(gains)
+    mean = _mean_gain(gains)
     if not math.isfinite(mean):
         return mean > 0
     own = statistics.stdev(gains)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lrm.errors import Diverged, UserError
+from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
-from lrm.store.files import make_folder, read_json, write_json
+from lrm.store.files import make_folder, read_json, read_records, write_json
 from lrm.store.rundir import is_complete, read_outcome
 
 # What a record of the log holds.
@@ -133,28 +132,11 @@ class TrialLog:
     def __init__(self, path: Path):
         self.path = path
         self.records: dict[str, dict[str, Any]] = {}
-        for record in self._read():
-            self.records[record["id"]] = record
-
-    def _read(self) -> Iterator[dict[str, Any]]:
-        if not self.path.exists():
-            return
-        content = self.path.read_bytes()
-        # A line that was cut short when its process ended is written anew.
-        whole = content[: content.rfind(b"\n") + 1]
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
-        for number, line in enumerate(whole.splitlines(), 1):
-            try:
-                record = json.loads(line)
-                if not isinstance(record, dict) or not record.keys() >= set(_FIELDS):
-                    raise ValueError
-            except ValueError:
-                raise UserError(
-                    f"{self.path}: line {number} is no record of a trial; remove that line, and "
-                    "the trial runs again"
-                ) from None
-            yield record
+        if path.exists():
+            remedy = "remove that line, and the trial runs again"
+            found = read_records(path, _FIELDS, str(path), "a trial", remedy)
+            self.records = {each["id"]: each for each in found}
+            _cut(path)
 
     def add(self, record: dict[str, Any]) -> None:
         """Append one record, at once on disk."""
@@ -162,3 +144,9 @@ class TrialLog:
         self.records[record["id"]] = record
         with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({name: record[name] for name in _FIELDS}) + "\n")
+
+
+def _cut(path: Path) -> None:
+    """Take away a last line that was cut short when its process ended."""
+    content = path.read_bytes()
+    os.truncate(path, content.rfind(b"\n") + 1)

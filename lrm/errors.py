@@ -30,6 +30,10 @@ class Diverged(UserError):
         self.step = step
 
 
+class Busy(UserError):
+    """Another process has what is asked for; it will be free, or done, later."""
+
+
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop; its argument is the signal's number."""
 
@@ -40,7 +44,7 @@ def shown(value: Any, quoted: bool = True) -> str:
         text = repr(value) if quoted else str(value)
     except ValueError:  # an integer of thousands of digits
         text = f"an integer of {value.bit_length()} bits"
-    return _printable(text if len(text) <= 80 else f"{text[:50]}…{text[-25:]}")
+    return printable(text if len(text) <= 80 else f"{text[:50]}…{text[-25:]}")
 
 
 def line_of(error: UserError | OSError) -> str:
@@ -50,10 +54,16 @@ def line_of(error: UserError | OSError) -> str:
         text = f"{error.filename}: {error.strerror}; name another file or folder"
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 300]} … {text[-300:]}"
-    return f"error: {_printable(text)}"
+    return f"error: {printable(text)}"
 
 
-def _printable(text: str) -> str:
+def first_line(error: BaseException) -> str:
+    """What a library's error says, in a line: some tell a whole page."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return printable(lines[0])
+
+
+def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

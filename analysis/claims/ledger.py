@@ -27,7 +27,7 @@ from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, see
 from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
 from lrm.plan.identity import criterion_hash
-from lrm.store.files import make_folder, write_json
+from lrm.store.files import as_json, make_folder, write_json, write_listed
 
 # Half of what lies outside of a 95% interval: how often a part holds although it is not so.
 _FALSE_ALARM = 0.025
@@ -51,7 +51,10 @@ def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, An
     ledger = as_ledger(judge_all(scale, source, folder), scale, source)
     target = claims_file(scale, source, folder)
     make_folder(target.parent)
-    write_json(target, ledger)
+    if source == "reference":
+        write_listed(target.parent, {target.name: as_json(ledger)})
+    else:
+        write_json(target, ledger)
     return ledger, target
 
 

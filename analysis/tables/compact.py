@@ -19,10 +19,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.tables.find import find
+from analysis.tables.find import find, published
 from analysis.tables.results import read_table, stage_end
 from lrm.errors import UserError
-from lrm.store.files import make_folder, write_atomic
+from lrm.store.files import make_folder, write_listed
 
 
 @dataclass(frozen=True)
@@ -54,33 +54,34 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
     order = sorted({*seeds, *(d["seed"] for d in descriptions if d["kind"] != "brownian")})
     for description, path in chosen:
         rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
-        frame = scalars(read_table(path / "scalars.parquet"), description, kept, whole=not rank)
+        frame = scalars(read_table(path, "scalars"), description, kept, whole=not rank)
         tables["scalars"].append(frame.assign(run=description["id"]))
         if rank < kept.vector_seeds:
-            frame = _ends(read_table(path / "vectors.parquet"), description)
+            frame = _ends(read_table(path, "vectors"), description)
             if rank:
                 frame = frame[frame["tensor"].str.partition("@")[0].isin(kept.vectors)]
             tables["vectors"].append(frame.assign(run=description["id"]))
+    contents = {}
     for table, frames in tables.items():
         frame = pd.concat(frames)
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
         data = frame.to_parquet(compression="zstd", compression_level=19, index=False)
-        write_atomic(folder / f"{table}.parquet", data)
+        contents[f"{table}.parquet"] = data
     text = json.dumps([*descriptions, *(description for description, _ in chosen)])
-    write_atomic(folder / "runs.json.gz", gzip.compress(text.encode(), mtime=0))
+    contents["runs.json.gz"] = gzip.compress(text.encode(), mtime=0)
+    write_listed(folder, contents)
     return folder
 
 
 def _published(folder: Path, anew: set[str]) -> tuple[list[dict], dict[str, list[pd.DataFrame]]]:
     """Descriptions and tables of what is published in ``folder``, without the runs ``anew``."""
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
-    path = folder / "runs.json.gz"
-    if not path.exists():
+    if not (folder / "runs.json.gz").exists():
         return [], tables
-    kept = [run for run in json.loads(gzip.decompress(path.read_bytes())) if run["id"] not in anew]
+    kept = [run for run in published(folder) if run["id"] not in anew]
     for table, frames in tables.items():
-        frame = read_table(folder / f"{table}.parquet")
+        frame = read_table(folder, table)
         frames.append(frame[frame["run"].isin([run["id"] for run in kept])])
     return kept, tables
 

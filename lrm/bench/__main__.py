@@ -15,7 +15,7 @@ from lrm.bench.measure import WARM_UP, Session, load_average
 from lrm.bench.plan import ROWS, Bench
 from lrm.cli import clock, guarded
 from lrm.errors import UserError
-from lrm.store.files import make_folder, write_json
+from lrm.store.files import as_json, make_folder, write_listed, write_sealed
 from lrm.sweep.machine import available_cores
 
 PUBLISHABLE = 20  # pairs
@@ -74,15 +74,15 @@ def _main(options: argparse.Namespace) -> None:
         "warm_up_steps": WARM_UP,
         **session.record,
     }
-    session.run(lambda: write_json(path, record))
+    session.run(lambda: write_sealed(path, record))
     record |= {"finished": _now(), "load_at_end": load_average()}
-    write_json(path, record)
+    write_sealed(path, record)
     print(tables.render(record))
     print(f"\nkept in {path}", file=sys.stderr)
     if options.publish:
-        reference = make_folder(options.results / "reference" / "bench") / f"{name}.json"
-        write_json(reference, record)
-        print(f"published as {reference}", file=sys.stderr)
+        reference = make_folder(options.results / "reference" / "bench")
+        write_listed(reference, {f"{name}.json": as_json(record)})
+        print(f"published as {reference / name}.json", file=sys.stderr)
 
 
 def _now() -> str:

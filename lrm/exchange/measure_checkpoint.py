@@ -7,6 +7,7 @@ is built. ``analysis.explore.checkpoint_norms`` draws them.
 from __future__ import annotations
 
 import argparse
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ import torch
 
 from lrm.cli import guarded
 from lrm.errors import UserError
-from lrm.store.files import make_folder, write_json
+from lrm.store.files import as_json, make_folder, write_listed
 from lrm.train.probes import column_norms, row_norms
 
 # The first number in a name is the layer's.
@@ -102,8 +103,10 @@ def measure(model: str, results: Path) -> Path:
     table = norms(located(model))
     name = re.sub(r"[^\w.-]+", "--", model.strip("/").removeprefix("./")).strip("-")
     target = make_folder(results / "probes" / (name or "model"))
-    table.to_parquet(target / "norms.parquet", index=False)
-    write_json(target / "model.json", {"model": model})
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    described = as_json({"model": model})
+    write_listed(target, {"norms.parquet": buffer.getvalue(), "model.json": described})
     return target
 
 

@@ -22,6 +22,7 @@ from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
 from lrm.cli import guarded, parse_seeds
 from lrm.errors import UserError
 from lrm.plan.experiment import load
+from lrm.plan.scales import SCALES
 from lrm.store.digests import MANIFEST, manifest_of
 from lrm.store.files import write_atomic
 
@@ -30,7 +31,7 @@ def main() -> None:
     """Parse the command line, publish, draw, judge."""
     parser = argparse.ArgumentParser(prog="python -m analysis.publish")
     parser.add_argument("experiments", nargs="*")
-    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--scale", default="tiny", choices=SCALES)
     parser.add_argument("--seeds", default="1", help="as in run.py: 3, or 100-107")
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument(

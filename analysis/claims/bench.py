@@ -10,7 +10,7 @@ import math
 from pathlib import Path
 
 from analysis.claims.judging import Judgement, at_least, at_most
-from lrm.store.digests import RESTORE, is_listed, read_listed
+from lrm.store.digests import is_listed, read_listed, restore
 from lrm.store.files import read_json
 
 
@@ -24,7 +24,7 @@ def record(source: str, folder: Path, name: str) -> dict | None:
         return None
     if source == "reference":
         read_listed(paths[-1])
-        return read_json(paths[-1], ("rows",), RESTORE)
+        return read_json(paths[-1], ("rows",), restore(paths[-1].parent))
     return read_json(paths[-1], ("rows",), f"remove {paths[-1]} and run make bench again")
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lrm.errors import UserError
-from lrm.store.digests import RESTORE, is_listed, read_listed
+from lrm.store.digests import is_listed, read_listed, restore
 from lrm.store.files import read_json
 
 _WIDTH = 80
@@ -22,7 +22,7 @@ def read_ledger(path: Path) -> dict[str, Any]:
     """A published ledger. Raises UserError where there is none, or a damaged one."""
     if not path.exists() and not is_listed(path):
         raise UserError(f"there are no verdicts in {path}; make claims FROM=runs judges")
-    ledger = read_json(path, ("claims", "multiplicity"), RESTORE)
+    ledger = read_json(path, ("claims", "multiplicity"), restore(path.parent))
     read_listed(path)
     return ledger
 

@@ -111,16 +111,22 @@ def main() -> None:
     guarded(lambda: print(render(options.folder)))
 
 
+def read(folder: Path) -> tuple[pd.DataFrame, str]:
+    """The norms in ``folder`` and their model's name; UserError where a file is damaged."""
+    remedy = f"remove {folder} and run python -m lrm.exchange.measure_checkpoint MODEL again"
+    table = read_table(folder, "norms", remedy)
+    read_listed(folder / "model.json", remedy)
+    said = read_json(folder / "model.json", ("model",), remedy)
+    return table, said["model"]
+
+
 def render(folder: Path) -> str:
     """Draw the norms in ``folder``; their summary as text."""
     if not folder.is_dir():
         raise UserError(
             f"{folder} is not there; run python -m lrm.exchange.measure_checkpoint MODEL first"
         )
-    remedy = f"remove {folder} and run python -m lrm.exchange.measure_checkpoint MODEL again"
-    table = read_table(folder, "norms", remedy)
-    read_listed(folder / "model.json", remedy)
-    name = read_json(folder / "model.json", ("model",), remedy)["model"]
+    table, name = read(folder)
     matplotlib.use("agg")
     numbers = summary(table)
     with plt.style.context(STYLE_FILE):

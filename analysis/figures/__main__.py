@@ -21,7 +21,8 @@ from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES, NothingFound
 from analysis.tables.results import Tables
 from analysis.tables.trials import digest_of_log
 from lrm.cli import guarded
-from lrm.errors import UserError
+from lrm.errors import UserError, line_of
+from lrm.plan.scales import SCALES
 from lrm.store.digests import digest, running
 from lrm.store.files import make_folder, write_atomic, write_json
 
@@ -34,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.figures")
     listed = {"metavar": "figure", "choices": names, "help": ", ".join(names)}
     parser.add_argument("figures", nargs="+", **listed)
-    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--scale", default="tiny", choices=SCALES)
     parser.add_argument(
         "--source", default="runs", choices=SOURCES, help="yours, or what is published"
     )
@@ -53,7 +54,7 @@ def _render_all(options: argparse.Namespace, target: Path) -> None:
         try:
             render(figure, options.scale, options.source, options.results, target)
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(line_of(error), file=sys.stderr)
             failed = True
     if failed:
         raise SystemExit(2)

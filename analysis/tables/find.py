@@ -12,7 +12,7 @@ from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.run import BrownianRun
 from lrm.store import rundir
-from lrm.store.digests import MANIFEST, RESTORE, digest, read_checked, read_listed
+from lrm.store.digests import MANIFEST, digest, read_checked, read_listed, restore
 from lrm.store.rundir import is_complete, read_description
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,4 +141,4 @@ def digest_of_tables(folder: Path) -> str:
     """Of what the tables in ``folder``, a finished run's or a published one, were written as."""
     if is_complete(folder):
         return rundir.digest_of(folder)
-    return digest(read_checked(folder / MANIFEST, None, RESTORE))
+    return digest(read_checked(folder / MANIFEST, None, restore(folder)))

@@ -17,7 +17,7 @@ import pandas as pd
 
 from analysis.tables.find import RESULTS, digest_of_tables, find
 from lrm.errors import UserError, first_line
-from lrm.store.digests import RESTORE, digest, read_listed
+from lrm.store.digests import digest, read_listed, restore
 from lrm.store.rundir import is_complete, read_file
 
 # Seeds below explore, seeds from here on judge.
@@ -195,7 +195,7 @@ def corpus_name(runs: pd.DataFrame) -> str:
     return next(iter(names.values()), "none")
 
 
-def read_table(folder: Path, name: str, remedy: str = RESTORE) -> pd.DataFrame:
+def read_table(folder: Path, name: str, remedy: str = "") -> pd.DataFrame:
     """A table of a finished run, or one that the manifest of its folder lists.
 
     Raises UserError where it is missing or damaged. ``remedy`` is for what a manifest lists.
@@ -208,7 +208,9 @@ def read_table(folder: Path, name: str, remedy: str = RESTORE) -> pd.DataFrame:
     try:
         return pd.read_parquet(io.BytesIO(content))
     except (OSError, ValueError) as error:  # of a run whose files have no digests
-        raise UserError(f"{folder / file} is damaged ({first_line(error)}); {remedy}") from None
+        raise UserError(
+            f"{folder / file} is damaged ({first_line(error)}); {remedy or restore(folder)}"
+        ) from None
 
 
 def _read(table: str, runs: list[tuple[dict, Path]]) -> pd.DataFrame:

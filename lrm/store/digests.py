@@ -20,7 +20,6 @@ from typing import Any
 from lrm.errors import UserError
 
 MANIFEST = "B2SUMS"
-RESTORE = "restore it from the repository"
 _SEAL = "digest"
 _LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 
@@ -76,11 +75,18 @@ def manifest_of(folder: Path, names: Collection[str]) -> bytes:
     return _text({name: digest((folder / name).read_bytes()) for name in names})
 
 
-def read_listed(path: Path, remedy: str = RESTORE) -> bytes:
+def restore(folder: Path) -> str:
+    """The remedy for what is published: it comes with the repository, and is not made here."""
+    return f"restore {folder} from the repository"
+
+
+def read_listed(path: Path, remedy: str = "") -> bytes:
     """The content of a file that the manifest beside it lists.
 
-    Raises UserError where file or manifest are missing or damaged, or do not agree.
+    Raises UserError, which ends with the remedy (by default to restore the folder), where file or
+    manifest are missing or damaged, or do not agree.
     """
+    remedy = remedy or restore(path.parent)
     return read_checked(path, _listed(path.parent, remedy).get(path.name, ""), remedy)
 
 
@@ -88,12 +94,12 @@ def is_listed(path: Path) -> bool:
     """Whether a published file is to be there: the manifest beside it lists it."""
     if not (path.parent / MANIFEST).exists():
         return False
-    return path.name in _listed(path.parent, RESTORE)
+    return path.name in _listed(path.parent, restore(path.parent))
 
 
 def with_listed(folder: Path, contents: dict[str, bytes]) -> bytes:
     """The text of the manifest of ``folder`` once these files are written; others stay listed."""
-    listed = _listed(folder, RESTORE) if (folder / MANIFEST).exists() else {}
+    listed = _listed(folder, restore(folder)) if (folder / MANIFEST).exists() else {}
     return _text(listed | {name: digest(content) for name, content in contents.items()})
 
 

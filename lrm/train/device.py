@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 import lrm
-from lrm.errors import UserError
+from lrm.errors import UserError, first_line
 from lrm.model.config import ModelConfig
 from lrm.model.gpu import selection
 from lrm.model.gpu.adapters import Kernels
@@ -71,7 +71,9 @@ def _device(name: str, group: Group = ALONE) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"execution.device = {name!r} is not usable here: {error}") from None
+        raise UserError(
+            f"execution.device = {name!r} is not usable here ({first_line(error)}); write auto"
+        ) from None
 
 
 def _precision(name: str, device: torch.device) -> str:

@@ -5,6 +5,7 @@ letter, brings everything back and removes nothing that is published.
 """
 
 import gzip
+import io
 import json
 import random
 import re
@@ -30,7 +31,7 @@ from lrm.data import build
 from lrm.data.build import prepare, verify
 from lrm.errors import UserError
 from lrm.plan.config import DataConfig
-from lrm.store.digests import MANIFEST, sealed
+from lrm.store.digests import MANIFEST, running, sealed
 from lrm.store.files import as_json, read_json, write_listed, write_sealed
 from lrm.store.rundir import (
     is_complete,
@@ -250,6 +251,28 @@ def test_each_environment_is_recorded_and_a_change_is_told(tmp_path):
     assert said["resumed"] == [{"step": 4, "commit": "xyz"}] * 2
 
 
+def test_a_checkpoint_of_an_earlier_version(tmp_path):
+    """It knows the lengths of the logs alone, and leaves the rest to ``run.json``."""
+    train(tmp_path / "whole")
+    train(tmp_path / "a", stop=True)
+    with open_run(tmp_path / "a") as directory:
+        state = directory._read_checkpoint()
+        lengths = {name: mark["length"] for name, mark in state.pop("logs").items()}
+        state.pop("begun")
+        real = directory.save_checkpoint
+        directory._logs = {}
+        real({**state, "log_lengths": lengths})
+        state = directory._read_checkpoint()
+        assert state.pop("logs") == {} and state.pop("begun")
+        payload = io.BytesIO()
+        torch = pytest.importorskip("torch")
+        torch.save(state, payload)
+        data = payload.getvalue()
+        directory.checkpoint.write_bytes(b"LRMCKPT1" + running(data).digest() + data)
+    train(tmp_path / "a")
+    assert finished(tmp_path / "a")[1:] == finished(tmp_path / "whole")[1:]
+
+
 def test_a_log_that_changes_while_a_run_trains(tmp_path):
     with open_run(tmp_path) as directory:
         directory.start(DESCRIPTION)
@@ -265,21 +288,21 @@ def test_a_log_that_changes_while_a_run_trains(tmp_path):
 def test_what_is_published(tmp_path):
     """Tables, verdicts and the benchmark; also their manifests."""
     folder = tmp_path / "results"
-    for name in ("tiny/multiplier_lr", "bench"):
+    for name in ("tiny/linear_layer", "bench"):
         shutil.copytree(PUBLISHED / name, folder / "reference" / name)
     scale = folder / "reference" / "tiny"
     claims = {"claims.json": (PUBLISHED / "tiny" / "claims.json").read_bytes()}
     write_listed(scale, claims)
 
     def read():
-        tables = [read_table(scale / "multiplier_lr", name) for name in ("scalars", "vectors")]
+        tables = [read_table(scale / "linear_layer", name) for name in ("scalars", "vectors")]
         sums = [len(frame.to_json()) if len(frame) < 10 else frame["run"].nunique()
                 for frame in tables]  # fmt: skip
         values = [np.sum(np.concatenate(list(map(np.atleast_1d, frame["value"]))))
                   for frame in tables]  # fmt: skip
         ledger = read_ledger(claims_file("tiny", "reference", folder))
         measured = bench.record("reference", folder, "cpu")
-        return sums, values, published(scale / "multiplier_lr"), ledger, measured
+        return sums, values, published(scale / "linear_layer"), ledger, measured
 
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [name for name in names if name.suffix not in (".md",)]
@@ -310,11 +333,11 @@ def test_published_folders_are_listed_as_they_lie():
 def test_a_published_run_list_that_is_gone_is_told(tmp_path):
     from analysis.tables.find import find
 
-    folder = tmp_path / "reference" / "tiny" / "multiplier_lr"
-    shutil.copytree(PUBLISHED / "tiny" / "multiplier_lr", folder)
+    folder = tmp_path / "reference" / "tiny" / "linear_layer"
+    shutil.copytree(PUBLISHED / "tiny" / "linear_layer", folder)
     (folder / "runs.json.gz").unlink()
-    with pytest.raises(UserError, match="cannot be read .* restore .*multiplier_lr from the rep"):
-        find("multiplier_lr", "tiny", "reference", tmp_path)
+    with pytest.raises(UserError, match="cannot be read .* restore .*linear_layer from the rep"):
+        find("linear_layer", "tiny", "reference", tmp_path)
 
 
 RECORD = {"id": "a", "arm": "A", "stage": "LR", "point": {}, "seed": 0, "steps": 9,
@@ -481,7 +504,7 @@ def test_a_partial_build(tmp_path, monkeypatch):
 def test_a_figure(tmp_path, monkeypatch):
     """Whatever of it is damaged, it is drawn anew; also where a table was mended."""
     folder = tmp_path / "results"
-    shutil.copytree(PUBLISHED / "tiny" / "multiplier_lr", folder / "reference/tiny/multiplier_lr")
+    shutil.copytree(PUBLISHED / "tiny" / "linear_layer", folder / "reference/tiny/linear_layer")
     target = folder / "figures"
     drawn = []
 
@@ -491,7 +514,7 @@ def test_a_figure(tmp_path, monkeypatch):
         axis.plot(numbers["x"])
         return figure
 
-    monkeypatch.setattr(multiplier_lr, "EXPERIMENTS", ("multiplier_lr",))
+    monkeypatch.setattr(multiplier_lr, "EXPERIMENTS", ("linear_layer",))
     monkeypatch.setattr(multiplier_lr, "numbers", lambda tables: pd.DataFrame({"x": [1.0, 2.5]}))
     monkeypatch.setattr(multiplier_lr, "draw", draw_it)
 
@@ -518,7 +541,7 @@ def test_a_figure(tmp_path, monkeypatch):
             (target / name).write_bytes(content)
     # Another table under the ids of the same runs.
     count = len(drawn)
-    source = folder / "reference" / "tiny" / "multiplier_lr"
+    source = folder / "reference" / "tiny" / "linear_layer"
     runs = gzip.compress(json.dumps(published(source)).encode(), 1, mtime=0)
     tables = {name: (source / name).read_bytes() for name in ("scalars.parquet", "vectors.parquet")}
     write_listed(source, tables | {"runs.json.gz": runs})

@@ -213,6 +213,7 @@ def _build_once(path: Path, build: _Build) -> None:
             build.run(folder)
             try:
                 folder.rename(path)
+                sync_folder(path.parent)
             except OSError:
                 if not path.exists():
                     raise

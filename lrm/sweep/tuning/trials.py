@@ -55,6 +55,8 @@ def run(
     trial: TrialRun, path: Path, corpora: Path, report: Report, *, note: Note, group: Any = None
 ) -> None:
     """Train ``trial``; a run that diverges or is stopped leaves ``stopped.json`` instead."""
+    if has_ended(path):  # another search has run it meanwhile
+        return
     from lrm.train.loop import train  # it loads torch
 
     first, last = trial.window
@@ -137,7 +139,7 @@ class TrialLog:
         if path.exists():
             remedy = "remove that line, and the trial runs again"
             found = read_records(path.read_bytes(), _FIELDS, str(path), "a trial", remedy)
-            self.records = {each["id"]: each for each in found}
+            self.records = {each["id"]: {name: each[name] for name in _FIELDS} for each in found}
             _cut(path)
 
     def add(self, record: dict[str, Any]) -> None:

@@ -579,3 +579,19 @@ def test_verification_reads_every_token_of_a_corpus(tmp_path):
     shard.write_bytes(content)
     with pytest.raises(UserError):
         data.verify(data.prepare(CONFIG, 300, tmp_path))
+
+
+def test_manifests_are_written_anew_after_a_merge_by_hand(tmp_path):
+    """From the files as they lie; drawings and what only people read are not listed."""
+    from analysis.publish import list_digests
+
+    for name in ("bench", "tiny/linear_layer"):
+        shutil.copytree(PUBLISHED / name, tmp_path / name)
+    (tmp_path / "tiny" / "figures").mkdir()
+    (tmp_path / "tiny" / "figures" / ".fig1.json").write_text("{}")
+    wanted = {path: path.read_bytes() for path in tmp_path.rglob(MANIFEST)}
+    assert len(wanted) == 2
+    for path, text in zip(wanted, (b"", b"no digest"), strict=True):
+        path.write_bytes(text)
+    assert list_digests(tmp_path) == sorted(wanted)
+    assert {path: path.read_bytes() for path in tmp_path.rglob(MANIFEST)} == wanted

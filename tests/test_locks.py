@@ -15,8 +15,9 @@ from test_signals import LIMIT, ROOT, alive, needs_proc, until
 
 from lrm.errors import Busy, UserError
 from lrm.store.files import as_json, write_atomic
+from lrm.store.lock import locked
 from lrm.store.log import Log
-from lrm.store.rundir import locked, open_run, read_description
+from lrm.store.rundir import open_run, read_description
 from lrm.sweep import runs as stored
 
 SMALL = ("train.steps=6", "train.batch_size=2", "model.num_hidden_layers=1",

@@ -19,19 +19,18 @@ the run was begun.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from lrm.errors import Busy, UserError
+from lrm.errors import UserError
 from lrm.store.compaction import tables
 from lrm.store.digests import digest, is_sealed, read_checked, running
 from lrm.store.files import as_json, make_folder, parsed, read_json, write_atomic, write_sealed
+from lrm.store.lock import locked
 from lrm.store.log import Log
 
 LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
@@ -318,38 +317,3 @@ def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[R
                 directory.close()
             raise
         directory.close()
-
-
-@contextmanager
-def locked(path: Path, waits: bool = False) -> Iterator[None]:
-    """The lock of a run's directory, which is there; raises Busy as ``open_run`` does."""
-    while True:
-        try:
-            lock = open(path / ".lock", "w")  # noqa: SIM115
-        except FileNotFoundError:
-            make_folder(path)
-            continue
-        with lock:
-            _take(lock, path, waits)
-            # The folder may have been removed, and made again, since the file was opened.
-            if _is_file(lock, path / ".lock"):
-                yield
-                return
-
-
-def _take(lock: IO[str], path: Path, waits: bool) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise Busy(f"{path} is being trained by another process; wait for it or stop it") from None
-    except OSError as error:
-        raise UserError(
-            f"{path / '.lock'} cannot be locked ({error.strerror}); choose a folder on another "
-            "disk with --results"
-        ) from None
-
-
-def _is_file(lock: IO[str], path: Path) -> bool:
-    with suppress(OSError):
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
-    return False

@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from lrm.cli import guarded
 from lrm.errors import Busy, UserError, printable
-from lrm.store.rundir import is_complete, locked, read_description
+from lrm.store.lock import locked
+from lrm.store.rundir import is_complete, read_description
 
 
 class StoredRun(NamedTuple):

@@ -87,7 +87,10 @@ def read_listed(path: Path, remedy: str = "") -> bytes:
     manifest are missing or damaged, or do not agree.
     """
     remedy = remedy or restore(path.parent)
-    return read_checked(path, _listed(path.parent, remedy).get(path.name, ""), remedy)
+    listed = _listed(path.parent, remedy)
+    if path.name not in listed:
+        raise UserError(f"{path} is not listed in {path.parent / MANIFEST}; {remedy}")
+    return read_checked(path, listed[path.name], remedy)
 
 
 def is_listed(path: Path) -> bool:

@@ -24,7 +24,7 @@ from analysis.explore import checkpoint_norms
 from analysis.figures import __main__ as figures
 from analysis.figures import multiplier_lr
 from analysis.tables import trials as logs
-from analysis.tables.find import published
+from analysis.tables.find import _published
 from analysis.tables.results import read_table
 from lrm import data
 from lrm.data import build
@@ -145,7 +145,7 @@ def train(path, stop=False):
 def finished(path):
     """All that is read of a finished run."""
     assert is_complete(path)
-    tables = [read_table(path, name).to_json() for name in ("scalars", "vectors")]
+    tables = [read_table(path / f"{name}.parquet").to_json() for name in ("scalars", "vectors")]
     return read_description(path), read_outcome(path), tables, read_file(path, "weights.pt")
 
 
@@ -295,14 +295,15 @@ def test_what_is_published(tmp_path):
     write_listed(scale, claims)
 
     def read():
-        tables = [read_table(scale / "linear_layer", name) for name in ("scalars", "vectors")]
+        where = scale / "linear_layer"
+        tables = [read_table(where / f"{name}.parquet") for name in ("scalars", "vectors")]
         sums = [len(frame.to_json()) if len(frame) < 10 else frame["run"].nunique()
                 for frame in tables]  # fmt: skip
         values = [np.sum(np.concatenate(list(map(np.atleast_1d, frame["value"]))))
                   for frame in tables]  # fmt: skip
         ledger = read_ledger(claims_file("tiny", "reference", folder))
         measured = bench.record("reference", folder, "cpu")
-        return sums, values, published(scale / "linear_layer"), ledger, measured
+        return sums, values, _published(where / "runs.json.gz"), ledger, measured
 
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [name for name in names if name.suffix not in (".md",)]
@@ -542,7 +543,7 @@ def test_a_figure(tmp_path, monkeypatch):
     # Another table under the ids of the same runs.
     count = len(drawn)
     source = folder / "reference" / "tiny" / "linear_layer"
-    runs = gzip.compress(json.dumps(published(source)).encode(), 1, mtime=0)
+    runs = gzip.compress(json.dumps(_published(source / "runs.json.gz")).encode(), 1, mtime=0)
     tables = {name: (source / name).read_bytes() for name in ("scalars.parquet", "vectors.parquet")}
     write_listed(source, tables | {"runs.json.gz": runs})
     render(), render()

@@ -114,8 +114,9 @@ def main() -> None:
 def read(folder: Path) -> tuple[pd.DataFrame, str]:
     """The norms in ``folder`` and their model's name; UserError where a file is damaged."""
     remedy = f"remove {folder} and run python -m lrm.exchange.measure_checkpoint MODEL again"
-    table = read_table(folder, "norms", remedy)
-    read_listed(folder / "model.json", remedy)
+    for name in ("norms.parquet", "model.json"):
+        read_listed(folder / name, remedy)
+    table = read_table(folder / "norms.parquet")
     said = read_json(folder / "model.json", ("model",), remedy)
     return table, said["model"]
 

@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 from analysis.drawing.palette import in_palette
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import figures
-from analysis.tables.context import context_of, tables_of
+from analysis.tables.context import context_of, digest_of, tables_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES, NothingFound
 from analysis.tables.results import Tables
 from analysis.tables.trials import digest_of_log
@@ -121,7 +121,7 @@ def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) ->
         code.update(path.read_bytes())
     inputs = {"code": code.hexdigest()}
     for name, table in tables.items():
-        inputs[f"tables of {name}"] = table.digest
+        inputs[f"tables of {name}"] = digest_of(table, name, source, folder)
         with contextlib.suppress(NothingFound):
             inputs[f"log of {name}"] = digest_of_log(name, scale, source, folder)
     return inputs

@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.tables.find import find, published
+from analysis.tables.find import find
 from analysis.tables.results import read_table, stage_end
 from lrm.errors import UserError
+from lrm.store.digests import is_listed, read_listed
 from lrm.store.files import make_folder, write_listed
 
 
@@ -54,10 +55,10 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
     order = sorted({*seeds, *(d["seed"] for d in descriptions if d["kind"] != "brownian")})
     for description, path in chosen:
         rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
-        frame = scalars(read_table(path, "scalars"), description, kept, whole=not rank)
+        frame = scalars(read_table(path / "scalars.parquet"), description, kept, whole=not rank)
         tables["scalars"].append(frame.assign(run=description["id"]))
         if rank < kept.vector_seeds:
-            frame = _ends(read_table(path, "vectors"), description)
+            frame = _ends(read_table(path / "vectors.parquet"), description)
             if rank:
                 frame = frame[frame["tensor"].str.partition("@")[0].isin(kept.vectors)]
             tables["vectors"].append(frame.assign(run=description["id"]))
@@ -77,11 +78,12 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
 def _published(folder: Path, anew: set[str]) -> tuple[list[dict], dict[str, list[pd.DataFrame]]]:
     """Descriptions and tables of what is published in ``folder``, without the runs ``anew``."""
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
-    if not (folder / "runs.json.gz").exists():
+    path = folder / "runs.json.gz"
+    if not path.exists() and not is_listed(path):
         return [], tables
-    kept = [run for run in published(folder) if run["id"] not in anew]
+    kept = [run for run in json.loads(gzip.decompress(read_listed(path))) if run["id"] not in anew]
     for table, frames in tables.items():
-        frame = read_table(folder, table)
+        frame = read_table(folder / f"{table}.parquet")
         frames.append(frame[frame["run"].isin([run["id"] for run in kept])])
     return kept, tables
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from analysis.tables.checked import checked, complete
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.run import BrownianRun
-from lrm.store import rundir
-from lrm.store.digests import MANIFEST, digest, read_checked, read_listed, restore
 from lrm.store.rundir import is_complete, read_description
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,11 +55,11 @@ def find(
         raise UserError(f"unknown source {source!r}; use one of {', '.join(SOURCES)}")
     if source == "reference":
         folder = results / "reference" / scale / experiment
-        if not any((folder / name).exists() for name in ("runs.json.gz", MANIFEST)):
+        if not (folder / "runs.json.gz").exists():
             raise NothingFound(
                 f"there is no reference of {experiment} at {scale} in {relative(folder)}"
             )
-        runs = [(description, folder) for description in published(folder)]
+        runs = [(description, folder) for description in _published(folder / "runs.json.gz")]
     else:
         folder = results / "runs" / experiment
         paths = [path.parent for path in sorted(folder.glob("*/done.json"))]
@@ -131,14 +131,12 @@ def unfinished(experiment: str, scale: str, results: Path = RESULTS) -> dict[int
     return {seed: labels for seed, labels in least.items() if labels}
 
 
-def published(folder: Path) -> list[dict]:
-    """The ``run.json`` of every run that is published in ``folder``; UserError where the list is
-    damaged."""
-    return json.loads(gzip.decompress(read_listed(folder / "runs.json.gz")))
+def _published(path: Path) -> list[dict]:
+    try:
+        return json.loads(gzip.decompress(path.read_bytes()))
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"{path} is damaged ({error}); restore it from the repository") from None
 
 
-def digest_of_tables(folder: Path) -> str:
-    """Of what the tables in ``folder``, a finished run's or a published one, were written as."""
-    if is_complete(folder):
-        return rundir.digest_of(folder)
-    return digest(read_checked(folder / MANIFEST, None, restore(folder)))
+_published = checked(_published)
+find = complete(find)

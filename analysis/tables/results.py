@@ -6,7 +6,6 @@ Losses are in nats per token, and norms are root mean squares.
 from __future__ import annotations
 
 import functools
-import io
 import math
 from collections.abc import Callable, Collection
 from functools import cached_property
@@ -15,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from analysis.tables.find import RESULTS, digest_of_tables, find
-from lrm.errors import UserError, first_line
-from lrm.store.digests import digest, read_listed, restore
-from lrm.store.rundir import is_complete, read_file
+from analysis.tables.checked import checked
+from analysis.tables.find import RESULTS, find
+from lrm.errors import UserError
 
 # Seeds below explore, seeds from here on judge.
 FIRST_JUDGING_SEED = 100
@@ -41,7 +39,6 @@ class Tables:
         self._given = {"scalars": scalars, "vectors": vectors}
         self.kept: dict[tuple, object] = {}
         self._codes: dict[tuple[str, str], tuple[np.ndarray, pd.Index]] = {}
-        self._folders: list[Path] = []
 
     @classmethod
     def load(
@@ -57,9 +54,7 @@ class Tables:
         runs = find(experiment, scale, source, results, configuration, only)
         described = [_identity(d) | {"description": d} for d, _ in runs]
         reads = (functools.partial(_read, table, runs) for table in ("scalars", "vectors"))
-        tables = cls(pd.DataFrame(described), *reads)
-        tables._folders = list(dict.fromkeys(folder for _, folder in runs))
-        return tables
+        return cls(pd.DataFrame(described), *reads)
 
     def of_seeds(self, seeds: Collection[int]) -> Tables:
         """The tables of these seeds alone; Brownian motions serve all seeds."""
@@ -110,12 +105,6 @@ class Tables:
             values = values if isinstance(values, tuple) else (values,)
             chosen &= np.append(there.isin(values), False)[codes]  # a missing value has code -1
         return frame[chosen]
-
-    @property
-    def digest(self) -> str:
-        """Of the files behind tables that ``load`` has found, and of which runs they are."""
-        of_files = sorted(map(digest_of_tables, self._folders))
-        return digest(" ".join([*sorted(self.runs["run"]), *of_files]).encode())
 
     @property
     def trained(self) -> pd.DataFrame:
@@ -195,28 +184,23 @@ def corpus_name(runs: pd.DataFrame) -> str:
     return next(iter(names.values()), "none")
 
 
-def read_table(folder: Path, name: str, remedy: str = "") -> pd.DataFrame:
-    """A table of a finished run, or one that the manifest of its folder lists.
-
-    Raises UserError where it is missing or damaged. ``remedy`` is for what a manifest lists.
-    """
-    file = f"{name}.parquet"
-    if is_complete(folder):
-        content, remedy = read_file(folder, file), f"remove {folder} and run again"
-    else:
-        content = read_listed(folder / file, remedy)
+def read_table(path: Path) -> pd.DataFrame:
+    """A Parquet file; UserError where it is missing or damaged."""
     try:
-        return pd.read_parquet(io.BytesIO(content))
-    except (OSError, ValueError) as error:  # of a run whose files have no digests
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
         raise UserError(
-            f"{folder / file} is damaged ({first_line(error)}); {remedy or restore(folder)}"
+            f"{path} is missing or damaged ({error}); remove {path.parent} and run again"
         ) from None
+
+
+read_table = checked(read_table)
 
 
 def _read(table: str, runs: list[tuple[dict, Path]]) -> pd.DataFrame:
     """The scalars or vectors of these runs, in their order."""
     folders = dict.fromkeys(folder for _, folder in runs)
-    frames = [read_table(folder, table) for folder in folders]
+    frames = [read_table(folder / f"{table}.parquet") for folder in folders]
     whole = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
     if "run" in whole:  # what is published stands in one file
         codes, ids = pd.factorize(whole["run"])

@@ -38,7 +38,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims publish export probe bench test test-mutants lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,10 @@ $(VENV)/.core: pyproject.toml requirements.lock
 
 $(VENV)/.dev: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[dev]')
+	@touch $@
+
+$(VENV)/.report: $(VENV)/.core
+	$(call install,-c requirements.lock -e '.[report]')
 	@touch $@
 
 $(VENV)/.notebooks: $(VENV)/.core
@@ -117,6 +121,9 @@ lab: $(VENV)/.notebooks  ## open the notebooks in Jupyter
 claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FROM=runs judged from yours; CLAIM=P1, ALL=1
 	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM) \
 		$(if $(CLAIM),--claim $(CLAIM)) $(if $(ALL),--all)
+
+report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs: yours beside what is published
+	@$(BIN)/python -m analysis.report --scale $(SCALE) --results $(RESULTS) --source $(FROM)
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)

@@ -38,7 +38,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -150,6 +150,9 @@ lint: $(VENV)/.dev  ## ruff
 
 list: $(VENV)/.core  ## show the runs on disk, of all scales, with their sizes
 	@$(BIN)/python -m lrm.sweep.runs list --results $(RESULTS)
+
+watch: $(VENV)/.core  ## show what is being trained, in another terminal: progress, loss, norms, time left
+	@$(BIN)/python -m lrm.sweep.watch --results $(RESULTS)
 
 clean-runs: $(VENV)/.core  ## show and remove the runs at SCALE (asks first; YES=1 does not)
 	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results $(RESULTS) $(if $(YES),--yes)

@@ -38,7 +38,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,12 @@ $(VENV)/.notebooks: $(VENV)/.core
 	@touch $@
 
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
+
+demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
+	@$(call draw,fig1) --source reference
+	@$(BIN)/python experiments/projector/run.py --scale tiny --only 'FPN S=8 *' --only 'SPN S=8 *' \
+		--set train.steps=500 $(workers) --results $(RESULTS)
+	@$(BIN)/python -m analysis.demo --results $(RESULTS)
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
 all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)

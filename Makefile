@@ -38,7 +38,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims publish export probe bench test test-mutants lint list clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -74,11 +74,21 @@ $(VENV)/.dev: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[dev]')
 	@touch $@
 
+$(VENV)/.report: $(VENV)/.core
+	$(call install,-c requirements.lock -e '.[report]')
+	@touch $@
+
 $(VENV)/.notebooks: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[notebooks]')
 	@touch $@
 
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
+
+demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
+	@$(call draw,fig1) --source reference
+	@$(BIN)/python experiments/projector/run.py --scale tiny --only 'FPN S=8 *' --only 'SPN S=8 *' \
+		--set train.steps=500 $(workers) --results $(RESULTS)
+	@$(BIN)/python -m analysis.demo --results $(RESULTS)
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
 all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
@@ -118,6 +128,9 @@ claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FRO
 	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM) \
 		$(if $(CLAIM),--claim $(CLAIM)) $(if $(ALL),--all)
 
+report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs: yours beside what is published
+	@$(BIN)/python -m analysis.report --scale $(SCALE) --results $(RESULTS) --source $(FROM)
+
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
 
@@ -143,6 +156,9 @@ lint: $(VENV)/.dev  ## ruff
 
 list: $(VENV)/.core  ## show the runs on disk, of all scales, with their sizes
 	@$(BIN)/python -m lrm.sweep.runs list --results $(RESULTS)
+
+watch: $(VENV)/.core  ## show what is being trained, in another terminal: progress, loss, norms, time left
+	@$(BIN)/python -m lrm.sweep.watch --results $(RESULTS)
 
 clean-runs: $(VENV)/.core  ## show and remove the runs at SCALE (asks first; YES=1 does not)
 	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results $(RESULTS) $(if $(YES),--yes)

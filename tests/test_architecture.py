@@ -19,7 +19,7 @@ APART = {"train": {"noise"}, "multipliers": {"store", "cli"}, "data": {"model", 
          "figures": {"claims"}}  # fmt: skip
 # Of analysis too. Figures draw what quantities say, and never ask what a claim makes of it.
 ANALYSIS = ("needs", "tables", "quantities", "drawing", "claims", "figures", "explore",
-            "publish", "notebooks")  # fmt: skip
+            "report", "demo", "publish", "notebooks")  # fmt: skip
 # Rooms that the planner and the analysis use: none of them loads torch.
 PLANNING = {"errors", "cli", "store", "plan"}
 

@@ -271,6 +271,7 @@ def _part(part: Part, planned: int, verdict: str, missing: str = "") -> dict[str
         "interval": _finite([seen.low, seen.high]),
         "n": seen.n,
         "required": part.required,
+        "region": [bound if math.isfinite(bound) else None for bound in (part.low, part.high)],
         "matters": part.matters,
         "p": part.p_value if tested else None,
         "verdict": verdict,

@@ -12,7 +12,7 @@ from lrm.errors import UserError
 from lrm.store.digests import digest, running
 from lrm.store.files import unwritable
 
-_BUFFER = 1 << 16  # bytes that wait in memory until they are written
+_BUFFER = 1 << 13  # bytes that wait in memory until they are written
 
 
 class Log:

@@ -1,0 +1,268 @@
+"""What the report says, gathered from the ledger, the figures, the READMEs and the runs."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from analysis.claims.judging import BELOW, HOLDS, OPEN, PARTLY, REFUTED, TESTED, UNJUDGED
+from analysis.claims.ledger import judge_and_write
+from analysis.claims.stored import claims_file, read_ledger
+from analysis.needs import experiments_of, figures
+from analysis.report.intervals import Strip, strip
+from analysis.report.readme import Readme, read
+from analysis.tables.criteria import every_criterion
+from analysis.tables.find import EXPERIMENTS, ROOT, NothingFound, find
+from lrm.errors import UserError
+from lrm.plan.experiment import load
+from lrm.plan.yaml import read_yaml
+
+ABSTRACT = Path(__file__).with_name("abstract.yaml")
+# Where claims that no experiment decides are shown.
+LIBRARY = "library"
+VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
+FORMATS = ("png", "pdf", "csv")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim's record of the ledger, the experiment that decides it, and its strips.
+
+    ``published`` is the published verdict, where the record is of somebody's own runs. ``earlier``
+    are older entries for the same statement, oldest last.
+    """
+
+    record: dict[str, Any]
+    experiment: str
+    strips: list[tuple[dict[str, Any], Strip | None]]
+    contrast: list[tuple[dict[str, Any], Strip | None]]
+    published: str | None = None
+    earlier: list[Claim] = field(default_factory=list)
+
+    @property
+    def id(self) -> str:
+        return self.record["id"]
+
+    @property
+    def statement(self) -> str:
+        text = self.record["statement"]
+        return text[0].upper() + text[1:]
+
+    @property
+    def page(self) -> str:
+        return f"{self.experiment}.html#{self.id}"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawing: the files of the formats that there are, and its one-line description."""
+
+    name: str
+    title: str
+    files: dict[str, Path]
+    published: Path | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """An experiment; ``claims`` has the newest entry of each claim."""
+
+    name: str
+    title: str
+    readme: Readme | None
+    claims: list[Claim]
+    figures: list[Figure]
+    runs: list[dict[str, Any]]
+    facts: dict[str, str | None]
+
+    @property
+    def seeds(self) -> list[int]:
+        return sorted({run["seed"] for run in self.runs if run["kind"] != "brownian"})
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence of the abstract, and the claims that bear on it."""
+
+    text: str
+    claims: list[Claim]
+    without: str | None
+
+
+@dataclass(frozen=True)
+class Site:
+    """All that the report shows. ``counts``: how many claims have each verdict
+    that there is."""
+
+    scale: str
+    source: str
+    abstract: list[Sentence]
+    pages: list[Page]
+    multiplicity: dict[str, Any]
+
+    @property
+    def claims(self) -> list[Claim]:
+        return [claim for page in self.pages for claim in page.claims]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        verdicts = [claim.record["verdict"] for claim in self.claims]
+        return {word: verdicts.count(word) for word in VERDICTS if word in verdicts}
+
+
+def gather(scale: str, source: str, results: Path) -> Site:
+    """The report's content, from the published runs or from somebody's own, which are judged.
+
+    Raises UserError where the ledger of that source is missing or damaged, and where a README or
+    the list of the abstract's sentences does not fit.
+    """
+    if source == "runs":
+        ledger, _ = judge_and_write(scale, source, results)
+    else:
+        ledger = read_ledger(claims_file(scale, source, results))
+    published: dict[str, str] = {}
+    if source == "runs":
+        stored = read_ledger(claims_file(scale, "reference", results))
+        published = {record["id"]: record["verdict"] for record in stored["claims"]}
+    claims = newest(ledger["claims"], published)
+    pages = []
+    for name in _ordered():
+        own = [claim for claim in claims if claim.experiment == name]
+        pages.append(_page(name, own, scale, source, results))
+    pages.append(_library([claim for claim in claims if claim.experiment == LIBRARY]))
+    return Site(scale, source, _abstract(claims), pages, ledger["multiplicity"])
+
+
+def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
+    """One claim for each statement: of several entries the newest that was judged."""
+    criteria = every_criterion()
+    entries: dict[str, list[Claim]] = {}
+    for record in records:
+        experiment = criteria.get(record["id"], {}).get("experiment", LIBRARY)
+        parts = [(part, strip(part)) for part in record["parts"]]
+        needed = [(part, strip(part)) for part in record["contrast"]]
+        claim = Claim(record, experiment, parts, needed, published.get(record["id"]))
+        entries.setdefault(record["id"].partition(".")[0], []).append(claim)
+    found = []
+    for of_claim in entries.values():
+        # Those that wait for their seeds come last; they say so on the page.
+        of_claim.sort(key=lambda c: (c.record["verdict"] == UNJUDGED, -_entry(c.id)))
+        first, *others = of_claim
+        first.earlier.extend(others)
+        found.append(first)
+    return found
+
+
+def _entry(claim: str) -> int:
+    return int(claim.partition(".")[2] or 1)
+
+
+def _ordered() -> list[str]:
+    headers = {path.parent.name: load(path).header for path in EXPERIMENTS.glob("*/config.yaml")}
+    return sorted(headers, key=lambda name: (headers[name].order or 1000, name))
+
+
+def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path) -> Page:
+    folder = EXPERIMENTS / name
+    readme = None
+    if (folder / "README.md").exists():
+        readme = read(folder / "README.md", partial(_link, folder))
+    try:
+        runs = [description for description, _ in find(name, scale, source, results)]
+    except NothingFound:
+        runs = []
+    facts = _facts(folder / "config.yaml")
+    drawings = _drawings(name, facts["figures"] or "")
+    title = readme.title if readme else load(folder / "config.yaml").header.title
+    return Page(
+        name,
+        title,
+        readme,
+        claims,
+        [found for f in drawings if (found := _figure(f, scale, source, results))],
+        sorted(runs, key=lambda run: (run["kind"], run["label"])),
+        facts,
+    )
+
+
+def _library(claims: list[Claim]) -> Page:
+    """What the benchmark and the tests decide."""
+    title = "The library: what multipliers cost"
+    return Page(
+        LIBRARY,
+        title,
+        None,
+        claims,
+        [],
+        [],
+        {"run": "make bench, make test", "cost": None, "figures": None},
+    )
+
+
+def _drawings(experiment: str, named: str) -> list[str]:
+    """The figures that read an experiment: those that its YAML names first, in its order."""
+    those = [f for f in figures() if experiment in experiments_of(f)]
+    order = re.findall(r"\w+", named)
+    return sorted(those, key=lambda f: (order.index(f) if f in order else len(order), f))
+
+
+def _figure(name: str, scale: str, source: str, results: Path) -> Figure | None:
+    """A drawing of that source; None where it has not been drawn."""
+    there = results / "reference" / scale / "figures"
+    own = results / "figures" / scale
+    folder = there if source == "reference" else own
+    files = {kind: path for kind in FORMATS if (path := folder / f"{name}.{kind}").exists()}
+    if "png" not in files:
+        return None
+    beside = there / f"{name}.png"
+    published = beside if source == "runs" and beside.exists() else None
+    return Figure(name, _first_line(name), files, published)
+
+
+def _first_line(figure: str) -> str:
+    source = (Path(__file__).parents[1] / "figures" / f"{figure}.py").read_text(encoding="utf-8")
+    text = (ast.get_docstring(ast.parse(source)) or figure).partition("\n")[0]
+    return text.rstrip(".")
+
+
+def _facts(config: Path) -> dict[str, str | None]:
+    """The fields of the comment that opens a YAML: run, cost and others."""
+    found: dict[str, str | None] = {"run": None, "cost": None, "figures": None}
+    for line in config.read_text(encoding="utf-8").splitlines():
+        if not line.startswith("#"):
+            break
+        if match := re.fullmatch(r"#   (\w+): +(.*)", line):
+            found[match[1]] = match[2]
+    return found
+
+
+def _link(folder: Path, target: str) -> str | None:
+    """A README's target in the report: a page for an experiment, a drawing for a picture."""
+    if re.match(r"https?://", target):
+        return target
+    if target.startswith("#"):
+        return None
+    path = (folder / target.partition("#")[0]).resolve()
+    path = path.parent if path.name in ("README.md", "config.yaml", "criteria.yaml") else path
+    if path.parent == EXPERIMENTS and (path / "config.yaml").exists():
+        return f"{path.name}.html"
+    if path.suffix == ".png" and path.stem in figures():
+        return f"figures/{path.name}"
+    return None
+
+
+def _abstract(claims: list[Claim]) -> list[Sentence]:
+    """The sentences of ``abstract.yaml``. Raises UserError for a claim that there is not."""
+    known = {claim.id.partition(".")[0]: claim for claim in claims}
+    found = []
+    for entry in read_yaml(ABSTRACT)["sentences"]:
+        named = entry.get("claims", [])
+        if unknown := [name for name in named if name not in known]:
+            raise UserError(f"{ABSTRACT.relative_to(ROOT)}: no claim {', '.join(unknown)}")
+        found.append(Sentence(entry["text"], [known[name] for name in named], entry.get("without")))
+    return found

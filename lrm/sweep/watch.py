@@ -1,0 +1,146 @@
+"""``python -m lrm.sweep.watch``: what is being trained, read from the run directories.
+
+Nothing is written, and no process is asked: it works beside any sweep, also over a shared folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lrm.cli import bar, clock, columns, guarded
+from lrm.errors import UserError, printable
+from lrm.store.rundir import is_complete, read_description
+
+_TAIL = 1 << 16  # bytes, more than the longest line of a log
+QUIET = 120.0  # seconds without a new line after which a run counts as stopped
+
+
+@dataclass(frozen=True)
+class Watched:
+    """An unfinished run: steps done of ``steps``, its losses, and seconds since its last line.
+
+    ``norm`` is the geometric mean over matrices of ‖W‖, per entry (RMS), at the last probe.
+    """
+
+    experiment: str
+    label: str
+    step: int
+    steps: int
+    loss: float | None
+    norm: float | None
+    quiet: float
+    rate: float | None  # steps a second since the run began
+
+    @property
+    def left(self) -> float | None:
+        """Seconds until the run ends, at its speed so far."""
+        return (self.steps - self.step) / self.rate if self.rate else None
+
+
+def look(folder: Path, now: float | None = None) -> tuple[list[Watched], Counter[str]]:
+    """The unfinished runs under ``folder``/runs, and how many of each experiment have finished.
+
+    Runs that move come first. A directory that is being made, or removed, is left out.
+    """
+    now = time.time() if now is None else now
+    unfinished, finished = [], Counter()
+    for path in sorted((folder / "runs").glob("*/*/")):
+        if is_complete(path):
+            finished[path.parent.name] += 1
+            continue
+        try:
+            unfinished.append(_read(path, now))
+        except (OSError, UserError):  # it has not begun, or is gone
+            continue
+    return sorted(unfinished, key=lambda run: (run.quiet > QUIET, run.experiment)), finished
+
+
+def _read(path: Path, now: float) -> Watched:
+    description = read_description(path)
+    log = path / "metrics.jsonl"
+    done, changed = _last(log), log.stat().st_mtime
+    step = int(done.get("step", 0)) + 1 if done else 0
+    began = (path / "run.json").stat().st_mtime
+    matrices = {rule["tensor"] for rule in description.get("rules", []) if len(rule["shape"]) == 2}
+    found = _last(path / "probes.jsonl").get("values", {}).get("weight_norm", {})
+    norms = [norm for key, norm in found.items() if key.partition("@")[0] in matrices]
+    return Watched(
+        description.get("experiment", path.parent.name),
+        description["label"],
+        step,
+        int(description.get("settings", {}).get("train", {}).get("steps", 0)),
+        done.get("train_loss"),
+        math.exp(sum(map(math.log, norms)) / len(norms)) if norms and min(norms) > 0 else None,
+        max(now - changed, 0.0),
+        step / (changed - began) if step and changed > began else None,
+    )
+
+
+def _last(log: Path) -> dict[str, Any]:
+    """The last whole line of a log; nothing where there is none."""
+    if not log.exists():
+        return {}
+    with log.open("rb") as file:
+        file.seek(max(file.seek(0, 2) - _TAIL, 0))
+        lines = file.read().split(b"\n")[:-1]
+    for line in reversed(lines):
+        try:
+            return json.loads(line)
+        except ValueError:
+            continue
+    return {}
+
+
+def text(unfinished: Iterable[Watched], finished: Counter[str]) -> list[str]:
+    """Lines for a terminal: a table of unfinished runs, and a line with what has ended."""
+    rows = [("run", "progress", "loss", "RMS of W", "left")]
+    for run in unfinished:
+        left = "" if run.left is None else clock(run.left)
+        rows.append(
+            (
+                printable(f"{run.experiment} {run.label}"),
+                bar(run.step / run.steps if run.steps else 0.0),
+                "" if run.loss is None else f"{run.loss:.3f}",
+                "" if run.norm is None else f"{run.norm:.3g}",
+                left if run.quiet < QUIET else f"nothing new for {clock(run.quiet)}",
+            )
+        )
+    total = sum(finished.values())
+    of = ", ".join(f"{count} of {name}" for name, count in sorted(finished.items()))
+    ended = f"{total} runs have finished" + (f": {of}" if total else "")
+    return [*(columns(rows) if len(rows) > 1 else ["no run is unfinished"]), "", ended]
+
+
+def main() -> None:
+    """Parse the command line and show, again and again on a terminal, until Ctrl-C."""
+    parser = argparse.ArgumentParser(prog="python -m lrm.sweep.watch")
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--once", action="store_true", help="show it once")
+    options = parser.parse_args()
+    guarded(lambda: _main(options))
+
+
+def _main(options: argparse.Namespace) -> None:
+    if not (options.results / "runs").exists():
+        raise UserError(f"there are no runs in {options.results}; --results names their folder")
+    while True:
+        lines = text(*look(options.results))
+        if options.once or not sys.stdout.isatty():
+            print("\n".join(lines))
+            return
+        # Home and clear, so that nothing of a longer table stays.
+        print("\x1b[H\x1b[2J" + "\n".join([*lines, "", "Ctrl-C ends this; the runs go on."]))
+        time.sleep(2.0)
+
+
+if __name__ == "__main__":
+    main()

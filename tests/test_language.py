@@ -1,0 +1,49 @@
+"""Pages are read by people in a hurry: no sentence is longer than they can take in at once."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "lrm" / "README.md", *ROOT.glob("experiments/**/README.md")]
+MOST_WORDS = 30
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Those of running text and of lists; cells of tables hold what they hold."""
+    text = re.sub(r"<!--.*?-->", "", text, flags=re.DOTALL)
+    in_table = False
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
+        in_table = token.type != "table_close" and (in_table or token.type == "table_open")
+        if token.type != "inline" or in_table:
+            continue
+        said = "".join(
+            {"code_inline": "Code", "softbreak": " ", "hardbreak": " "}.get(c.type, c.content)
+            for c in token.children
+            if c.type != "image"
+        )
+        # A sentence may begin with the name of an experiment, in small letters.
+        yield from re.split(r"(?<=[.!?])\s+(?=[A-Z‖(*\"]|\w+_)|:\s+(?=[A-Z])", said)
+
+
+def words(sentence: str) -> int:
+    """Without what stands in square brackets: intervals."""
+    plain = re.sub(r"\[[^\]]*\]", " ", sentence)
+    return sum(bool(re.search(r"\w", word)) for word in plain.split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_no_sentence_is_too_long(page):
+    found = [s for s in sentences(page.read_text(encoding="utf-8")) if words(s) > MOST_WORDS]
+    assert not found, f"{page.relative_to(ROOT)}: more than {MOST_WORDS} words: {found}"
+
+
+def test_sentences_are_told_apart():
+    text = (
+        "One `x.y` ends. Two [a, b] goes\non: Three is here.\n\n| a | b |\n|---|---|\n| c | d |\n"
+    )
+    assert list(sentences(text)) == ["One Code ends.", "Two [a, b] goes on", "Three is here."]
+    assert words("‖W‖ is 0.3 [0.2, 0.4] − here") == 4

@@ -1,0 +1,212 @@
+"""The report: pages that hold together, and what a browser makes of them."""
+
+import re
+import shutil
+import subprocess
+import warnings
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from analysis.report.__main__ import pack, write
+from analysis.report.content import Site, gather, newest
+from analysis.report.intervals import WIDTH, strip
+from analysis.report.readme import read
+from analysis.tables.find import EXPERIMENTS, RESULTS
+from lrm.errors import UserError
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+class Parsed(HTMLParser):
+    """Targets, anchors and images of a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.targets, self.loaded, self.ids, self.images = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.ids += [found["id"]] if "id" in found else []
+        if tag == "a":
+            self.targets.append(found["href"])
+        elif tag in ("script", "img", "link"):
+            self.loaded.append(found.get("src") or found["href"])
+        if tag == "img":
+            self.images.append(found)
+
+
+@pytest.fixture(scope="module")
+def site() -> Site:
+    return gather("tiny", "reference", RESULTS)
+
+
+@pytest.fixture(scope="module")
+def report(site, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("report") / "tiny"
+    write(site, folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(report) -> dict[str, Parsed]:
+    return {path.name: Parsed(path.read_text("utf-8")) for path in report.glob("*.html")}
+
+
+def test_every_link_leads_somewhere(report, pages):
+    for name, page in pages.items():
+        assert len(page.ids) == len(set(page.ids)), f"{name} has an id twice"
+        for target in page.targets + page.loaded:
+            if target.startswith(("https://", "data:")):
+                continue
+            path, _, anchor = target.partition("#")
+            path = path.partition("?")[0] or name
+            assert (report / path).exists(), f"{name}: {target}"
+            if anchor:
+                assert unquote(anchor) in pages[path].ids, f"{name}: {target}"
+
+
+def test_the_folder_needs_no_network_and_is_small(report, pages):
+    for page in pages.values():
+        assert not [target for target in page.loaded if re.match(r"(https?:)?//", target)]
+    style = (report / "report.css").read_text() + (report / "report.js").read_text()
+    assert "//" not in re.sub(r"^\s*//.*$", "", style, flags=re.MULTILINE)
+    assert sum(path.stat().st_size for path in report.rglob("*") if path.is_file()) < 10e6
+
+
+def test_every_experiment_has_a_page_and_a_conclusion(report, pages):
+    for config in EXPERIMENTS.glob("*/config.yaml"):
+        name = config.parent.name
+        found = read(config.with_name("README.md"), lambda target: None)
+        assert found.conclusion.endswith("."), f"{name}: the conclusion is no sentence"
+        assert found.conclusion in (report / f"{name}.html").read_text("utf-8")
+    assert {f"{c.parent.name}.html" for c in EXPERIMENTS.glob("*/config.yaml")} <= set(pages)
+    for page in pages.values():
+        assert all(image["alt"] for image in page.images)
+
+
+def test_from_a_sentence_of_the_abstract_to_its_runs_in_two_clicks(report, pages):
+    front = (report / "index.html").read_text("utf-8")
+    abstract = front[front.index('class="abstract"') : front.index('id="figures"')]
+    chips = Parsed(abstract).targets
+    assert len(chips) > 20
+    for target in chips:
+        page = (report / target.partition("#")[0]).read_text("utf-8")
+        judged = "not judged" not in abstract.split(f'href="{target}"')[1].split("</a>")[0]
+        assert ("Every run, with its id" in page) or not judged
+
+
+def test_a_folder_that_is_no_report_is_left_alone(site, tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "thesis.tex").write_text("mine")
+    with pytest.raises(UserError, match="is no report; move it away"):
+        write(site, tmp_path / "tiny")
+    assert (tmp_path / "tiny" / "thesis.tex").read_text() == "mine"
+
+
+def test_a_report_replaces_its_predecessor_and_packs_to_the_same_bytes(site, tmp_path):
+    write(site, tmp_path / "tiny")
+    (tmp_path / "tiny" / "old.html").write_text("of a page that is gone")
+    first = pack(tmp_path / "tiny").read_bytes()
+    write(site, tmp_path / "tiny")
+    assert not (tmp_path / "tiny" / "old.html").exists()
+    assert pack(tmp_path / "tiny").read_bytes() != first
+    assert pack(tmp_path / "tiny").read_bytes() == pack(tmp_path / "tiny").read_bytes()
+
+
+def test_own_runs_stand_beside_what_is_published(tmp_path):
+    """Nothing trained yet: every claim is open to judge, and its published verdict is shown."""
+    shutil.copytree(RESULTS / "reference" / "tiny", tmp_path / "reference" / "tiny")
+    shutil.copytree(RESULTS / "reference" / "bench", tmp_path / "reference" / "bench")
+    site = gather("tiny", "runs", tmp_path)
+    write(site, tmp_path / "report")
+    assert site.counts.keys() <= {"not judged", "decided by tests"}
+    text = (tmp_path / "report" / "index.html").read_text("utf-8")
+    assert "published: holds" in text and "your own runs" in text
+
+
+def record(claim: str, verdict: str) -> dict:
+    return {"id": claim, "verdict": verdict, "parts": [], "contrast": [], "statement": "it is so"}
+
+
+def test_the_newest_entry_that_was_judged_comes_first():
+    records = [record("P1", "holds"), record("P1.2", "open"), record("P1.3", "not judged")]
+    (claim,) = newest(records, {})
+    assert [claim.id, *(older.id for older in claim.earlier)] == ["P1.2", "P1", "P1.3"]
+
+
+def part(value, low, high, region, matters=None) -> dict:
+    return {"value": value, "interval": [low, high], "region": region, "matters": matters}
+
+
+def test_a_strip_shows_the_interval_against_what_is_asked():
+    found = strip(part(0.2, 0.1, 0.3, [0.05, None], 0.05))
+    start, length = found.region
+    assert start + length == pytest.approx(WIDTH)  # open to the right
+    assert start < found.interval[0] < found.estimate < sum(found.interval) < WIDTH
+    assert found.matters[0] < start and sum(found.matters) == pytest.approx(start)
+    assert [label for _, label in found.marks][0] == "0.05"
+
+    outside = strip(part(0.2, 0.1, 0.3, [None, 0.05]))
+    assert outside.region[0] == 0 and sum(outside.region) < outside.interval[0]
+    point = strip(part(0.0, 0.0, 0.0, [None, 0.0]))
+    assert 0 < point.estimate < WIDTH
+    assert strip(part(None, 0, 0, [0, None])) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("What came out", "the first line has to be its title"),
+        ("# Title\n\n## What came out\n\nIt held.", "with a sentence in bold"),
+        ("# Title\n\n## Results\n\n**It held.**", "with a sentence in bold"),
+    ],
+)
+def test_a_readme_without_title_or_conclusion_is_named(tmp_path, text, message):
+    path = tmp_path / "README.md"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read(path, lambda target: None)
+
+
+def test_a_readme_in_parts(tmp_path):
+    path = tmp_path / "README.md"
+    path.write_text(
+        "# A title\n\nThe [question](../x).\n\n## What came out\n\n"
+        "**It held <b>.** At [a](a.png) scale.\n\n![a](a.png)\n\n## What differs\n\nNothing.\n"
+    )
+    found = read(path, {"a.png": "figures/a.png"}.get)
+    assert (found.title, found.conclusion) == ("A title", "It held &lt;b&gt;.")
+    names, bodies = zip(*found.sections, strict=True)
+    assert names == ("", "What came out", "What differs")
+    assert bodies[0].strip() == "<p>The question.</p>"
+    assert '<a href="figures/a.png">a</a> scale.' in bodies[1] and "<img" not in bodies[1]
+
+
+def test_a_browser_sorts_and_filters_without_an_error(report, tmp_path):
+    browser = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if browser is None:
+        message = "no browser: sorting and filtering are NOT tested; apt install chromium"
+        warnings.warn(message, stacklevel=1)
+        pytest.skip(message)
+
+    def seen(query: str) -> tuple[str, str]:
+        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+        profile = f"--user-data-dir={tmp_path / 'profile'}"
+        address = f"{(report / 'index.html').as_uri()}{query}"
+        run = [browser, *flags, profile, "--virtual-time-budget=3000", "--dump-dom", address]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=120, check=True)
+        errors = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+        return done.stdout, "\n".join(errors)
+
+    text, errors = seen("?verdict=holds&sort=n")
+    assert not errors
+    total, shown = len(re.findall("<tr data-verdict=", text)), text.count('data-verdict="holds"')
+    assert f"{shown} of {total} claims" in text and 0 < shown < total
+    assert text.count("hidden") >= total - shown
+    numbers = [int(n) for n in re.findall(r'data-label="n" data-value="(\d+)"', text)]
+    assert numbers == sorted(numbers) and len(numbers) == total
+    assert 'aria-sort="ascending"' in text

@@ -1,0 +1,66 @@
+"""``make watch``: run directories read while they are being written."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+from lrm.sweep.watch import look, text
+
+RUN = {"id": "a", "kind": "train", "scale": "tiny", "arm": "A", "grid": {}, "seed": 0}
+RULES = [{"tensor": "mlp.up", "shape": [8, 4]}, {"tensor": "norm.final", "shape": [4]}]
+
+
+def made(folder, name: str, step: int | None, changed: float = 1060.0, **files):
+    """A run that began at 1000, of 100 steps, whose log ends at ``step``."""
+    path = folder / "runs" / "sweep" / name
+    path.mkdir(parents=True)
+    run = RUN | {"experiment": "sweep", "label": f"A {name}", "rules": RULES}
+    (path / "run.json").write_text(json.dumps(run | {"settings": {"train": {"steps": 100}}}))
+    os.utime(path / "run.json", (1000, 1000))
+    if step is not None:
+        line = json.dumps({"step": step, "train_loss": 2.5})
+        # The last line is being written.
+        (path / "metrics.jsonl").write_text(f'{{"step": 1}}\n{line}\n{{"step": {step + 1}, "tr')
+        norms = {"mlp.up@0": 0.1, "mlp.up@1": 0.4, "norm.final": 9.0}
+        probe = {"step": step, "values": {"weight_norm": norms}}
+        (path / "probes.jsonl").write_text(json.dumps(probe) + "\n")
+        os.utime(path / "metrics.jsonl", (changed, changed))
+    for file, content in files.items():
+        (path / f"{file}.json").write_text(content)
+
+
+def test_progress_loss_norm_and_time_left(tmp_path):
+    made(tmp_path, "stopped", 19, changed=1020.0)
+    made(tmp_path, "running", 59)
+    made(tmp_path, "begun", None)
+    made(tmp_path, "over", 99, done='{"validation_loss": 2}')
+    (tmp_path / "runs" / "sweep" / "empty").mkdir()
+    runs, finished = look(tmp_path, now=1150.0)
+    assert finished == Counter(sweep=1)
+    # Those that move come first. A run without a log has not begun to train.
+    assert [run.label for run in runs] == ["A running", "A stopped"]
+    runs, _ = look(tmp_path, now=1061.0)
+    running = next(run for run in runs if run.label == "A running")
+    assert (running.step, running.steps, running.loss) == (60, 100, 2.5)
+    assert abs(running.norm - 0.2) < 1e-12  # geometric, of the matrices alone
+    assert abs(running.left - 40.0) < 1e-9  # 60 steps in 60 seconds
+    shown = "\n".join(text(runs, finished))
+    assert "60%" in shown and "2.500" in shown and "00:40" in shown
+    assert "1 runs have finished: 1 of sweep" in shown
+
+
+def test_a_run_that_stands_still_says_so(tmp_path):
+    made(tmp_path, "stopped", 19, changed=1020.0)
+    assert "nothing new for 05:00" in "\n".join(text(*look(tmp_path, now=1320.0)))
+
+
+def test_the_command_shows_once_and_names_a_folder_without_runs(tmp_path):
+    command = [sys.executable, "-m", "lrm.sweep.watch", "--results"]
+    made(tmp_path, "running", 59)
+    done = subprocess.run([*command, tmp_path], capture_output=True, text=True, check=True)
+    assert "sweep A running" in done.stdout
+    (tmp_path / "other").mkdir()
+    done = subprocess.run([*command, tmp_path / "other"], capture_output=True, text=True)
+    assert done.returncode == 2 and "--results names their folder" in done.stderr

@@ -20,21 +20,36 @@ from analysis.tables.compact import Kept
 from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
 from lrm.cli import guarded, parse_seeds
+from lrm.errors import UserError
 from lrm.plan.experiment import load
+from lrm.plan.scales import SCALES
+from lrm.store.digests import MANIFEST, manifest_of
+from lrm.store.files import write_atomic
 
 
 def main() -> None:
     """Parse the command line, publish, draw, judge."""
     parser = argparse.ArgumentParser(prog="python -m analysis.publish")
-    parser.add_argument("experiments", nargs="+")
-    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("experiments", nargs="*")
+    parser.add_argument("--scale", default="tiny", choices=SCALES)
     parser.add_argument("--seeds", default="1", help="as in run.py: 3, or 100-107")
     parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument(
+        "--digests",
+        action="store_true",
+        help="only list the digests of all that is published, as it lies: after a merge by hand",
+    )
     options = parser.parse_args()
     guarded(lambda: _main(options))
 
 
 def _main(options: argparse.Namespace) -> None:
+    if options.digests:
+        for path in list_digests(options.results / "reference"):
+            print(f"wrote {path}")
+        return
+    if not options.experiments:
+        raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
     seeds = parse_seeds(options.seeds)
     drawings = options.results / "reference" / options.scale / "figures"
     for experiment in options.experiments:
@@ -54,6 +69,25 @@ def _main(options: argparse.Namespace) -> None:
 def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESULTS) -> Path:
     """Copy finished runs of ``seeds`` into ``results/reference``; returns the folder."""
     return compact.publish(experiment, scale, seeds, results, kept(experiment))
+
+
+def list_digests(reference: Path) -> list[Path]:
+    """Write the manifest of every published folder anew, from its files as they lie.
+
+    Returns the manifests. Publishing writes them too; this is for files that came another way.
+    """
+    written = []
+    for folder in sorted({path.parent for path in reference.rglob("*") if _is_read_again(path)}):
+        names = [path.name for path in folder.iterdir() if _is_read_again(path)]
+        write_atomic(folder / MANIFEST, manifest_of(folder, names))
+        written.append(folder / MANIFEST)
+    return written
+
+
+def _is_read_again(path: Path) -> bool:
+    """Whether a published file is read by the suite; what is drawn has stamps instead."""
+    kinds = (".parquet", ".gz", ".json", ".jsonl")
+    return path.suffix in kinds and path.parent.name != "figures" and path.name[0] != "."
 
 
 def kept(experiment: str) -> Kept:

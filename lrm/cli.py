@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from lrm.errors import Stopped, UserError, ending, shown
+from lrm.errors import Stopped, UserError, ending, printable, shown
 
 _MOST_SEEDS, _LARGEST_SEED, _MOST_PROCESSES = 10_000, 1 << 53, 1024
 
@@ -28,15 +28,38 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def begin() -> None:
+    """Have commands end in good order from their first import on; ``guarded`` does the rest.
+
+    Called by the rooms that hold commands when they are imported: what follows may take seconds.
+    """
+    _take_all_letters()
+    before = sys.excepthook
+
+    def tell(kind, error, trace) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            with contextlib.suppress(OSError):
+                print(ending(Stopped(signal.SIGINT))[1], file=sys.stderr)
+        else:
+            before(kind, error, trace)
+
+    if before is sys.__excepthook__:
+        sys.excepthook = tell
+
+
+def _take_all_letters() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal may lack the letters of the output
+            stream.reconfigure(errors="backslashreplace")
+
+
 def guarded(action) -> None:
     """Call ``action``; a UserError becomes one line and exit code 2, Ctrl-C exit code 130.
 
     SIGTERM and SIGHUP stop it as Ctrl-C does, with 143 and 129. The first signal that comes
     decides; those that come when the action has ended change nothing.
     """
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal may lack the letters of the output
-            stream.reconfigure(errors="backslashreplace")
+    _take_all_letters()
     stops: list[int] = []
     over = False
 
@@ -49,6 +72,7 @@ def guarded(action) -> None:
     try:
         before = _on_stop(stop)
         action()
+        _flush_output()
         over = True
     except BaseException as error:
         over = True
@@ -60,13 +84,26 @@ def guarded(action) -> None:
         if line is not None:
             with contextlib.suppress(OSError):  # the terminal has gone, as SIGHUP tells
                 print(line, file=sys.stderr)
-        if isinstance(error, BrokenPipeError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         raise SystemExit(code) from None
     finally:
         for number, handler in before.items():
             # Once stopped the process is about to end; the interpreter does so undisturbed too.
             signal.signal(number, signal.SIG_IGN if stops else handler)
+
+
+def _flush_output() -> None:
+    """Write what waits, so that a full disk is told here and not by the interpreter."""
+    if sys.stdout is not None and not sys.stdout.closed:
+        sys.stdout.flush()
+
+
+def _drop_output() -> None:
+    """Where standard output takes nothing more, let the interpreter write to nowhere."""
+    try:
+        _flush_output()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
@@ -152,7 +189,7 @@ class Display:
         """A line that stays, above those that are rewritten; each is shown once."""
         if line not in self.notes:
             self.notes.add(line)
-            sys.stderr.write(line + "\n")
+            sys.stderr.write(printable(line) + "\n")
             self.shown = 0
 
     def show(self, lines: Sequence[str], last: bool = False) -> None:
@@ -167,7 +204,7 @@ class Display:
         # A line that wraps would put the next rewrite in the wrong place.
         width = shutil.get_terminal_size().columns - 1 if self.live else None
         for name, line in zip(self.names, lines, strict=True):
-            sys.stderr.write(clear + f"{name}  {line}"[:width] + "\n")
+            sys.stderr.write(clear + printable(f"{name}  {line}")[:width] + "\n")
         self.shown = len(lines)
         sys.stderr.flush()
 

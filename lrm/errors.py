@@ -8,7 +8,8 @@ from typing import Any
 
 # What the system refuses because of a path or a device that the user named.
 _REFUSED = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC,
-            errno.EDQUOT}  # fmt: skip
+            errno.EDQUOT, errno.EFBIG}  # fmt: skip
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _LONGEST = 1000  # characters of an error's line
 
 
@@ -30,6 +31,10 @@ class Diverged(UserError):
         self.step = step
 
 
+class Busy(UserError):
+    """Another process has what is asked for; it will be free, or done, later."""
+
+
 class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop; its argument is the signal's number."""
 
@@ -40,20 +45,28 @@ def shown(value: Any, quoted: bool = True) -> str:
         text = repr(value) if quoted else str(value)
     except ValueError:  # an integer of thousands of digits
         text = f"an integer of {value.bit_length()} bits"
-    return _printable(text if len(text) <= 80 else f"{text[:50]}…{text[-25:]}")
+    return printable(text if len(text) <= 80 else f"{text[:50]}…{text[-25:]}")
 
 
 def line_of(error: UserError | OSError) -> str:
     """The one line that is told of an error, whatever it quotes."""
     text = str(error)
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) and error.filename is None:
+        text = f"the output cannot be written: {error.strerror}; make room, or write it elsewhere"
+    elif isinstance(error, OSError):
         text = f"{error.filename}: {error.strerror}; name another file or folder"
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 300]} … {text[-300:]}"
-    return f"error: {_printable(text)}"
+    return f"error: {printable(text)}"
 
 
-def _printable(text: str) -> str:
+def first_line(error: BaseException) -> str:
+    """What a library's error says, in a line: some tell a whole page."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return printable(lines[0])
+
+
+def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -61,8 +74,9 @@ def ending(error: BaseException) -> tuple[int, str | None] | None:
     """Exit code and last line of a command that ``error`` ends in good order; None of a crash."""
     if isinstance(error, UserError):
         return 2, line_of(error)
-    if isinstance(error, OSError) and error.errno in _REFUSED and error.filename is not None:
-        return 2, line_of(error)
+    if isinstance(error, OSError) and error.errno in _REFUSED:
+        named = error.filename is not None or error.errno in _FULL
+        return (2, line_of(error)) if named else None
     if isinstance(error, KeyboardInterrupt):
         number = error.args[0] if isinstance(error, Stopped) else signal.SIGINT
         return 128 + number, "\nstopped; the same command goes on from here"

@@ -18,8 +18,9 @@ import pytest
 from conftest import NOT_DESIGNED, missing_at
 
 from lrm import data
-from lrm.cli import guarded, parse_seeds
-from lrm.errors import UserError, line_of
+from lrm.cli import Display, guarded, parse_seeds
+from lrm.data import tokenizer
+from lrm.errors import UserError, first_line, line_of
 from lrm.plan import yaml as layers
 from lrm.plan.config import DataConfig, Settings, validate
 from lrm.plan.experiment import SCALES, load
@@ -537,3 +538,135 @@ def test_a_notebook_that_is_none(tmp_path):
         path.write_text(content)
         with pytest.raises(UserError, match=f"{number}.ipynb is no notebook"):
             notebooks.run(path)
+
+
+def test_the_override_at_fault_is_blamed(odd):
+    """Of several the one without which the others would do; else all of them."""
+    good = ("--set", "train.batch_size=4")
+    for bad in ("train.stepz=3", "train.steps=-1", "optimizer.lr=x"):
+        for order in ((*good, "--set", bad), ("--set", bad, *good)):
+            line = refused(odd(body(), *order), order)
+            assert f"--set {bad}: " in line and "batch_size" not in line
+    line = refused(odd(body(), "--set", "train.steps=-1", "--set", "train.batch_size=-1"))
+    assert "with --set train.steps=-1 --set train.batch_size=-1: " in line
+    # Neither does without the other.
+    pair = ("--set", "data.source=folder", "--set", "data.path=lrm")
+    assert called(odd(body(), *pair, "--set", "data.pattern='*.py'"))[0] == 0
+
+
+def test_remedies_that_can_be_followed(odd):
+    for value in ("nan", "inf", "-inf"):
+        line = refused(odd(body(), "--set", f"optimizer.lr={value}"))
+        assert line.endswith("is text, not a number; write one that is finite")
+    assert refused(odd(body(), "--set", "optimizer.lr=1e-3")).endswith("; write 1.0e-3")
+    for value in ("*.md", "**/*.md", "*md", "&.md"):
+        line = refused(odd(body(), "--set", f"data.pattern={value}"), value)
+        assert line.endswith("text that begins with * or & needs quotes, as in '*.md'")
+    repeated = "title: x\ntrain:\n  steps: 3\n  batch_size: 4\n  steps: 5\narms: {A: {}}\n"
+    assert "config.yaml, line 5: not valid YAML: the key 'steps' is given twice" in refused(
+        odd(repeated)
+    )
+
+
+def test_what_never_ends_is_not_read(odd, tmp_path):
+    """A pipe that nobody writes to, and a device without an end."""
+    os.mkfifo(tmp_path / "pipe")
+    action = odd(body())
+    path = tmp_path / "experiments" / "odd" / "config.yaml"
+    for endless in (tmp_path / "pipe", Path("/dev/zero")):
+        path.unlink()
+        path.symlink_to(endless)
+        assert "config.yaml is no file; name a YAML file" in refused(action, endless)
+        given = {"source": "synthetic", "tokenizer": str(endless)}
+        assert "is no file; name a tokenizer.json" in built(tmp_path, endless, **given)
+
+
+def test_plans_of_any_size_are_refused_at_once(odd):
+    for setting in ("train.steps=1000000000", "model.num_hidden_layers=1000000",
+                    "model.vocab_size=10000000000000", "execution.threads=1000"):  # fmt: skip
+        assert "less than or equal" in refused(odd(body(), "--set", setting))
+    thousand = list(range(1000))
+    line = refused(odd(body(f"grid: {{S: {thousand}, T: {thousand}, U: {thousand}}}")))
+    assert "more than 20000 points" in line
+
+
+def test_what_was_once_accepted(odd, tmp_path):
+    for line in ("rules: false", "rules: 0", "arms: 0", "arms: false", "arms: []"):
+        assert line.partition(":")[0] in refused(odd(body(line)), line)
+    for axis in ("id", "label", "description"):
+        line = refused(odd(body(f"grid: {{S: [0.5, 2.0], {axis}: [1, 2]}}")), axis)
+        assert f"grid.{axis}: that name is a column of every table" in line
+    for name in ("/etc/passwd", str(ROOT / "lrm" / "plan" / "presets" / "scale" / "smoke")):
+        assert "no preset" in refused(odd(body(f"use: [{name}]")), name)
+    texts = tmp_path / "texts" / "inner"
+    texts.mkdir(parents=True)
+    (texts.parent / "secret.txt").write_text("a secret " * 50)
+    for pattern in ("../*.txt", "x/../../*.txt", ".."):
+        line = built(tmp_path, pattern, source="folder", path=str(texts), pattern=pattern)
+        assert "leads out of data.path; name that folder as data.path" in line
+
+
+def test_names_stay_in_their_folder(tmp_path, monkeypatch):
+    """Scales of the commands that read and write results, and the name of a benchmark's record."""
+    from analysis import publish
+    from analysis.claims import __main__ as claims
+    from analysis.figures import __main__ as figures
+    from lrm.bench import __main__ as bench
+
+    results = ["--results", str(tmp_path / "results")]
+    for main, given in ((claims.main, []), (figures.main, ["fig1"]), (publish.main, ["projector"])):
+        for scale in ("../../..", "nope", "", "tiny/../..", "/etc"):
+            monkeypatch.setattr(sys, "argv", ["x", *given, "--scale", scale, *results])
+            assert "invalid choice" in refused(main, scale)
+    for name in ("../x", "/etc/x", ".x", "a/b", "a\nb", "x" * 200):
+        line = refused(lambda name=name: bench.main(["--name", name, *results]), name)
+        assert "--name" in line and "write up to 80 letters" in line
+    assert not (tmp_path / "results").exists()
+
+
+def test_control_characters_reach_no_terminal(capsys):
+    display = Display(["worker\x1b[31m"])
+    display.note("a\x1b]0;title\x07 note")
+    display.show(["a\x1b[2J line"], last=True)
+    command._print_progress("reading folder \x9b31m")
+    said = capsys.readouterr().err
+    assert "\x1b" not in said and "\x07" not in said and "\x9b" not in said
+    assert "\\x1b[2J line" in said
+
+
+def test_a_word_without_end(tmp_path):
+    """It is cut for the training of a tokenizer, and nothing else of the text is touched."""
+    words = "a few ordinary words, and then " * 40
+    long = "".join(random.Random(0).choices("abcdefgh", k=300_000))
+    pieces = list(tokenizer._pieces(words + long + words))
+    assert "".join(pieces) == words + long + words
+    assert max(len(word) for piece in pieces for word in piece.split()) <= 1000
+    assert list(tokenizer._pieces(words)) == [words]
+    for run in ("7" * 2500, "-" * 2500, "_" * 2500, "\n" * 2500):
+        assert [len(piece) for piece in tokenizer._pieces(run)] == [1000, 1000, 500]
+    for number in range(20):
+        (tmp_path / f"{number}.txt").write_text(f"{number} {words} {long[: number * 20_000]}")
+    corpus = data.prepare(
+        DataConfig(source="folder", path=str(tmp_path), validation_fraction=0.3), 300, tmp_path
+    )
+    assert corpus.meta["splits"]["train"]["bytes"] > 100_000
+
+
+def test_letters_that_an_output_lacks(tmp_path):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    claims = ["-m", "analysis.claims"]
+    helps = ["experiments/projector/run.py", "--help"], ["-m", "lrm.sweep.runs", "--help"]
+    for order in (claims, [*claims, "--all"], *helps):
+        done = subprocess.run([sys.executable, *order], cwd=ROOT, env=environment,
+                              capture_output=True, text=True)  # fmt: skip
+        assert done.returncode == 0 and done.stderr == "", (order, done.stderr)
+
+
+def test_errors_of_libraries_are_told_in_a_line(tmp_path):
+    path = tmp_path / "cut.parquet"
+    pq.write_table(pa.table({"text": ["a text"] * 60}), path)
+    path.write_bytes(path.read_bytes()[40:])
+    line = built(tmp_path, "a cut head", source="parquet", path=str(path))
+    assert "cannot be read as Parquet" in line and "\\n" not in line
+    assert first_line(ValueError("\nfirst\nsecond\x07")) == "first"
+    assert first_line(ValueError()) == "ValueError"

@@ -18,6 +18,7 @@ from lrm.optim.groups import entries
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
 from lrm.plan.run import BrownianRun, LayerRun, SeededLayerRun, TrainRun
+from lrm.store.rundir import read_description, read_outcome
 from lrm.sweep import command, twins
 from lrm.train.learner import build
 from lrm.train.step import train_step
@@ -222,8 +223,10 @@ def test_runs_that_compute_the_same_are_trained_once(experiment, tmp_path, capsy
     (first, said), (copy, copied) = runs["ONE", 0], runs["OTHER", 0]
     assert copied["computed_as"] == said["id"] == first.name and copied["id"] == copy.name
     assert "computed_as" not in said | runs["LONGER", 0][1]
-    for name in ("scalars.parquet", "weights.pt", "done.json"):
+    for name in ("scalars.parquet", "vectors.parquet", "weights.pt"):
         assert (first / name).read_bytes() == (copy / name).read_bytes()
+    assert read_outcome(first) == read_outcome(copy)
+    assert read_description(copy)["label"] == "OTHER seed=0"
     scalars = results.load("some_name", "smoke", "runs", tmp_path, "all")
     assert set(scalars["arm"]) == {"ONE", "OTHER", "LONGER"}
 

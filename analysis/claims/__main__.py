@@ -12,12 +12,13 @@ from pathlib import Path
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.tables.find import RESULTS
 from lrm.cli import guarded
+from lrm.plan.scales import SCALES
 
 
 def main() -> None:
     """Parse the command line, judge where that is asked for, print."""
     parser = argparse.ArgumentParser(prog="python -m analysis.claims")
-    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--scale", default="tiny", choices=SCALES)
     parser.add_argument(
         "--source",
         default="reference",

@@ -6,12 +6,12 @@ for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimiz
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 
 from analysis.claims.judging import Judgement, at_least, at_most
-from lrm.errors import UserError
+from lrm.store.digests import is_listed, read_listed, restore
+from lrm.store.files import read_json
 
 
 def record(source: str, folder: Path, name: str) -> dict | None:
@@ -20,16 +20,12 @@ def record(source: str, folder: Path, name: str) -> dict | None:
         paths = [folder / "reference" / "bench" / f"{name}.json"]
     else:
         paths = sorted((folder / "bench").glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if not paths or not paths[-1].is_file():
+    if not paths or not (paths[-1].is_file() or is_listed(paths[-1])):
         return None
-    try:
-        contents = json.loads(paths[-1].read_bytes())
-        contents["rows"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(
-            f"{paths[-1]} is no record of make bench ({error}); remove it and run that again"
-        ) from None
-    return contents
+    if source == "reference":
+        read_listed(paths[-1])
+        return read_json(paths[-1], ("rows",), restore(paths[-1].parent))
+    return read_json(paths[-1], ("rows",), f"remove {paths[-1]} and run make bench again")
 
 
 def i1(measurements: dict, criterion: dict) -> Judgement:

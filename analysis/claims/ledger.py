@@ -26,8 +26,9 @@ from analysis.tables.find import NothingFound, unfinished
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
+from lrm.errors import printable
 from lrm.plan.identity import criterion_hash
-from lrm.store.files import make_folder, write_json
+from lrm.store.files import as_json, make_folder, write_json, write_listed
 
 # Half of what lies outside of a 95% interval: how often a part holds although it is not so.
 _FALSE_ALARM = 0.025
@@ -39,8 +40,8 @@ def left_out(scale: str, folder: Path) -> list[str]:
     criteria = every_criterion().values()
     experiments = dict.fromkeys(c["experiment"] for c in criteria if "experiment" in c)
     return [
-        f"left out: {experiment}, seed {seed}: stopped, diverged or not begun: {labels[0]}"
-        + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")
+        f"left out: {experiment}, seed {seed}: stopped, diverged or not begun: "
+        f"{printable(labels[0])}" + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")
         for experiment in experiments
         for seed, labels in unfinished(experiment, scale, folder).items()
     ]
@@ -51,7 +52,10 @@ def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, An
     ledger = as_ledger(judge_all(scale, source, folder), scale, source)
     target = claims_file(scale, source, folder)
     make_folder(target.parent)
-    write_json(target, ledger)
+    if source == "reference":
+        write_listed(target.parent, {target.name: as_json(ledger)})
+    else:
+        write_json(target, ledger)
     return ledger, target
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from lrm.errors import UserError
+from lrm.store.digests import is_listed, read_listed, restore
+from lrm.store.files import read_json
 
 _WIDTH = 80
 
@@ -18,14 +19,11 @@ def claims_file(scale: str, source: str, folder: Path) -> Path:
 
 
 def read_ledger(path: Path) -> dict[str, Any]:
-    """A stored ledger. Raises UserError where there is none, or a damaged one."""
-    try:
-        ledger = json.loads(path.read_bytes())
-        ledger["claims"], ledger["multiplicity"]
-    except OSError:
-        raise UserError(f"there are no verdicts in {path}; make claims FROM=runs judges") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it or judge again") from None
+    """A published ledger. Raises UserError where there is none, or a damaged one."""
+    if not path.exists() and not is_listed(path):
+        raise UserError(f"there are no verdicts in {path}; make claims FROM=runs judges")
+    ledger = read_json(path, ("claims", "multiplicity"), restore(path.parent))
+    read_listed(path)
     return ledger
 
 

@@ -7,6 +7,7 @@ by their mean and pooled over layers, as in figure 3.
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
 
 import matplotlib
@@ -23,7 +24,8 @@ from analysis.quantities.norms import geometric_mean, noise_spread, pooled_relat
 from analysis.tables.results import read_table
 from lrm.cli import guarded
 from lrm.errors import UserError
-from lrm.store.files import read_json
+from lrm.store.digests import read_listed
+from lrm.store.files import read_json, write_atomic
 
 # A page holds so many kinds of matrices; the largest are drawn.
 _PANELS = 15
@@ -109,20 +111,32 @@ def main() -> None:
     guarded(lambda: print(render(options.folder)))
 
 
+def read(folder: Path) -> tuple[pd.DataFrame, str]:
+    """The norms in ``folder`` and their model's name; UserError where a file is damaged."""
+    remedy = f"remove {folder} and run python -m lrm.exchange.measure_checkpoint MODEL again"
+    for name in ("norms.parquet", "model.json"):
+        read_listed(folder / name, remedy)
+    table = read_table(folder / "norms.parquet")
+    said = read_json(folder / "model.json", ("model",), remedy)
+    return table, said["model"]
+
+
 def render(folder: Path) -> str:
     """Draw the norms in ``folder``; their summary as text."""
     if not folder.is_dir():
         raise UserError(
             f"{folder} is not there; run python -m lrm.exchange.measure_checkpoint MODEL first"
         )
-    table, name = read_table(folder / "norms.parquet"), read_json(folder / "model.json")["model"]
+    table, name = read(folder)
     matplotlib.use("agg")
     numbers = summary(table)
     with plt.style.context(STYLE_FILE):
         figure = draw(table, name)
         for kind in ("png", "pdf"):
-            figure.savefig(folder / f"norms.{kind}")
-    numbers.to_csv(folder / "norms.csv", index=False)
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind)
+            write_atomic(folder / f"norms.{kind}", buffer.getvalue())
+    write_atomic(folder / "norms.csv", numbers.to_csv(index=False).encode())
     text = numbers.to_string(index=False, float_format=lambda value: f"{value:.3g}")
     return f"{text}\n\ndrew {folder / 'norms.png'}, with pdf and csv beside it"
 

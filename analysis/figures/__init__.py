@@ -8,3 +8,7 @@
 ``tables`` maps an experiment's name to its ``Tables``; ``context`` says scale, seeds and corpus.
 The first line of a module's docstring is what ``make help`` says of the figure.
 """
+
+from lrm.cli import begin
+
+begin()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import hashlib
 import importlib
 import io
 import json
@@ -17,13 +16,15 @@ import matplotlib.pyplot as plt
 from analysis.drawing.palette import in_palette
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import figures
-from analysis.tables.context import context_of, tables_of
+from analysis.tables.context import context_of, digest_of, tables_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES, NothingFound
 from analysis.tables.results import Tables
-from analysis.tables.trials import log_of
+from analysis.tables.trials import digest_of_log
 from lrm.cli import guarded
-from lrm.errors import UserError
-from lrm.store.files import make_folder, write_atomic
+from lrm.errors import UserError, line_of
+from lrm.plan.scales import SCALES
+from lrm.store.digests import digest, running
+from lrm.store.files import make_folder, write_atomic, write_json
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -34,7 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.figures")
     listed = {"metavar": "figure", "choices": names, "help": ", ".join(names)}
     parser.add_argument("figures", nargs="+", **listed)
-    parser.add_argument("--scale", default="tiny")
+    parser.add_argument("--scale", default="tiny", choices=SCALES)
     parser.add_argument(
         "--source", default="runs", choices=SOURCES, help="yours, or what is published"
     )
@@ -53,7 +54,7 @@ def _render_all(options: argparse.Namespace, target: Path) -> None:
         try:
             render(figure, options.scale, options.source, options.results, target)
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr)
+            print(line_of(error), file=sys.stderr)
             failed = True
     if failed:
         raise SystemExit(2)
@@ -62,9 +63,10 @@ def _render_all(options: argparse.Namespace, target: Path) -> None:
 def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> Path:
     """Draw ``figure`` of the runs or the reference under ``folder`` into the folder ``target``.
 
-    Writes png, pdf and csv. Does nothing where the runs, the log of the search that tuned them,
-    the style and the code are those of the last drawing. Returns the path of the png; raises
-    UserError where runs are missing or come from several corpora.
+    Writes png, pdf and csv. Does nothing where the tables, the log of the search that tuned them,
+    the style and the code are those of the last drawing, and its files are as they were drawn.
+    Returns the path of the png; raises UserError where runs are missing or come from several
+    corpora.
     """
     module = importlib.import_module(f"analysis.figures.{figure}")
     tables = tables_of(module, scale, source, folder)
@@ -72,14 +74,14 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     make_folder(target)
     stamp = target / f".{figure}.json"
     png = target / f"{figure}.png"
-    files = [target / f"{figure}.{kind}" for kind in ("png", "pdf", "csv")]
-    if all(f.exists() for f in (*files, stamp)) and stamp.read_text() == inputs:
+    if _is_current(stamp, inputs):
         print(f"{png} is up to date")
         return png
     context = context_of(tables, scale, source)
     numbers = module.numbers(tables)
 
     matplotlib.use("agg")  # files only: no window, no display needed
+    outputs = {f"{figure}.csv": numbers.to_csv(index=False).encode()}
     with plt.style.context(STYLE_FILE):
         drawing = module.draw(numbers, context)
         for kind in ("pdf", "png"):
@@ -88,27 +90,41 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
             metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
             drawing.savefig(buffer, format=kind, metadata=metadata)
             data = buffer.getvalue()
-            write_atomic(target / f"{figure}.{kind}", in_palette(data) if kind == "png" else data)
-    write_atomic(target / f"{figure}.csv", numbers.to_csv(index=False).encode())
-    write_atomic(stamp, inputs.encode())
+            outputs[f"{figure}.{kind}"] = in_palette(data) if kind == "png" else data
+    for name, content in outputs.items():
+        write_atomic(target / name, content)
+    drawn = {name: digest(outputs[name]) for name in sorted(outputs)}
+    write_json(stamp, {"inputs": inputs, "outputs": drawn})
     print(f"drew {png}, with pdf and csv beside it")
     return png
 
 
-def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) -> str:
-    """What a drawing depends on: runs, logs of searches, the style, the code and the criteria."""
-    code = hashlib.sha256()
+def _is_current(stamp: Path, inputs: dict[str, str]) -> bool:
+    """Whether a stamp tells of these inputs, and of the files that lie beside it."""
+    try:
+        said = json.loads(stamp.read_bytes())
+        drawn: dict[str, str] = said["outputs"]
+        return said["inputs"] == inputs and all(
+            digest((stamp.parent / Path(name).name).read_bytes()) == found
+            for name, found in drawn.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) -> dict[str, str]:
+    """Digests of what a drawing depends on: tables, logs of searches, style, code and criteria."""
+    code = running()
     sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".mplstyle")]
     criteria = [EXPERIMENTS / name / "criteria.yaml" for name in tables]
     for path in (*sorted(sources), *filter(Path.exists, criteria)):
         code.update(path.read_bytes())
-    runs = {name: sorted(table.runs["run"]) for name, table in tables.items()}
-    inputs: dict[str, object] = {"code": code.hexdigest(), "runs": runs}
-    for name in tables:
+    inputs = {"code": code.hexdigest()}
+    for name, table in tables.items():
+        inputs[f"tables of {name}"] = digest_of(table, name, source, folder)
         with contextlib.suppress(NothingFound):
-            log = log_of(name, scale, source, folder).read_bytes()
-            inputs[f"log of {name}"] = hashlib.sha256(log).hexdigest()
-    return json.dumps(inputs)
+            inputs[f"log of {name}"] = digest_of_log(name, scale, source, folder)
+    return inputs
 
 
 if __name__ == "__main__":

@@ -22,7 +22,8 @@ import pandas as pd
 from analysis.tables.find import find
 from analysis.tables.results import read_table, stage_end
 from lrm.errors import UserError
-from lrm.store.files import make_folder, write_atomic
+from lrm.store.digests import is_listed, read_listed
+from lrm.store.files import make_folder, write_listed
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,16 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
             if rank:
                 frame = frame[frame["tensor"].str.partition("@")[0].isin(kept.vectors)]
             tables["vectors"].append(frame.assign(run=description["id"]))
+    contents = {}
     for table, frames in tables.items():
         frame = pd.concat(frames)
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
         data = frame.to_parquet(compression="zstd", compression_level=19, index=False)
-        write_atomic(folder / f"{table}.parquet", data)
+        contents[f"{table}.parquet"] = data
     text = json.dumps([*descriptions, *(description for description, _ in chosen)])
-    write_atomic(folder / "runs.json.gz", gzip.compress(text.encode(), mtime=0))
+    contents["runs.json.gz"] = gzip.compress(text.encode(), mtime=0)
+    write_listed(folder, contents)
     return folder
 
 
@@ -76,9 +79,9 @@ def _published(folder: Path, anew: set[str]) -> tuple[list[dict], dict[str, list
     """Descriptions and tables of what is published in ``folder``, without the runs ``anew``."""
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
     path = folder / "runs.json.gz"
-    if not path.exists():
+    if not path.exists() and not is_listed(path):
         return [], tables
-    kept = [run for run in json.loads(gzip.decompress(path.read_bytes())) if run["id"] not in anew]
+    kept = [run for run in json.loads(gzip.decompress(read_listed(path))) if run["id"] not in anew]
     for table, frames in tables.items():
         frame = read_table(folder / f"{table}.parquet")
         frames.append(frame[frame["run"].isin([run["id"] for run in kept])])

@@ -10,6 +10,8 @@ import pandas as pd
 from analysis.tables.results import Tables, corpus_name
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
+from lrm.store import rundir
+from lrm.store.digests import MANIFEST, digest
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,17 @@ def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
     (_, first), *rest = tables.items()
     others = {name: table.seeds for name, table in rest if table.seeds != first.seeds}
     return Context(scale, first.seeds, corpora.pop(), source, others)
+
+
+def digest_of(table: Tables, experiment: str, source: str, folder: Path) -> str:
+    """Of the files behind the tables of an experiment as they were written, and of their runs."""
+    runs = sorted(table.runs["run"])
+    if source == "reference":
+        published = folder / "reference" / table.runs["scale"].iloc[0] / experiment
+        return digest(" ".join([*runs, digest((published / MANIFEST).read_bytes())]).encode())
+    paths = [folder / "runs" / experiment / run for run in runs]
+    of_runs = [rundir.digest_of(path) for path in paths if rundir.is_complete(path)]
+    return digest(" ".join([*runs, *of_runs]).encode())
 
 
 def stacked(table: pd.DataFrame, **columns) -> pd.DataFrame:

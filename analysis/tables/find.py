@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from analysis.tables.checked import checked, complete
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.run import BrownianRun
@@ -135,3 +136,7 @@ def _published(path: Path) -> list[dict]:
         return json.loads(gzip.decompress(path.read_bytes()))
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise UserError(f"{path} is damaged ({error}); restore it from the repository") from None
+
+
+_published = checked(_published)
+find = complete(find)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.tables.checked import checked
 from analysis.tables.find import RESULTS, find
 from lrm.errors import UserError
 
@@ -191,6 +192,9 @@ def read_table(path: Path) -> pd.DataFrame:
         raise UserError(
             f"{path} is missing or damaged ({error}); remove {path.parent} and run again"
         ) from None
+
+
+read_table = checked(read_table)
 
 
 def _read(table: str, runs: list[tuple[dict, Path]]) -> pd.DataFrame:

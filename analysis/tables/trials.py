@@ -16,6 +16,7 @@ import pandas as pd
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, relative
 from analysis.tables.results import Tables
 from lrm.plan.experiment import load
+from lrm.store.digests import digest, is_listed, read_listed
 from lrm.store.files import read_records
 
 # What is read of a record; it holds more.
@@ -81,11 +82,21 @@ def log_of(experiment: str, scale: str, source: str, results: Path) -> Path:
     if source == "runs":
         paths.insert(0, results / "tuning" / scale / f"{name}.jsonl")
     for path in paths:
-        if path.exists():
+        if path.exists() or is_listed(path):
             return path
     raise NothingFound(
         f"there is no log of {name} at {scale}, {relative(paths[0])}; run make tune SCALE={scale}"
     )
+
+
+def _read_log(path: Path) -> bytes:
+    """What a log holds: a published one as its manifest lists it."""
+    return read_listed(path) if path.parent.parent.name == "reference" else path.read_bytes()
+
+
+def digest_of_log(experiment: str, scale: str, source: str, results: Path) -> str:
+    """Of the log that ``read_trials`` reads; raises as ``log_of`` does."""
+    return digest(_read_log(log_of(experiment, scale, source, results)))
 
 
 def read_trials(experiment: str, scale: str, source: str, results: Path) -> pd.DataFrame:
@@ -94,9 +105,10 @@ def read_trials(experiment: str, scale: str, source: str, results: Path) -> pd.D
     Raises NothingFound where there is no log, and UserError where it is damaged.
     """
     path = log_of(experiment, scale, source, results)
-    remedy = "restore the file, or remove that line"
-    found = read_records(path, _FIELDS, relative(path), "a trial", remedy)
-    records = {record["id"]: record for record in found}
+    content = _read_log(path)
+    remedy = "remove that line, and make tune runs the trial again"
+    found = read_records(content, _FIELDS, relative(path), "a trial", remedy)
+    records = {r["id"]: {k: v for k, v in r.items() if k != "digest"} for r in found}
     if not records:
         raise NothingFound(f"{relative(path)} holds no trial yet; run make tune SCALE={scale}")
     return pd.DataFrame(records.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import re
 import sys
 import time
 from pathlib import Path
@@ -14,8 +15,8 @@ from lrm.bench import tables
 from lrm.bench.measure import WARM_UP, Session, load_average
 from lrm.bench.plan import ROWS, Bench
 from lrm.cli import clock, guarded
-from lrm.errors import UserError
-from lrm.store.files import make_folder, write_json
+from lrm.errors import UserError, shown
+from lrm.store.files import as_json, make_folder, write_listed, write_sealed
 from lrm.sweep.machine import available_cores
 
 PUBLISHABLE = 20  # pairs
@@ -41,6 +42,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _main(options: argparse.Namespace) -> None:
     if options.pairs < 1 or options.seconds <= 0:
         raise UserError("--pairs and --seconds must be positive")
+    if options.name and not re.fullmatch(r"\w[\w.-]{0,79}", options.name):
+        raise UserError(f"--name {shown(options.name)}: write up to 80 letters, digits, . and -")
     if options.publish and (options.pairs < PUBLISHABLE or options.only or options.rows != ROWS):
         raise UserError(f"--publish takes a whole benchmark of at least {PUBLISHABLE} pairs")
     if importlib.util.find_spec("transformers") is None:
@@ -74,15 +77,15 @@ def _main(options: argparse.Namespace) -> None:
         "warm_up_steps": WARM_UP,
         **session.record,
     }
-    session.run(lambda: write_json(path, record))
+    session.run(lambda: write_sealed(path, record))
     record |= {"finished": _now(), "load_at_end": load_average()}
-    write_json(path, record)
+    write_sealed(path, record)
     print(tables.render(record))
     print(f"\nkept in {path}", file=sys.stderr)
     if options.publish:
-        reference = make_folder(options.results / "reference" / "bench") / f"{name}.json"
-        write_json(reference, record)
-        print(f"published as {reference}", file=sys.stderr)
+        reference = make_folder(options.results / "reference" / "bench")
+        write_listed(reference, {f"{name}.json": as_json(record)})
+        print(f"published as {reference / name}.json", file=sys.stderr)
 
 
 def _now() -> str:

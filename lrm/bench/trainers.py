@@ -28,7 +28,7 @@ class SuiteTrainer:
         self.learner = build(self.settings, seed, equipment.device, kernels=equipment.kernels,
                              plans=run.plans)  # fmt: skip
         self.model = self.learner.model
-        self.is_compiled = loop.compile_layers(self.learner, run, equipment)
+        self.is_compiled = loop.compile_layers(self.learner, run, equipment).compiled
 
     def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """One update on ``batch`` (sequences, length + 1); what ``train_step`` returns."""

@@ -28,10 +28,19 @@ from tokenizers import Tokenizer
 from lrm.cli import Display, bar
 from lrm.data import tokenizer as bpe
 from lrm.data.corpora import SOURCES, Place
-from lrm.data.shards import ShardWriter, Tokens, open_shard, pieces, token_digest, verify_shard
+from lrm.data.shards import (
+    ShardWriter,
+    Tokens,
+    damaged,
+    pieces,
+    recorded_digest,
+    verify_shard,
+)
 from lrm.errors import UserError
 from lrm.plan.config import DataConfig
-from lrm.store.files import read_json, write_json
+from lrm.store.digests import digest as digest_of
+from lrm.store.digests import is_sealed, running
+from lrm.store.files import read_json, sync_folder, write_sealed
 
 # Raise when the same documents would come out as other tokens or another split.
 FORMAT = 2
@@ -44,6 +53,7 @@ _ENCODE_BATCH = 2_000_000  # bytes encoded at a time
 _SHARD = 1 << 28  # training tokens after which a shard is closed
 _REMEMBERED = 1 << 20  # documents that later ones are compared with
 _TOKENIZER, _STATE, _DOCUMENTS = "tokenizer.json", "state.json", "documents.bin"
+_SHARD_NAME = re.compile(r"(train|validation)-\d{5,}\.bin")
 _RECORD = struct.Struct("<B32s")  # of a document: number of its split, digest of its content
 
 Document = tuple[str, bytes, bytes]  # split, digest and content
@@ -100,6 +110,8 @@ def prepare(
             f"that can be written and has space"
         ) from error
     meta = _read_meta(path)
+    _check_files(path, meta.pop("digests", {}))
+    meta.pop("digest", None)
     train, validation = (
         Tokens([path / name for name in meta["splits"][split]["shards"]]) for split in SPLITS
     )
@@ -147,7 +159,37 @@ def _folder_name(config: DataConfig, vocab_size: int) -> str:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
-    return read_json(path / "meta.json", ("hash", "name", "vocab_size", "splits"))
+    """What ``meta.json`` says; those of earlier versions have no digests."""
+    file = path / "meta.json"
+    meta = read_json(file, ("hash", "name", "vocab_size", "splits"))
+    try:
+        names = [name for split in SPLITS for name in meta["splits"][split]["shards"]]
+        fits = bool(names) and all(map(_SHARD_NAME.fullmatch, names))
+    except (KeyError, TypeError):
+        fits = False
+    if not fits or is_sealed(meta) != ("digests" in meta):
+        raise damaged(file, "it is no description of a corpus")
+    return meta
+
+
+def _digest_of(path: Path) -> str:
+    """Of a file of a corpus: for a shard what its header says of its tokens."""
+    if _SHARD_NAME.fullmatch(path.name):
+        return recorded_digest(path)
+    try:
+        return digest_of(path.read_bytes())
+    except OSError as error:
+        raise damaged(path, f"cannot be read ({error.strerror})") from None
+
+
+def _check_files(path: Path, digests: dict[str, str]) -> None:
+    """Raise UserError where a file in the folder ``path`` is not the one with that digest.
+
+    The tokens of shards are not read.
+    """
+    for name, expected in digests.items():
+        if _digest_of(path / name) != expected:
+            raise damaged(path / name, "it is not the file that was built")
 
 
 def _build_once(path: Path, build: _Build) -> None:
@@ -171,6 +213,7 @@ def _build_once(path: Path, build: _Build) -> None:
             build.run(folder)
             try:
                 folder.rename(path)
+                sync_folder(path.parent)
             except OSError:
                 if not path.exists():
                     raise
@@ -220,6 +263,7 @@ class _Build:
             split: {"documents": 0, "bytes": 0, "tokens": 0, "shards": []} for split in SPLITS
         }
         self._known: set[bytes] = set()
+        self._records = running()
         self._open: dict[str, ShardWriter] = {}
         self._folder: Path
 
@@ -238,6 +282,7 @@ class _Build:
             self.progress(f"reading the documents of {self._label}")
             tokenizer = given or self._train()
             (folder / _TOKENIZER).write_text(tokenizer.to_str(pretty=True), "utf-8")
+            sync_folder(folder)
         self._encode(tokenizer)
         self._check_splits({split: self._counts[split]["documents"] for split in SPLITS})
         meta = {
@@ -249,8 +294,9 @@ class _Build:
             "python": platform.python_version(),
             **self._left_out,
             "splits": self._counts,
+            "digests": self._digests(),
         }
-        write_json(folder / "meta.json", meta)
+        write_sealed(folder / "meta.json", meta)
         tokens = ", ".join(f"{self._counts[split]['tokens']} {split} tokens" for split in SPLITS)
         self.progress(f"{meta['name']}: {tokens}")
 
@@ -379,6 +425,12 @@ class _Build:
                 self._open[split].write(ids)
         with (self._folder / _DOCUMENTS).open("ab") as file:
             file.write(records)
+        self._records.update(records)
+
+    def _digests(self) -> dict[str, str]:
+        """Of the tokenizer and of all shards that are closed."""
+        shards = (name for split in SPLITS for name in self._counts[split]["shards"])
+        return {name: _digest_of(self._folder / name) for name in (_TOKENIZER, *shards)}
 
     def _close_shards(self) -> None:
         """Put all that was written safely on disk; what follows goes to new shards."""
@@ -396,21 +448,29 @@ class _Build:
             "source": self._place.save_state(),
             "left_out": self._left_out,
             "counts": self._counts,
+            "records": self._records.hexdigest(),
+            "digests": self._digests(),
         }
-        write_json(self._folder / _STATE, state)
+        write_sealed(self._folder / _STATE, state)
 
     def _resume(self) -> bool:
-        """Take up what an earlier process has saved; without that, begin in an empty folder."""
+        """Take up what an earlier process has saved; without that, begin in an empty folder.
+
+        So it does where a file is not what was saved.
+        """
         records = self._folder / _DOCUMENTS
         try:
-            state = read_json(self._folder / _STATE, ("documents", "source", "left_out", "counts"))
+            state = self._read_state()
             counts = state["counts"]
-            for name in itertools.chain(*(counts[split]["shards"] for split in SPLITS)):
-                open_shard(self._folder / name)
             size = _RECORD.size * sum(counts[split]["documents"] for split in SPLITS)
-            if records.stat().st_size < size:
-                raise UserError(f"{records} is too short")
-        except (UserError, FileNotFoundError):
+            self._records = running(records.read_bytes()[:size])
+            if self._records.hexdigest() != state["records"]:
+                raise damaged(records, "it is not the file that was saved")
+        except (UserError, OSError) as error:
+            if (self._folder / _STATE).exists():
+                self.progress(f"{self._label}: what an earlier build left is damaged, and the "
+                              f"corpus is built anew ({error})")  # fmt: skip
+            self._records = running()
             shutil.rmtree(self._folder)
             self._folder.mkdir()
             return False
@@ -422,6 +482,17 @@ class _Build:
         self._known = {digest for _, digest in itertools.islice(_records(records), _REMEMBERED)}
         return True
 
+    def _read_state(self) -> dict[str, Any]:
+        """What ``state.json`` says, whose shards and tokenizer are read; UserError where it, or
+        one of them, is damaged."""
+        keys = ("documents", "source", "left_out", "counts", "records", "digests", "digest")
+        state = read_json(self._folder / _STATE, keys)
+        _check_files(self._folder, state["digests"])
+        for split in SPLITS:
+            for name in state["counts"][split]["shards"]:
+                verify_shard(self._folder / name, self._vocab_size)
+        return state
+
     def _identity(self, tokenizer: Tokenizer) -> str:
         """The hash of vocabulary, documents and tokens, which shards and stops do not change."""
         vocabulary = json.dumps(sorted(tokenizer.get_vocab().items()))
@@ -432,7 +503,7 @@ class _Build:
             for number, digest in _records(self._folder / _DOCUMENTS):
                 if SPLITS[number] == split:
                     identity.update(digest)
-            tokens = token_digest()
+            tokens = running()
             for name in count["shards"]:
                 for piece in pieces(self._folder / name):
                     tokens.update(piece)
@@ -456,7 +527,7 @@ class _Build:
 
 
 def _digest(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=32).digest()
+    return running(content).digest()
 
 
 def _records(path: Path) -> Iterator[tuple[int, bytes]]:

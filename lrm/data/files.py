@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from lrm.errors import UserError
+from lrm.errors import UserError, first_line, shown
 from lrm.plan.config import DataConfig
 from lrm.store.files import named
 
@@ -38,6 +38,11 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
         return [(root.name, root)]
     if root.is_dir():
         patterns = (config.pattern,) if config.pattern else PATTERNS[config.source]
+        if any(".." in Path(pattern).parts for pattern in patterns):
+            raise UserError(
+                f"data.pattern = {shown(config.pattern)} leads out of data.path; name that folder "
+                "as data.path"
+            )
         try:
             paths = {path for pattern in patterns for path in root.glob(pattern)}
         except (NotImplementedError, ValueError) as error:
@@ -171,7 +176,7 @@ def parquet_rows(config: DataConfig, skip: int) -> Texts:
                         skip = max(0, skip - len(batch))
         except (OSError, ValueError, pyarrow.ArrowException) as error:
             raise UserError(
-                f"{path} cannot be read as Parquet ({error}); repair it or leave it out"
+                f"{path} cannot be read as Parquet ({first_line(error)}); repair it or leave it out"
             ) from None
 
 

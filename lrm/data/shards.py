@@ -1,12 +1,11 @@
 """Token files: a header of 64 bytes, then unsigned little-endian integers.
 
 Header, little-endian: magic (8 bytes), version (uint32), bytes per token (uint32), number of
-tokens (uint64), blake2b of the tokens (32 bytes), zeros (8 bytes).
+tokens (uint64), digest of the tokens (32 bytes, ``lrm.store.digests``), zeros (8 bytes).
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 from collections.abc import Iterator, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from lrm.errors import UserError
+from lrm.store.digests import running
 
 MAGIC = b"LRMTOKEN"
 VERSION = 1
@@ -30,7 +30,7 @@ class ShardWriter:
         self.path = path
         self.tokens = 0
         self._type = _TYPES[2 if vocab_size <= 1 << 16 else 4]
-        self._digest = token_digest()
+        self._digest = running()
         path.write_bytes(bytes(HEADER.size))
 
     def write(self, ids: list[int]) -> None:
@@ -100,7 +100,7 @@ def verify_shard(path: Path, vocab_size: int) -> None:
     Raises UserError if its tokens do not match the checksum in its header, or if one is not
     below ``vocab_size``.
     """
-    digest = token_digest()
+    digest = running()
     for piece in pieces(path):
         digest.update(piece)
         if piece.max() >= vocab_size:
@@ -109,9 +109,10 @@ def verify_shard(path: Path, vocab_size: int) -> None:
         raise damaged(path, "its tokens do not match its checksum")
 
 
-def token_digest() -> hashlib.blake2b:
-    """The checksum of tokens, to be fed with their bytes."""
-    return hashlib.blake2b(digest_size=32)
+def recorded_digest(path: Path) -> str:
+    """The checksum that a shard's header holds of its tokens; raises UserError as
+    ``open_shard``."""
+    return _header(path)[2].hex()
 
 
 def pieces(path: Path) -> Iterator[np.ndarray]:

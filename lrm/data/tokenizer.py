@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -19,6 +20,8 @@ END_OF_TEXT = "<|endoftext|>"
 _OTHER_ENDS = ("<|end_of_text|>", "</s>", "<eos>")
 _SMALLEST = 257  # every byte and the end of a document
 _RARITY = 50  # see train
+# Training takes a time that grows as the square of a word's length, and hears no Ctrl-C.
+_LONG_WORD = re.compile(r"[^\W\d_]{1000}|\d{1000}|[^\s\w]{1000}|_{1000}|\s{1000}")
 
 Merge = tuple[str, str]
 
@@ -38,7 +41,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
     The same texts give the same tokenizer.
     """
-    texts = list(texts)
+    texts = [piece for text in texts for piece in _pieces(text)]
     least = sum(len(text.encode()) for text in texts) / (_RARITY * vocab_size)
     alphabet = _alphabet(texts, least)
     tokenizer = Tokenizer(models.BPE())
@@ -67,6 +70,15 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         if not dropped:
             return _plain(tokenizer)
         merges = [merge for merge in merges if merge not in dropped]
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text, cut where a word is too long to be trained on in reasonable time."""
+    start = 0
+    for long in _LONG_WORD.finditer(text):
+        yield text[start : long.end()]
+        start = long.end()
+    yield text[start:]
 
 
 def _alphabet(texts: list[str], least: float) -> list[str]:
@@ -164,7 +176,10 @@ def file_digest(path: str | Path) -> str:
 
 def _read(path: str | Path) -> bytes:
     try:
-        return named(str(path), "data.tokenizer").read_bytes()
+        file = named(str(path), "data.tokenizer")
+        if file.exists() and not file.is_file():  # a pipe or a device may never end
+            raise UserError(f"data.tokenizer = {path} is no file; name a tokenizer.json")
+        return file.read_bytes()
     except OSError as error:
         raise UserError(
             f"data.tokenizer = {path} cannot be read ({error.strerror}); name a tokenizer.json, "

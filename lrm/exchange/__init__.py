@@ -1,0 +1,5 @@
+"""Finished runs as transformers folders, and back; norms of any checkpoint."""
+
+from lrm.cli import begin
+
+begin()

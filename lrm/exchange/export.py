@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 from pathlib import Path
 
 import torch
@@ -10,12 +11,12 @@ import torch
 from lrm import data
 from lrm.cli import guarded
 from lrm.data.tokenizer import END_OF_TEXT
-from lrm.errors import UserError
+from lrm.errors import UserError, first_line
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.transformers import save_transformers
 from lrm.plan.config import Settings, validate
 from lrm.plan.run import TrainRun
-from lrm.store.rundir import is_complete, read_description
+from lrm.store.rundir import is_complete, read_description, read_file
 from lrm.train import probes
 from lrm.train.learner import build
 
@@ -33,19 +34,30 @@ def trained(path: Path) -> FalconH1:
     settings = validate(Settings, description["settings"], str(path / "run.json"))
     learner = build(settings, description["seed"])
     try:
-        weights = torch.load(path / "weights.pt", weights_only=True, map_location="cpu")
+        content = io.BytesIO(read_file(path, "weights.pt"))
+        weights = torch.load(content, weights_only=True, map_location="cpu")
         views = probes.Views(learner.model, learner.plans, learner.multipliers)
         with torch.no_grad():
             for plan in views.plans:
-                views.weight(plan).copy_(weights[plan.key])
+                _take(views.weight(plan), weights[plan.key], plan.key)
             for name, _, parameter in learner.multipliers.named():
-                parameter.copy_(weights[name])
-    except (OSError, EOFError, KeyError, RuntimeError) as error:
+                _take(parameter, weights[name], name)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file raises whatever its reader likes
         raise UserError(
-            f"{path / 'weights.pt'} is missing or damaged ({error}); remove {path} and run again"
+            f"{path / 'weights.pt'} is missing or damaged ({first_line(error)}); "
+            f"remove {path} and run again"
         ) from None
     learner.multipliers.push_weights()
     return learner.multipliers.merge()
+
+
+def _take(target: torch.Tensor, value: torch.Tensor, name: str) -> None:
+    # copy_ would broadcast a tensor of another shape.
+    if value.shape != target.shape:
+        raise ValueError(f"{name} has the shape {tuple(value.shape)}, not {tuple(target.shape)}")
+    target.copy_(value)
 
 
 def export(path: Path, folder: Path, fold: bool = False) -> None:

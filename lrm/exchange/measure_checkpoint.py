@@ -7,6 +7,7 @@ is built. ``analysis.explore.checkpoint_norms`` draws them.
 from __future__ import annotations
 
 import argparse
+import io
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,8 @@ import torch
 
 from lrm.cli import guarded
 from lrm.errors import UserError
-from lrm.store.files import make_folder, write_json
+from lrm.store.digests import MANIFEST
+from lrm.store.files import as_json, make_folder, write_listed
 from lrm.train.probes import column_norms, row_norms
 
 # The first number in a name is the layer's.
@@ -100,10 +102,13 @@ def main() -> None:
 def measure(model: str, results: Path) -> Path:
     """Write the norms of ``model`` and return the folder they lie in, named after the model."""
     table = norms(located(model))
-    name = re.sub(r"[^\w.-]+", "--", model.strip("/").removeprefix("./")).strip("-")
+    name = re.sub(r"[^\w.-]+", "--", model.strip("/").removeprefix("./")).strip("-.")
     target = make_folder(results / "probes" / (name or "model"))
-    table.to_parquet(target / "norms.parquet", index=False)
-    write_json(target / "model.json", {"model": model})
+    buffer = io.BytesIO()
+    table.to_parquet(buffer, index=False)
+    (target / MANIFEST).unlink(missing_ok=True)  # it may be damaged; both files are written anew
+    described = as_json({"model": model})
+    write_listed(target, {"norms.parquet": buffer.getvalue(), "model.json": described})
     return target
 
 

@@ -53,7 +53,6 @@ def carry_out(
     with open_run(path) as directory:
         if directory.complete:
             return
-        directory.load_checkpoint()
         parts = simulations()
         directory.start(
             {

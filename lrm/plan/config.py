@@ -7,6 +7,7 @@ valid run looks like.
 from __future__ import annotations
 
 import difflib
+import math
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
@@ -295,7 +296,7 @@ class Settings(Strict):
 class Execution(Strict):
     """What changes how a run is computed, not what; recorded, and kept on resume."""
 
-    threads: int = Field(1, ge=1, le=1024)
+    threads: int = Field(1, ge=1, le=256)
     # "auto": bfloat16 where the processor multiplies it natively, else float32.
     # float16 has no gradient scaler here: it shows what overflows at 65504.
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -343,7 +344,8 @@ def _one_line(cls: type[Strict], error: ValidationError, place: str) -> str:
         return f"{place}: {where} is missing; add it"
     message = first["msg"].removeprefix("Value error, ")
     if isinstance(value, str) and _is_number(value):
-        message = f"{shown(value)} is text, not a number; write {_yaml_float(value)}"
+        right = _yaml_float(value) if math.isfinite(float(value)) else "one that is finite"
+        message = f"{shown(value)} is text, not a number; write {right}"
     elif isinstance(value, (str, int, float, bool)):
         message = f"{message} (it is {shown(value)})"
     return f"{place}: {where}: {message}"

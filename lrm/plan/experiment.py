@@ -27,6 +27,7 @@ from lrm.plan.config import Execution, Settings, validate
 from lrm.plan.cost import Cost
 from lrm.plan.groups import spelled_out
 from lrm.plan.run import Brownian, BrownianRun, LayerRun, NoiseRun, Run, SeededLayerRun, TrainRun
+from lrm.plan.scales import SCALES
 from lrm.plan.search import Search
 from lrm.plan.widths import Width, at_width, keep_stages
 from lrm.plan.yaml import (
@@ -44,11 +45,10 @@ from lrm.plan.yaml import (
     substitute,
 )
 
-SCALES = ("smoke", "tiny", "mini", "small", "paper")
 MOST_RUNS = 20_000  # in one plan
 # Columns of the tidy frame, and the name that presets are found by.
 _RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "step", "tensor",
-             "layer", "stat", "value")  # fmt: skip
+             "layer", "stat", "value", "id", "label", "description")  # fmt: skip
 
 
 class After(Strict):
@@ -235,6 +235,23 @@ class Experiment:
         return layers, points
 
     def _settings(self, layers, given, overrides) -> tuple[Settings, Execution, Cost]:
+        try:
+            return self._composed(layers, given, overrides, overrides)
+        except UserError:
+            if len(overrides) < 2:
+                raise
+        # All are to blame, unless without one of them the others would do.
+        for override in overrides:
+            others = [other for other in overrides if other is not override]
+            try:
+                self._composed(layers, given, others, others)
+            except UserError:
+                continue
+            return self._composed(layers, given, overrides, [override])
+        return self._composed(layers, given, overrides, overrides)
+
+    def _composed(self, layers, given, overrides, blamed) -> tuple[Settings, Execution, Cost]:
+        """The settings with ``overrides``; an error names those that are ``blamed``."""
         names: dict[str, Any] = {}
         for layer, where in layers:
             names |= mapping(layer, "values", where)
@@ -253,7 +270,9 @@ class Experiment:
         planned = merged
         for override in overrides:
             merged = merge(merged, parse_override(override))
-            place = f"{self.path} with --set {shown(override, quoted=False)}"
+        if blamed:
+            said = " ".join(f"--set {shown(override, quoted=False)}" for override in blamed)
+            place = f"{place} with {said}"
         merged = keep_stages(planned, merged)
         if width is not None:
             where = f"{place}: width"

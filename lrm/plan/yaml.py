@@ -26,6 +26,7 @@ _LISTS = {
 }
 _DEEPEST, _LARGEST, _LONGEST = 32, 20_000, 1 << 20  # levels, nodes and bytes of a file
 _LEAST, _MOST, _EXACT = 1e-30, 1e30, 1 << 53  # of numbers; of integers
+_ANCHORS = ("while scanning an alias", "while scanning an anchor")
 _YAML = "tag:yaml.org,2002:"
 _KINDS = {f"{_YAML}{kind}" for kind in ("null", "bool", "int", "float")}
 _NUMBERS = {f"{_YAML}int", f"{_YAML}float"}
@@ -114,12 +115,17 @@ def parse(text: str, where: str) -> Any:
         mark = getattr(error, "problem_mark", None)
         line = f", line {mark.line + 1}" if mark else ""
         problem = " ".join(str(getattr(error, "problem", None) or error).split())
+        if getattr(error, "context", None) in _ANCHORS or "undefined alias" in problem:
+            problem += "; text that begins with * or & needs quotes, as in '*.md'"
         raise UserError(f"{where}{line}: not valid YAML: {problem}") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """A YAML mapping; UserError where the file is missing, broken or something else."""
     try:
+        # A pipe or a device may never end.
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path} is no file; name a YAML file")
         with path.open("rb") as file:
             text = file.read(_LONGEST + 1).decode("utf-8")
     except FileNotFoundError:

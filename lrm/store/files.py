@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Collection
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lrm.errors import UserError, shown
+from lrm.store.digests import MANIFEST, is_intact, sealed, with_listed
 
 
 def named(path: str, setting: str) -> Path:
@@ -25,7 +27,10 @@ def named(path: str, setting: str) -> Path:
 
 
 def write_atomic(path: Path, data: bytes) -> None:
-    """Write to a temporary neighbour, flush to disk, rename."""
+    """Write to a temporary neighbour, flush to disk, rename; the name is on disk too.
+
+    Raises UserError where that fails. The file is then as it was.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
@@ -33,40 +38,89 @@ def write_atomic(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync_folder(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write {path}: {error.strerror}; choose a writable folder"
-        ) from None
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise unwritable(path, error) from None
+
+
+def sync_folder(path: Path) -> None:
+    """Have the names of the files in a folder survive a power failure, where that can be asked."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def unwritable(path: Path, error: OSError) -> UserError:
+    """The error of a file that the system does not let us write."""
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    remedy = "make room and run again" if full else "choose a writable folder"
+    return UserError(f"cannot write {path}: {error.strerror}; {remedy}")
+
+
+def as_json(data: Any) -> bytes:
+    """Indented, with a final newline."""
+    return (json.dumps(data, indent=1) + "\n").encode()
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Atomic, indented, with a final newline."""
-    write_atomic(path, (json.dumps(data, indent=1) + "\n").encode())
+    """Atomic; see ``as_json``."""
+    write_atomic(path, as_json(data))
 
 
-def read_json(path: Path, keys: tuple[str, ...] = ()) -> Any:
-    """Raises UserError where the file is missing, not JSON, or no mapping with ``keys``."""
+def write_sealed(path: Path, record: dict[str, Any]) -> None:
+    """``write_json`` of a record with its own digest, which ``read_json`` compares."""
+    write_json(path, sealed(record))
+
+
+def write_listed(folder: Path, contents: dict[str, bytes]) -> None:
+    """Write files by name, each atomically, and then their digests into the folder's manifest."""
+    listed = with_listed(folder, contents)
+    for name, content in contents.items():
+        write_atomic(folder / name, content)
+    write_atomic(folder / MANIFEST, listed)
+
+
+def read_json(path: Path, keys: tuple[str, ...] = (), remedy: str = "") -> Any:
+    """What a JSON file holds.
+
+    Raises UserError, which ends with the remedy (by default to remove the folder), where the file
+    is missing, not JSON, no mapping with ``keys``, or not what its own digest says.
+    """
+    remedy = remedy or f"remove {path.parent} and run again"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from None
+        raise UserError(f"cannot read {path}: {error.strerror}; {remedy}") from None
+    return parsed(content, path, keys, remedy)
+
+
+def parsed(content: bytes, path: Path, keys: tuple[str, ...], remedy: str) -> Any:
+    """What ``content``, read from ``path``, holds as JSON; raises UserError as ``read_json``."""
+    try:
+        data = json.loads(content)
     except (ValueError, RecursionError):
         data = None
     if data is None or (keys and not (isinstance(data, dict) and set(keys) <= set(data))):
-        raise UserError(f"{path} is damaged; remove {path.parent} and run again")
+        raise UserError(f"{path} is damaged; {remedy}")
+    if isinstance(data, dict) and not is_intact(data):
+        raise UserError(f"{path} is damaged: its digest is not the recorded one; {remedy}")
     return data
 
 
 def read_records(
-    path: Path, fields: Collection[str], place: str, kind: str, remedy: str
+    content: bytes, fields: Collection[str], place: str, kind: str, remedy: str
 ) -> list[dict[str, Any]]:
-    """The records of an appended log of JSON lines; of a last line that was cut short, none.
+    """The records in an appended log of JSON lines; of a last line that was cut short, none.
 
-    Raises UserError where a line is no mapping with these fields. It names the log as ``place``,
-    the number of the line, the ``kind`` of record that it should be and the ``remedy``.
+    Raises UserError where a line is no mapping with these fields, or not what its own digest says.
+    It names the log as ``place``, the number of the line, the ``kind`` of record that it should be
+    and the ``remedy``.
     """
-    content = path.read_bytes()
     found = []
     for number, line in enumerate(content[: content.rfind(b"\n") + 1].splitlines(), 1):
         try:
@@ -75,6 +129,8 @@ def read_records(
             record = None
         if not isinstance(record, dict) or not record.keys() >= set(fields):
             raise UserError(f"{place}: line {number} is no record of {kind}; {remedy}")
+        if not is_intact(record):
+            raise UserError(f"{place}: line {number}, {kind}, is damaged; {remedy}")
         found.append(record)
     return found
 

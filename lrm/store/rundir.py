@@ -9,38 +9,84 @@
 * ``scalars.parquet``, ``vectors.parquet``: the same measurements, compacted at the end;
 * ``weights.pt``: the final learnable tensors;
 * ``tensorboard/``: the measurements for TensorBoard, with ``execution.tensorboard``;
-* ``done.json``: written last; its presence means that the run is complete.
+* ``done.json``: written last; its presence means that the run is complete. It holds the digests
+  of the files above and its own, which are compared whenever one of them is read. Runs of earlier
+  versions have none, and are read as they lie.
+
+While a run trains, its checkpoint holds the digests of the logs, and what ``run.json`` said of how
+the run was begun.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import io
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lrm.errors import UserError
-from lrm.store.files import make_folder, read_json, write_atomic, write_json
+from lrm.store.compaction import tables
+from lrm.store.digests import digest, is_sealed, read_checked, running
+from lrm.store.files import as_json, make_folder, parsed, read_json, write_atomic, write_sealed
+from lrm.store.lock import locked
+from lrm.store.log import Log
 
 LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
+# What a finished run has found.
+RESULTS = ("scalars.parquet", "vectors.parquet", "weights.pt")
+_DESCRIBED = ("id", "kind", "scale", "arm", "grid", "seed", "label")
 _MAGIC = b"LRMCKPT1"
+# What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
+_BEGUN = ("criteria", "execution", "environment", "resumed")
+# What of an environment may change the bits.
+_MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor")
+
+Note = Callable[[str], None]
 
 
 def read_description(path: Path) -> dict[str, Any]:
     """The ``run.json`` of the run in this directory; UserError where it is damaged."""
-    return read_json(path / "run.json", ("id", "kind", "scale", "arm", "grid", "seed", "label"))
+    if is_complete(path):
+        content = read_file(path, "run.json")
+        return parsed(content, path / "run.json", _DESCRIBED, _remedy(path))
+    return read_json(path / "run.json", _DESCRIBED)
 
 
 def read_outcome(path: Path) -> dict[str, Any]:
-    """The ``done.json`` of the finished run in this directory; UserError where it is damaged."""
-    return read_json(path / "done.json", ("validation_loss",))
+    """What ``done.json`` says of the finished run in this directory; UserError where it is damaged.
+
+    Its digests are left out.
+    """
+    record = _read_done(path)
+    return {key: value for key, value in record.items() if key not in ("files", "digest")}
+
+
+def _read_done(path: Path) -> dict[str, Any]:
+    record = read_json(path / "done.json", ("validation_loss",))
+    if is_sealed(record) != ("files" in record):
+        raise UserError(f"{path / 'done.json'} is damaged; {_remedy(path)}")
+    return record
+
+
+def read_file(path: Path, name: str) -> bytes:
+    """A file of the finished run in this directory; UserError where it is missing or damaged."""
+    digests = _read_done(path).get("files")
+    expected = None if digests is None else digests.get(name, "")
+    return read_checked(path / name, expected, _remedy(path))
+
+
+def digest_of(path: Path) -> str:
+    """Of all that tables are made of in the finished run in this directory, as it was written.
+
+    That of an earlier version is read for it.
+    """
+    record = _read_done(path)
+    if "files" in record:
+        return record["digest"]
+    names = ("done.json", "run.json", *RESULTS[:2])
+    return digest("".join(digest(read_file(path, name)) for name in names).encode())
 
 
 def is_complete(path: Path) -> bool:
@@ -48,12 +94,18 @@ def is_complete(path: Path) -> bool:
     return (path / "done.json").exists()
 
 
+def _remedy(path: Path) -> str:
+    return f"remove {path} and run again"
+
+
 class RunDirectory:
     """Writer of one run; use inside ``open_run``."""
 
     def __init__(self, path: Path):
         self.path = path
-        self._files: dict[str, io.TextIOBase] = {}
+        self._logs: dict[str, Log] = {}
+        self._digests: dict[str, str] = {}
+        self._begun: dict[str, Any] = {}
 
     @property
     def checkpoint(self) -> Path:
@@ -75,71 +127,105 @@ class RunDirectory:
         for torn in self.path.glob(".*.[0-9]*"):
             torn.unlink(missing_ok=True)
 
-    def start(self, description: dict[str, Any]) -> None:
-        """Write ``run.json``; on resume check that the way of computing is the same."""
+    def start(
+        self, description: dict[str, Any], note: Note = lambda line: None
+    ) -> dict[str, Any] | None:
+        """Write ``run.json``; the latest state where there is one, with the logs cut back to it.
+
+        ``note`` gets a line where the run goes on in another environment than it was begun in.
+        Raises UserError where the checkpoint is damaged or of another run, where a log is not what
+        the checkpoint says, and where the way of computing is not the one begun with.
+        """
+        state = self._read_checkpoint()
+        if state is not None:
+            description = self._continued(description, state, note)
+        marks = {} if state is None else _marks(state)
+        self._logs = {log: Log(self.path / log, marks.get(log)) for log in LOGS}
+        self._begun = {key: description[key] for key in _BEGUN if key in description}
+        self._begun["id"] = description.get("id")
+        self._write("run.json", as_json(description))
+        return state
+
+    def _continued(
+        self, description: dict[str, Any], state: dict[str, Any], note: Note
+    ) -> dict[str, Any]:
+        """``description``, with how the run was begun and where it was resumed."""
+        begun = self._how_begun(state)
+        if begun.get("id", description["id"]) != description["id"]:
+            raise UserError(
+                f"{self.checkpoint} is that of another run, {begun['id']}; remove {self.path} "
+                "and this run starts again from step 0"
+            )
+        before = begun.get("execution", {})
+        for key, now in description["execution"].items():
+            if before.get(key, now) != now:
+                raise UserError(
+                    f"{self.path} was begun with {key} = {before[key]}, now it is {now}: the "
+                    f"bits would differ; set it back, or remove that folder to start over"
+                )
+        resumed = list(begun.get("resumed", []))
+        now = description.get("environment", {})
+        if changed := _changed([begun.get("environment", {}), *resumed], now):
+            label = description.get("label", self.path.name)
+            note(
+                f"{label}: goes on after step {state['step']} with another {changed}; its bits "
+                "may differ from those of an uninterrupted run, and run.json records both"
+            )
+        resumed.append({"step": state["step"], **now})
+        kept = {key: begun[key] for key in _BEGUN if key in begun}
+        return {**description, **kept, "resumed": resumed}
+
+    def _how_begun(self, state: dict[str, Any]) -> dict[str, Any]:
+        """From the checkpoint; those of earlier versions leave it to ``run.json``."""
+        said = state.pop("begun", None)
+        if said is not None:
+            return json.loads(said)
         file = self.path / "run.json"
-        if self.checkpoint.exists() and file.exists():
-            before = read_json(file).get("execution", {})
-            for key, now in description["execution"].items():
-                if before.get(key, now) != now:
-                    raise UserError(
-                        f"{self.path} was begun with {key} = {before[key]}, now it is {now}: the "
-                        f"bits would differ; set it back, or remove that folder to start over"
-                    )
-        else:
-            write_json(file, description)
+        return read_json(file, _DESCRIBED) if file.exists() else {}
+
+    def _write(self, name: str, content: bytes) -> None:
+        """Write a file whose digest ``done.json`` will hold."""
+        write_atomic(self.path / name, content)
+        self._digests[name] = digest(content)
 
     def append(self, log: str, record: dict[str, Any]) -> None:
         """Append one JSON line to a log (buffered until ``flush``)."""
-        if log not in self._files:
-            self._files[log] = (self.path / log).open("a", encoding="utf-8")
-        self._files[log].write(json.dumps(record, separators=(",", ":")) + "\n")
+        if log not in self._logs:
+            self._logs[log] = Log(self.path / log)
+        self._logs[log].append(record)
 
     def flush(self) -> None:
         """Hand all logs to the system."""
-        for file in self._files.values():
-            file.flush()
+        for log in self._logs.values():
+            log.flush()
+
+    def close(self) -> None:
+        """Hand all logs to the system, and give their files back."""
+        for log in self._logs.values():
+            log.close()
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Save ``state`` with the logs' lengths, atomically; a torn file is told by its digest."""
-        import torch
+        """Save ``state`` atomically, with the lengths and digests of the logs, which are on disk.
 
-        self.flush()
-        lengths = {log: _size(self.path / log) for log in LOGS}
-        buffer = io.BytesIO()
-        torch.save({**state, "log_lengths": lengths}, buffer)
-        payload = buffer.getbuffer()
-        digest = hashlib.blake2b(payload, digest_size=32).digest()
-        write_atomic(self.checkpoint, b"".join((_MAGIC, digest, payload)))
-
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """The latest state, or None; cuts the logs back to it.
-
-        Raises UserError where the file is damaged.
+        A torn file is told by its digest.
         """
-        if not self.checkpoint.exists():
-            for log in LOGS:
-                (self.path / log).unlink(missing_ok=True)
-            return None
-        state = self._read_checkpoint()
-        for log, length in state.pop("log_lengths").items():
-            if _size(self.path / log) < length:
-                raise UserError(
-                    f"{self.path / log} is shorter than its checkpoint says; remove {self.path} "
-                    "and this run starts again from step 0"
-                )
-            if (self.path / log).exists():
-                os.truncate(self.path / log, length)
-        return state
-
-    def _read_checkpoint(self) -> dict[str, Any]:
         import torch
 
-        data = self.checkpoint.read_bytes()
+        marks = {name: log.mark() for name, log in self._logs.items()}
+        buffer = io.BytesIO()
+        torch.save({**state, "logs": marks, "begun": json.dumps(self._begun)}, buffer)
+        payload = buffer.getbuffer()
+        write_atomic(self.checkpoint, b"".join((_MAGIC, running(payload).digest(), payload)))
+
+    def _read_checkpoint(self) -> dict[str, Any] | None:
+        import torch
+
+        if not self.checkpoint.exists():
+            return None
+        data = memoryview(self.checkpoint.read_bytes())
         head = len(_MAGIC) + 32
         payload = data[head:]
-        digest = hashlib.blake2b(payload, digest_size=32).digest()
-        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != digest:
+        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != running(payload).digest():
             raise UserError(
                 f"{self.checkpoint} is damaged; remove it and this run starts again from step 0 "
                 "(finished runs are not touched)"
@@ -147,54 +233,45 @@ class RunDirectory:
         # Not onto the device that it came from: of several processes each has another.
         return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
 
+    def take_over(self, source: Path, description: dict[str, Any]) -> None:
+        """Finish with what the finished run in ``source`` has found, under this description."""
+        self._write("run.json", as_json(description))
+        listed = _read_done(source).get("files", {})
+        for name in RESULTS:
+            if name in listed or (source / name).exists():
+                self._write(name, read_file(source, name))
+        self._mark_done(read_outcome(source))
+
+    def _mark_done(self, outcome: dict[str, Any]) -> None:
+        write_sealed(self.path / "done.json", {**outcome, "files": self._digests})
+        self._remove_leftovers()
+
     def finish(self, outcome: dict[str, Any], weights: dict[str, Any] | None) -> None:
         """Compact the logs, keep the final tensors, mark the run as done, drop the checkpoint."""
-        self.flush()
-        for file in self._files.values():
-            file.close()
-        self._files = {}
-        self._compact()
+        records = [self._logs[log].records() if log in self._logs else [] for log in LOGS]
+        for name, content in tables(*records):
+            self._write(name, content)
         if weights is not None:
             import torch
 
             buffer = io.BytesIO()
             torch.save(weights, buffer)
-            write_atomic(self.path / "weights.pt", buffer.getvalue())
-        write_json(self.path / "done.json", outcome)
-        self._remove_leftovers()
+            self._write("weights.pt", buffer.getvalue())
+        self._mark_done(outcome)
 
-    def _compact(self) -> None:
-        """JSON lines to Parquet: a killed Parquet writer leaves an unreadable file, these don't."""
-        import pandas as pd
 
-        metrics = read_lines(self.path / "metrics.jsonl")
-        scalars: dict[str, list] = {"step": [], "tensor": [], "stat": [], "value": []}
+def _marks(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a checkpoint says of the logs; that of an earlier version knows no digests."""
+    lengths = state.pop("log_lengths", {})
+    without = {log: {"length": length, "digest": None} for log, length in lengths.items()}
+    return state.pop("logs", without)
 
-        def add(step: int, tensor: str, stat: str, value: float) -> None:
-            for name, item in zip(scalars, (step, tensor, stat, value), strict=True):
-                scalars[name].append(item)
 
-        for record in metrics:
-            step = record.pop("step")
-            for stat, value in record.items():
-                add(step, "model", stat, value)
-        for record in read_lines(self.path / "probes.jsonl"):
-            for stat, values in record["values"].items():
-                for tensor, value in values.items():
-                    add(record["step"], tensor, stat, value)
-        vectors: dict[str, list] = {"step": [], "tensor": [], "stat": [], "value": []}
-        for record in read_lines(self.path / "vectors.jsonl"):
-            for stat, values in record["values"].items():
-                for tensor, value in values.items():
-                    row = (record["step"], tensor, stat, np.asarray(value, np.float32))
-                    for name, item in zip(vectors, row, strict=True):
-                        vectors[name].append(item)
-        for name, columns in (("scalars", scalars), ("vectors", vectors)):
-            frame = pd.DataFrame(columns)
-            frame["step"] = frame["step"].astype("int32")
-            buffer = io.BytesIO()
-            frame.to_parquet(buffer, compression="zstd", index=False)
-            write_atomic(self.path / f"{name}.parquet", buffer.getvalue())
+def _changed(before: list[dict[str, Any]], now: dict[str, Any]) -> str:
+    """What of an environment differs from the last before, in words; nothing where none does."""
+    last = before[-1]
+    keys = [key for key in _MATTERS if key in last and key in now and last[key] != now[key]]
+    return ", ".join(f"{key} ({last[key]}, now {now[key]})" for key in keys)
 
 
 class Onlooker(RunDirectory):
@@ -204,8 +281,13 @@ class Onlooker(RunDirectory):
     def complete(self) -> bool:
         return is_complete(self.path)
 
-    def start(self, description: dict[str, Any]) -> None:
-        pass
+    def start(
+        self, description: dict[str, Any], note: Note = lambda line: None
+    ) -> dict[str, Any] | None:
+        state = self._read_checkpoint()
+        for key in ("begun", "logs", "log_lengths") if state else ():
+            state.pop(key, None)
+        return state
 
     def append(self, log: str, record: dict[str, Any]) -> None:
         pass
@@ -213,41 +295,25 @@ class Onlooker(RunDirectory):
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         pass
 
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        return self._read_checkpoint() if self.checkpoint.exists() else None
-
 
 @contextmanager
-def open_run(path: Path, writes: bool = True) -> Iterator[RunDirectory]:
-    """Exclusive access to a run's directory; UserError if another process trains it.
+def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[RunDirectory]:
+    """Exclusive access to a run's directory; Busy, a UserError, if another process trains it.
 
-    Without ``writes``, an onlooker of the process that has it.
+    It ``waits`` for that process instead, where asked to. Without ``writes``, an onlooker of the
+    process that has it.
     """
     if not writes:
         yield Onlooker(path)
         return
     make_folder(path)
-    with open(path / ".lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise UserError(
-                f"{path} is being trained by another process; wait for it or stop it"
-            ) from None
+    with locked(path, waits):
         directory = RunDirectory(path)
         try:
             yield directory
-        finally:
-            directory.flush()
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All records of a log, in order."""
-    if not path.exists():
-        return []
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
+        except BaseException:
+            # What fails on the way out must not hide why.
+            with suppress(UserError):
+                directory.close()
+            raise
+        directory.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lrm import data
 from lrm.cli import Display, guarded, parse_seeds, positive
-from lrm.errors import UserError, line_of
+from lrm.errors import UserError, line_of, printable
 from lrm.plan.experiment import load
 from lrm.plan.identity import criterion_hash, read_locks, weight_files
 from lrm.plan.run import Run
@@ -204,7 +204,7 @@ def with_corpora(runs: list[Run], corpora: Path, build: bool) -> list[Run]:
 
 
 def _print_progress(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def _with_criteria(runs: list[Run], path: Path) -> list[Run]:

@@ -2,12 +2,14 @@
 
 ``python -m lrm.sweep.process MODULE ARGUMENTS`` is a worker. It imports the module and calls its
 ``start(tell, *arguments)``, with a function that reports its named arguments. What that returns is
-called with every order of the parent. A report ``done`` holds what it returned, ``error`` the line
-of its UserError, and ``crash`` the traceback of any other exception.
+called with every order of the parent. A report ``done`` holds what it returned, ``busy`` and
+``error`` the line of its Busy or other UserError, and ``crash`` the traceback of any other
+exception.
 
 The parent writes orders to a worker's standard input, one a line. The worker writes reports to its
 standard output, one JSON object a line. An empty line tells a worker to finish. If its input ends
-without one, the parent has gone, however it ended, and the worker ends at once.
+without one, the parent has gone, however it ended, and the worker ends at once. On Linux a second
+process sees to that, since a thread of the worker may have to wait for a long call.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import json
 import os
 import pickle
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -28,7 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lrm.errors import UserError
+from lrm.errors import Busy, UserError
 
 # What a worker's environment needs on top of its parent's: one thread, and glibc told to keep
 # freed memory (top pad, trim and mmap thresholds in bytes) and to ask for huge pages.
@@ -111,16 +114,40 @@ class Process:
 
 def main() -> None:
     """Be a worker: listen to the parent, and only then import what takes long."""
+    _guard(os.getppid())
     orders, tell = _connect()
     module, *arguments = sys.argv[1:]
     execute = importlib.import_module(module).start(tell, *arguments)
     for order in orders:
         try:
             tell(done=execute(*pickle.loads(base64.b64decode(order))))
+        except Busy as error:
+            tell(busy=str(error))
         except UserError as error:
             tell(error=str(error))
         except Exception:
             tell(crash=traceback.format_exc())
+
+
+def _guard(parent: int) -> None:
+    """Leave a process that ends this one, and what it has started, as soon as ``parent`` ends."""
+    own = os.getpid()
+    if not hasattr(os, "pidfd_open") or os.getpgrp() != own or os.fork():
+        return
+    try:
+        os.closerange(0, 1024)  # the pipes to the parent are not this process's
+        watched = {os.pidfd_open(pid): pid for pid in (own, parent)}
+        ready = select.poll()
+        for handle in watched:
+            ready.register(handle, select.POLLIN)
+        ended = {watched[handle] for handle, _ in ready.poll()}
+    except ProcessLookupError:
+        ended = {parent}
+    except OSError:  # a system without such handles
+        ended = set()
+    if parent in ended:
+        os.killpg(own, signal.SIGKILL)
+    os._exit(0)
 
 
 def _connect() -> tuple[Iterator[str], Callable[..., None]]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lrm.cli import guarded
-from lrm.errors import UserError
+from lrm.errors import Busy, UserError, printable
+from lrm.store.lock import locked
 from lrm.store.rundir import is_complete, read_description
 
 
@@ -46,8 +47,8 @@ def _main(options: argparse.Namespace) -> None:
         print(f"no runs in {options.results / 'runs'}")
         return
     for run in runs:
-        print(f"{_size(run.size):>9}  {run.state:<10}  {run.experiment} {run.scale}  {run.label}"
-              f"  {run.path.name}")  # fmt: skip
+        told = f"{run.experiment} {run.scale}  {run.label}  {run.path.name}"
+        print(f"{_size(run.size):>9}  {run.state:<10}  {printable(told)}")
     print(f"{_size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
     if options.action == "clean":
         _remove(runs, options.yes)
@@ -59,7 +60,7 @@ def _read(path: Path) -> StoredRun:
     if (path / "run.json").exists():
         try:
             description = read_description(path)
-            scale, label = description["scale"], description["label"]
+            scale, label = str(description["scale"]), str(description["label"])
         except UserError:
             label, state = "(run.json is damaged)", "damaged"
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -67,7 +68,10 @@ def _read(path: Path) -> StoredRun:
 
 
 def _remove(runs: list[StoredRun], sure: bool) -> None:
-    """Delete the directories, after a question unless ``sure``; UserError without a terminal."""
+    """Delete the directories, after a question unless ``sure``.
+
+    Raises UserError without a terminal, and where a run is being trained; all others are removed.
+    """
     if not sure:
         if not sys.stdin.isatty():
             raise UserError(
@@ -76,9 +80,21 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
         if input(f"remove these {len(runs)} runs? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing removed")
             return
+    busy = []
     for run in runs:
-        shutil.rmtree(run.path)
-    print(f"removed {len(runs)} runs")
+        try:
+            with locked(run.path):
+                # First: what a removal that is stopped leaves must be no finished run.
+                (run.path / "done.json").unlink(missing_ok=True)
+                shutil.rmtree(run.path)
+        except Busy:
+            busy.append(run.path)
+    print(f"removed {len(runs) - len(busy)} runs")
+    if busy:
+        raise UserError(
+            f"{len(busy)} runs are being trained and were not removed, such as {busy[0]}; stop "
+            "what trains them, or wait for it"
+        )
 
 
 def _size(count: float) -> str:

@@ -13,6 +13,7 @@ import functools
 import math
 import os
 import queue
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +33,8 @@ if TYPE_CHECKING:  # it loads torch
 
 # Seconds that workers get to end in after they were killed.
 _PATIENCE = 10.0
+# Seconds between two tries of a run that another process has.
+_RETRY = 2.0
 
 
 # Told of a run that has ended, in the parent; returns jobs that follow from it.
@@ -76,6 +79,7 @@ class _Worker:
     def __init__(self, number: int, messages: queue.SimpleQueue, corpora: Path, cards: list[str]):
         self.number, self.corpora = number, corpora
         self.run: Run | None = None
+        self.path: Path | None = None
         self.step, self.loss = 0, math.nan
         self.ready = False
         card = {"CUDA_VISIBLE_DEVICES": cards[number % len(cards)]} if cards else {}
@@ -89,13 +93,15 @@ class _Worker:
         messages.put((self, {"gone": self.process.wait()}))
 
     def give(self, run: Run, path: Path) -> None:
-        self.run, self.step, self.loss = run, 0, math.nan
+        self.run, self.path, self.step, self.loss = run, path, 0, math.nan
         self.process.send((run, str(path), str(self.corpora)))
 
 
 class _Sweep:
     def __init__(self, jobs: list[Job], corpora: Path, workers: int, following: Following | None):
         self.waiting: list[Job] = []
+        # Of those that another process has: when each may be tried again.
+        self.busy: dict[str, float] = {}
         self.corpora, self.following = corpora, following
         self.count = 0
         self.weights: dict[str, float] = {}
@@ -154,6 +160,8 @@ class _Sweep:
             elif message:
                 self._note_end(worker, message)
                 self._hand_out()
+            if self.busy:
+                self._hand_out()
             self._show(time.monotonic() - began)
         if not stops:
             self._show(time.monotonic() - began, last=True)
@@ -171,6 +179,11 @@ class _Sweep:
 
     def _note_end(self, worker: _Worker, message: dict) -> None:
         """Take note of a run, or a worker, that has ended; another takes that worker's place."""
+        if worker.run is not None and "busy" in message:
+            self.display.note(f"{worker.run.label}: another process trains it; waiting for it")
+            self.busy[worker.run.id] = time.monotonic() + _RETRY
+            self.waiting.append((worker.run, worker.path))
+            worker.run = None
         if worker.run is not None:
             name = f"{worker.run.experiment} {worker.run.label}"
             self.finished += self.weights[worker.run.id]
@@ -183,10 +196,7 @@ class _Sweep:
             elif "crash" in message:
                 self.crashes.append(f"{name}: {message['crash']}")
             elif "gone" in message:
-                self.crashes.append(
-                    f"{name}: its process ended with code {message['gone']}; "
-                    "the same command goes on from its checkpoint"
-                )
+                self._note_loss(name, message["gone"])
             worker.run = None
         worker.ready = worker.ready or "ready" in message
         if "gone" not in message:
@@ -197,6 +207,15 @@ class _Sweep:
             worker.ready = False
             self.active -= 1
 
+    def _note_loss(self, name: str, code: int) -> None:
+        """Take note of a run whose process has ended; one that was killed has not failed."""
+        told = f"{name}: its process ended with code {code}; the same command goes on from its"
+        if code == -signal.SIGKILL:
+            told += " checkpoint; if memory ran out, use fewer --workers or a smaller batch"
+            self.errors.append(told)
+        else:
+            (self.errors if code < 0 else self.crashes).append(f"{told} checkpoint")
+
     def _hand_out(self) -> None:
         """Give every idle worker a run whose source, if it has one, is not still to come."""
         for worker in self.workers:
@@ -205,6 +224,7 @@ class _Sweep:
             job = self._next_job()
             if job is not None:
                 self.waiting.remove(job)
+                self.busy.pop(job[0].id, None)
                 worker.give(*job)
             elif not self.waiting and not self._more_may_come():
                 worker.ready = False
@@ -215,11 +235,15 @@ class _Sweep:
         return self.following is not None and any(w.run is not None for w in self.workers)
 
     def _next_job(self) -> Job | None:
-        if all(run.after is None for run, _ in self.waiting):
-            return next(iter(self.waiting), None)
+        waiting = self.waiting
+        if self.busy:
+            now = time.monotonic()
+            waiting = [job for job in waiting if self.busy.get(job[0].id, now) <= now]
+        if all(run.after is None for run, _ in waiting):
+            return next(iter(waiting), None)
         coming = {run.id for run, _ in self.waiting}
         coming |= {worker.run.id for worker in self.workers if worker.run is not None}
-        return next((job for job in self.waiting if job[0].after_id not in coming), None)
+        return next((job for job in waiting if job[0].after_id not in coming), None)
 
     def _show(self, elapsed: float, last: bool = False) -> None:
         lines, under_way = [], 0.0

@@ -5,16 +5,13 @@ Two tiers of a search that kept no change are such arms. What is copied says so 
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from lrm.plan.run import Run
-from lrm.store.files import write_atomic, write_json
 from lrm.store.rundir import is_complete, open_run, read_description
 
 Job = tuple[Run, Path]  # a run and its directory
-_COPIED = ("scalars.parquet", "vectors.parquet", "weights.pt")
 
 
 def firsts(jobs: Iterable[Job]) -> list[Job]:
@@ -43,10 +40,9 @@ def copy_finished(jobs: Iterable[Job]) -> int:
 
 
 def _copy(run: Run, source: Path, path: Path) -> None:
-    with open_run(path):
-        for name in _COPIED:
-            if (source / name).exists():
-                write_atomic(path / name, (source / name).read_bytes())
+    # Another sweep may be about to copy it too.
+    with open_run(path, waits=True) as directory:
+        if directory.complete:
+            return
         known = read_description(source)
-        write_json(path / "run.json", {**known, **run.describe(), "computed_as": known["id"]})
-        shutil.copyfile(source / "done.json", path / "done.json")
+        directory.take_over(source, {**known, **run.describe(), "computed_as": known["id"]})

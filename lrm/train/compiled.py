@@ -13,11 +13,12 @@ import platform
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
-from lrm.errors import UserError
+from lrm.errors import UserError, first_line
 
 # Below this many estimated seconds a run does not repay what loading the code takes.
 WORTHWHILE = 15.0
@@ -36,15 +37,29 @@ def wanted(choice: str, seconds: float, device: torch.device) -> bool:
     return fits and seconds >= WORTHWHILE and any(map(shutil.which, ("g++", "clang++")))
 
 
+class Code(NamedTuple):
+    """What became of compiling: whether layers are ``compiled``, whether their code was ``made``
+    because the folder did not hold it, and the ``problem`` for which they are not compiled."""
+
+    compiled: bool = False
+    made: bool = False
+    problem: str = ""
+
+
+def folder() -> Path:
+    """Where compiled code is kept between processes."""
+    return Path(torch._inductor.runtime.cache_dir_utils.cache_dir())
+
+
 def compile_layers(
     layers: nn.ModuleList, trial: Callable[[], None], required: bool, name: str = "layers"
-) -> bool:
+) -> Code:
     """Compile ``layers`` and call ``trial``, which must run them forward and backward.
 
     Of processes that do so at once with one ``name``, one compiles and the others take its code.
 
-    Returns whether they are compiled: a compiler that does not work here leaves them as they
-    were, or raises UserError if it is ``required``.
+    A compiler that does not work here, or a damaged file of compiled code, leaves them as they
+    were, or raises UserError if compiling is ``required``.
     """
     torch._dynamo.config.recompile_limit = _VARIANTS
     torch._dynamo.config.accumulated_recompile_limit = _VARIANTS
@@ -56,27 +71,32 @@ def compile_layers(
     options = {"cpp_wrapper": on_cpu, "cpp_wrapper_build_separate": on_cpu}
     for layer in layers:
         layer.compile(dynamic=False, options=options)
+    missed = _missed()
     try:
         with _behind_the_first(name):
             trial()
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
         for layer in layers:
             layer._compiled_call_impl = None
+        reason = first_line(error)
         if required:
-            reason = str(error).strip().partition("\n")[0]
             raise UserError(
                 f"execution.compile = always, but the compiler does not work here: {reason}; "
-                "set it to auto or never"
+                f"remove {folder()} in case a file there is damaged, or set it to auto or never"
             ) from None
-        return False
-    return True
+        return Code(problem=reason)
+    return Code(compiled=True, made=_missed() > missed)
+
+
+def _missed() -> int:
+    """How often this process has not found code that it looked for in the folder."""
+    return torch._dynamo.utils.counters["inductor"]["fxgraph_cache_miss"]
 
 
 @contextlib.contextmanager
 def _behind_the_first(name: str) -> Iterator[None]:
     """Of several processes that compile the same at once one does, and the others find its code."""
-    folder = Path(torch._inductor.runtime.cache_dir_utils.cache_dir())
-    with open(folder / f"{name}.lock", "w") as lock:
+    with open(folder() / f"{name}.lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

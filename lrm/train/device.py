@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import platform
 import subprocess
 import time
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 
 import lrm
-from lrm.errors import UserError
+from lrm.errors import UserError, first_line
 from lrm.model.config import ModelConfig
 from lrm.model.gpu import selection
 from lrm.model.gpu.adapters import Kernels
 from lrm.plan.config import Execution
 from lrm.plan.identity import NUMERICS_VERSION
+from lrm.store.digests import running
 from lrm.train.distributed import ALONE, Group
 
 
@@ -69,7 +71,9 @@ def _device(name: str, group: Group = ALONE) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"execution.device = {name!r} is not usable here: {error}") from None
+        raise UserError(
+            f"execution.device = {name!r} is not usable here ({first_line(error)}); write auto"
+        ) from None
 
 
 def _precision(name: str, device: torch.device) -> str:
@@ -89,6 +93,7 @@ def environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "commit": _commit(),
+        "code": _code(),
         "processor": _processor(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
@@ -106,6 +111,16 @@ def _commit() -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return found.stdout.strip() or None
+
+
+@functools.cache
+def _code() -> str:
+    """Digest of the suite's own files: what is not committed counts too."""
+    root = Path(lrm.__file__).parent
+    found = running()
+    for path in sorted(root.rglob("*.py")):
+        found.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()[:16]
 
 
 def _processor() -> str:

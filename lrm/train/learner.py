@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from lrm.errors import UserError
+from lrm.errors import UserError, first_line
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu.adapters import PLAIN, Kernels
 from lrm.model.init import initialize, named_generator
@@ -23,7 +24,7 @@ from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan, resolve
 from lrm.plan.run import BrownianRun, Run
-from lrm.store.rundir import is_complete
+from lrm.store.rundir import is_complete, read_file
 from lrm.train.distributed import ALONE, Group
 
 
@@ -113,15 +114,16 @@ def _read_multipliers(path: Path, run: Run, noise: bool) -> dict[str, Tensor]:
             f"{run.label} begins with the multipliers of {run.after.label}, which is not "
             "finished; run that too (without --only)"
         )
-    file = path / ("vectors.parquet" if noise else "weights.pt")
+    name = "vectors.parquet" if noise else "weights.pt"
+    content = io.BytesIO(read_file(path, name))
     try:
         if not noise:
-            return torch.load(file, weights_only=True, map_location="cpu")
-        rows = pd.read_parquet(file)
+            return torch.load(content, weights_only=True, map_location="cpu")
+        rows = pd.read_parquet(content)
     except Exception as error:  # a damaged file raises whatever its reader likes
         raise UserError(
-            f"{run.label} begins with the multipliers in {file}, which cannot be read ({error}); "
-            "remove that run's folder and train it again"
+            f"{run.label} begins with the multipliers in {path / name}, which cannot be read "
+            f"({first_line(error)}); remove {path} and run again"
         ) from None
     rows = rows[(rows["stat"] == "values") & (rows["step"] == rows["step"].max())]
     return {key: torch.tensor(v) for key, v in zip(rows["tensor"], rows["value"], strict=True)}

@@ -43,15 +43,15 @@ VALIDATION_TOKENS = 4096
 
 def compile_layers(
     learner: Learner, run: TrainRun, equipment: Equipment, group: Group = ALONE
-) -> bool:
-    """Compile the layers if ``run`` asks for it (see ``lrm.train.compiled``); whether they are.
+) -> compiled.Code:
+    """Compile the layers if ``run`` asks for it (see ``lrm.train.compiled``).
 
     Before ``learner`` joins other processes: the trial is of the model alone. Raises UserError
     where they must be and cannot.
     """
     choice, train = run.execution.compile, run.settings.train
     if not compiled.wanted(choice, run.estimate().seconds, equipment.device):
-        return False
+        return compiled.Code()
     rows = run.execution.micro_batch or train.batch_size // group.world
     shape = (rows, train.sequence_length + 1)
     tokens = torch.zeros(shape, dtype=torch.int64, device=equipment.device)
@@ -95,7 +95,8 @@ def train(
     settings call that a result.
     """
     settings, group = run.settings, group or ALONE
-    with open_run(path, writes=group.rank == 0) as directory:
+    # One of several processes must not end alone: it waits until the run is free.
+    with open_run(path, writes=group.rank == 0, waits=group.world > 1) as directory:
         if group.first(directory.complete):
             return
         corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
@@ -115,12 +116,20 @@ def train(
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             # First, since it tells of data that do not suffice.
             loop = _Loop(run, directory, learner, corpus, equipment, report, board, group)
-            is_compiled = compile_layers(learner, run, equipment, group)
+            code = compile_layers(learner, run, equipment, group)
             learner.join(group)
-            note(equipment.summary + (", compiled layers" if is_compiled else ""))
-            directory.start(describe(run, learner, corpus, equipment, is_compiled))
+            note(equipment.summary + (", compiled layers" if code.compiled else ""))
+            if code.problem:
+                note(f"layers are not compiled: {code.problem}; if they were before, remove "
+                     f"{compiled.folder()}, and the next run compiles them anew")  # fmt: skip
+            description = describe(run, learner, corpus, equipment, code)
+            state = directory.start(description, note)
+            if state is not None and code.made:
+                note(f"{run.label}: the code of its layers was no longer in {compiled.folder()} "
+                     "and was compiled anew; its bits may differ from those of an uninterrupted "
+                     "run, and run.json records it")  # fmt: skip
             try:
-                loop.run()
+                loop.run(state)
             except Diverged as error:
                 if settings.train.divergence == "error":
                     raise
@@ -157,8 +166,8 @@ class _Loop:
         )  # fmt: skip
         self.seconds = 0.0
 
-    def run(self) -> None:
-        start = self.load()
+    def run(self, state: dict[str, Any] | None) -> None:
+        start = self.load(state)
         settings = self.settings
         steps, stage_end = (
             settings.train.steps,
@@ -228,8 +237,7 @@ class _Loop:
             }
         )
 
-    def load(self) -> int:
-        state = self.directory.load_checkpoint()
+    def load(self, state: dict[str, Any] | None) -> int:
         begun = state and state["step"]
         if self.group.first(begun) != begun:
             raise UserError(
@@ -272,7 +280,7 @@ class _Loop:
 
 
 def describe(
-    run: TrainRun, learner: Learner, corpus, equipment: Equipment, is_compiled: bool
+    run: TrainRun, learner: Learner, corpus, equipment: Equipment, code: compiled.Code
 ) -> dict[str, Any]:
     """The content of ``run.json``."""
     return {
@@ -285,11 +293,15 @@ def describe(
             "device": equipment.device.type,
             "precision": equipment.precision,
             "kernels": equipment.kernels.record(),
-            "compiled": is_compiled,
+            "compiled": code.compiled,
             "threads": run.execution.threads,
             "micro_batch": run.execution.micro_batch,
             "torch": torch.__version__,
         },
         # Not part of the way of computing: it may change on resume.
-        "environment": {**environment(), "processes": learner.group.world},
+        "environment": {
+            **environment(),
+            "processes": learner.group.world,
+            "compiled_anew": code.made,
+        },
     }

@@ -18,7 +18,7 @@ from lrm.plan.experiment import Experiment, load
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
-from lrm.store.files import make_folder, write_atomic
+from lrm.store.files import make_folder, write_atomic, write_listed
 from lrm.sweep import machine
 from lrm.sweep.command import check_inputs, verify_corpora, with_corpora
 from lrm.sweep.dry_run import duration
@@ -118,7 +118,7 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, reference: Path) -> N
     make_folder(reference)
     for name, text in tuning.presets():
         write_atomic(presets / f"{name}.yaml", text.encode())
-    write_atomic(reference / log.path.name, log.path.read_bytes())
+    write_listed(reference, {log.path.name: log.path.read_bytes()})
     print(f"published {presets} and {reference / log.path.name}")
 
 

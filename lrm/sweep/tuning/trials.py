@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from dataclasses import dataclass, field
@@ -10,8 +11,9 @@ from typing import Any
 
 from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
-from lrm.store.files import make_folder, read_json, read_records, write_json
-from lrm.store.rundir import is_complete, read_outcome
+from lrm.store.digests import sealed
+from lrm.store.files import make_folder, read_json, read_records, write_sealed
+from lrm.store.rundir import is_complete, read_file, read_outcome
 
 # What a record of the log holds.
 _FIELDS = ("id", "arm", "stage", "point", "seed", "steps", "outcome", "loss", "early_loss",
@@ -53,6 +55,8 @@ def run(
     trial: TrialRun, path: Path, corpora: Path, report: Report, *, note: Note, group: Any = None
 ) -> None:
     """Train ``trial``; a run that diverges or is stopped leaves ``stopped.json`` instead."""
+    if has_ended(path):  # another search has run it meanwhile
+        return
     from lrm.train.loop import train  # it loads torch
 
     first, last = trial.window
@@ -77,7 +81,7 @@ def run(
 
 
 def _end(path: Path, outcome: str, reason: str, step: int) -> None:
-    write_json(path / _STOPPED, {"outcome": outcome, "reason": reason, "step": step})
+    write_sealed(path / _STOPPED, {"outcome": outcome, "reason": reason, "step": step})
     (path / "checkpoint.pt").unlink(missing_ok=True)
 
 
@@ -116,7 +120,7 @@ def _early_loss(trial: TrialRun, path: Path) -> float | None:
     """Mean training loss over the steps of ``window``."""
     import pandas as pd
 
-    rows = pd.read_parquet(path / "scalars.parquet")
+    rows = pd.read_parquet(io.BytesIO(read_file(path, "scalars.parquet")))
     first, last = trial.window
     inside = (rows["stat"] == "train_loss") & (rows["step"] > first) & (rows["step"] <= last)
     return float(rows.loc[inside, "value"].mean()) if inside.any() else None
@@ -134,8 +138,8 @@ class TrialLog:
         self.records: dict[str, dict[str, Any]] = {}
         if path.exists():
             remedy = "remove that line, and the trial runs again"
-            found = read_records(path, _FIELDS, str(path), "a trial", remedy)
-            self.records = {each["id"]: each for each in found}
+            found = read_records(path.read_bytes(), _FIELDS, str(path), "a trial", remedy)
+            self.records = {each["id"]: {name: each[name] for name in _FIELDS} for each in found}
             _cut(path)
 
     def add(self, record: dict[str, Any]) -> None:
@@ -143,7 +147,8 @@ class TrialLog:
         make_folder(self.path.parent)
         self.records[record["id"]] = record
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({name: record[name] for name in _FIELDS}) + "\n")
+            said = sealed({name: record[name] for name in _FIELDS})
+            file.write(json.dumps(said) + "\n")
 
 
 def _cut(path: Path) -> None:

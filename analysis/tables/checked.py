@@ -1,0 +1,45 @@
+"""Files of tables are compared with their digests before they are read.
+
+Their readers are wrapped, and not changed: claims are locked to the code that reads their tables
+(``analysis.claims.judges``), and of a file that is as it was written it makes what it always made.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lrm.store.digests import is_listed, read_listed
+from lrm.store.rundir import is_complete, read_file
+
+
+def checked(reader: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    """``reader`` for files of finished runs, and for those that a manifest lists.
+
+    It raises UserError where the file is missing or not the one that was written.
+    """
+
+    @functools.wraps(reader)
+    def read(path: Path) -> Any:
+        if is_complete(path.parent):
+            read_file(path.parent, path.name)
+        else:
+            read_listed(path)
+        return reader(path)
+
+    return read
+
+
+def complete(finder: Callable[..., Any]) -> Callable[..., Any]:
+    """``find``, which tells of a published list of runs that is gone."""
+
+    @functools.wraps(finder)
+    def find(experiment: str, scale: str, source: str, results: Path, *arguments, **named):
+        runs = results / "reference" / scale / experiment / "runs.json.gz"
+        if source == "reference" and not runs.exists() and is_listed(runs):
+            read_listed(runs)
+        return finder(experiment, scale, source, results, *arguments, **named)
+
+    return find

@@ -1,0 +1,285 @@
+"""Two processes on one folder, a worker whose parent ends, a disk that is full."""
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+import warm
+from test_signals import LIMIT, ROOT, alive, needs_proc, until
+
+from lrm.errors import Busy, UserError
+from lrm.store.files import as_json, write_atomic
+from lrm.store.lock import locked
+from lrm.store.log import Log
+from lrm.store.rundir import open_run, read_description
+from lrm.sweep import runs as stored
+
+SMALL = ("train.steps=6", "train.batch_size=2", "model.num_hidden_layers=1",
+         "train.validation_sequences=2", "execution.precision=float32")  # fmt: skip
+
+
+def sweep(folder, *options, only="FPN S=[14] *"):
+    command = [warm.python, "experiments/projector/run.py", "--scale", "smoke", "--workers", "1"]
+    command += ["--results", str(folder), "--only", only, *options]
+    for override in SMALL:
+        command += ["--set", override]
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def test_two_sweeps_on_one_folder(tmp_path):
+    """Both end well when all is trained, whoever has trained what."""
+    both = [sweep(tmp_path), sweep(tmp_path)]
+    for process in both:
+        out, errors = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, out + errors
+        assert "error" not in errors
+    assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 2
+
+
+def test_a_run_that_another_process_has_is_waited_for(tmp_path):
+    """The others come first. It is trained here if the other process gives it up."""
+    whole = sweep(tmp_path)
+    assert whole.communicate(timeout=LIMIT) and whole.returncode == 0
+    first, second = sorted((tmp_path / "runs" / "projector").iterdir())
+    for path in (first, second):
+        shutil.rmtree(path)
+    first.mkdir()
+    with locked(first):
+        process = sweep(tmp_path)
+        said = ""
+        while "another process trains it; waiting for it" not in said:
+            said = process.stderr.readline()
+            assert said, "it has ended"
+        until(lambda: (second / "done.json").exists())
+        assert process.poll() is None and not (first / "done.json").exists()
+    process.communicate(timeout=LIMIT)
+    assert process.returncode == 0 and (first / "done.json").exists()
+
+
+def test_clean_takes_each_lock(tmp_path, capsys):
+    """A run in training stays, and is told of; all others go."""
+    for name in "abc":
+        with open_run(tmp_path / "runs" / "some" / name) as directory:
+            directory.start({"id": name, "kind": "flow", "scale": "smoke", "arm": "A", "grid": {},
+                             "seed": 0, "label": "A\x1b[31m", "execution": {}})  # fmt: skip
+            directory.finish({"validation_loss": None}, None)
+    found = [stored._read(path) for path in sorted((tmp_path / "runs" / "some").iterdir())]
+    with locked(found[1].path), pytest.raises(UserError, match="1 runs are being trained and were"):
+        stored._remove(found, sure=True)
+    assert [path.name for path in (tmp_path / "runs" / "some").iterdir()] == ["b"]
+    assert read_description(found[1].path)["id"] == "b"
+    stored._main(stored.argparse.Namespace(
+        results=tmp_path, experiment=None, scale=None, action="list", yes=False))  # fmt: skip
+    out = capsys.readouterr().out
+    assert "removed 2 runs" in out and "\x1b" not in out and "A\\x1b[31m" in out
+
+
+def test_clean_that_is_stopped_leaves_no_finished_run(tmp_path, monkeypatch):
+    path = tmp_path / "runs" / "some" / "a"
+    path.mkdir(parents=True)
+    (path / "run.json").write_bytes(as_json({}))
+    (path / "done.json").write_bytes(as_json({"validation_loss": None}))
+
+    def stop(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(shutil, "rmtree", stop)
+    with pytest.raises(KeyboardInterrupt):
+        stored._remove([stored._read(path)], sure=True)
+    assert (path / "run.json").exists() and not (path / "done.json").exists()
+
+
+def test_a_lock_holds_though_its_folder_is_removed_and_made_again(tmp_path):
+    """Who has waited for the lock of a folder that is gone takes the lock of the new one."""
+    path = tmp_path / "run"
+    path.mkdir()
+    began, entered = threading.Event(), threading.Event()
+
+    def wait():
+        began.set()
+        with locked(path, waits=True):
+            entered.set()
+            with pytest.raises(Busy), locked(path):
+                pass
+
+    thread = threading.Thread(target=wait)
+    with locked(path):
+        thread.start()
+        began.wait()
+        shutil.rmtree(path)
+    thread.join(LIMIT)
+    assert entered.is_set() and (path / ".lock").exists()
+
+
+# A parent with a worker that holds the interpreter in one long call.
+PARENT = """
+import sys, time
+from pathlib import Path
+from lrm.sweep.process import Process
+process = Process("long_call", corpora=Path("."))
+for report in process.reports():
+    print(report["note"], flush=True)
+"""
+LONG_CALL = """
+import os, re, subprocess
+
+def start(tell):
+    own = subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL)
+    tell(note=f"{os.getpid()} {own.pid}")
+    re.match("(a+)+$", "a" * 200 + "b")
+"""
+
+
+@needs_proc
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="no handles of processes")
+def test_a_worker_in_a_long_call_ends_with_its_parent(tmp_path):
+    (tmp_path / "long_call.py").write_text(LONG_CALL)
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT], cwd=ROOT, env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    pids = [int(word) for word in parent.stdout.readline().split()]
+    try:
+        assert alive(*pids) == pids
+        parent.kill()
+        parent.communicate()
+        until(lambda: not alive(*pids))
+    finally:
+        for pid in alive(*pids):
+            os.kill(pid, signal.SIGKILL)
+
+
+# A run whose log does not fit. The system stops the file from growing, as a full disk would.
+LOGGING = """
+import sys
+from pathlib import Path
+from lrm.cli import guarded
+from lrm.store.rundir import open_run
+
+def run():
+    with open_run(Path(sys.argv[1])) as directory:
+        directory.start({"id": "a", "execution": {}})
+        for step in range(20_000):
+            directory.append("metrics.jsonl", {"step": step, "train_loss": 1.0})
+        directory.finish({"validation_loss": None}, None)
+
+guarded(run)
+"""
+
+
+def test_a_disk_that_is_full_while_a_run_logs(tmp_path):
+    """One line; and when there is room the same command finishes."""
+    command = [sys.executable, "-c", LOGGING, str(tmp_path / "run")]
+
+    def no_room():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, resource.RLIM_INFINITY))
+
+    done = subprocess.run(command, cwd=ROOT, preexec_fn=no_room, capture_output=True, text=True)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith("error: cannot write ") and done.stderr.count("\n") == 1
+    assert done.stderr.endswith("metrics.jsonl: File too large; make room and run again\n")
+    assert not (tmp_path / "run" / "done.json").exists()
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "run" / "done.json").exists()
+
+
+def test_a_disk_that_is_full_for_a_moment(tmp_path, monkeypatch):
+    """What a log had not written is gone; it ends there, and not with half a line in the middle."""
+    log, real = Log(tmp_path / "log"), os.write
+    log.append({"step": 0})
+    mark = log.mark()
+    log.append({"step": 1})
+
+    def full(file, data):
+        real(file, data[:4])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UserError, match="log: No space left on device; make room and run again"):
+        log.flush()
+    monkeypatch.undo()
+    log.close()
+    again = Log(tmp_path / "log", mark)
+    again.append({"step": 1})
+    assert again.records() == [{"step": 0}, {"step": 1}]
+
+
+def test_a_file_is_as_it_was_where_a_disk_is_full(tmp_path, monkeypatch):
+    write_atomic(tmp_path / "a", b"before")
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="cannot write .*a: No space left on device; make room"):
+        write_atomic(tmp_path / "a", b"after")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"before"]
+
+
+def test_names_are_on_disk_after_renames(tmp_path, monkeypatch):
+    """The folder is synchronised after the file has its name."""
+    order, real, fsync = [], os.replace, os.fsync
+
+    def replace(source, target):
+        real(source, target)
+        order.append("rename")
+
+    def sync(handle):
+        order.append("folder" if Path(f"/proc/self/fd/{handle}").is_dir() else "file")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "fsync", sync)
+    write_atomic(tmp_path / "a", b"x")
+    assert order == ["file", "rename", "folder"]
+
+
+def test_logs_are_on_disk_before_the_checkpoint_that_counts_them(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    with open_run(tmp_path / "run") as directory:
+        directory.start({"id": "a", "execution": {}})
+        directory.append("metrics.jsonl", {"step": 0})
+        order, real, fsync = [], os.replace, os.fsync
+        monkeypatch.setattr(os, "fsync", lambda handle: (order.append("sync"), fsync(handle)))
+        monkeypatch.setattr(os, "replace", lambda a, b: (order.append(Path(b).name), real(a, b)))
+        directory.save_checkpoint({"step": 1})
+        assert order[:3] == ["sync", "sync", "checkpoint.pt"]
+
+
+# A command whose libraries take long to load: here until Ctrl-C comes.
+@pytest.mark.parametrize("module", ["lrm.sweep.runs", "analysis.figures", "analysis.claims"])
+def test_an_interruption_while_a_command_loads(tmp_path, module):
+    for name in ("numpy", "pandas", "matplotlib", "pydantic"):
+        (tmp_path / f"{name}.py").write_text("import signal\nsignal.raise_signal(signal.SIGINT)\n")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    code = f"import sys\nsys.argv = ['x']\nimport {module}\n"
+    if module == "analysis.claims":
+        code += "import analysis.claims.ledger\n"
+    done = subprocess.run(
+        [sys.executable, "-c", code + f"import {module}.__main__\n"], cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stderr == "\nstopped; the same command goes on from here\n"
+    assert done.returncode in (-signal.SIGINT, 130)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_an_output_that_takes_nothing(tmp_path):
+    command = [sys.executable, "-m", "lrm.sweep.runs", "list", "--results", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert done.stderr == (
+        "error: the output cannot be written: No space left on device; make room, or write it "
+        "elsewhere\n"
+    )

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import median, s_axis
+from analysis.drawing.axes import judged_alone, median, s_axis
 from analysis.drawing.page import caption, key, legend_below, page
 from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep
 from analysis.tables.context import Context
@@ -40,7 +40,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Three rows of four panels."""
     figure, axes = page(3, 4, 5.2, below=0.085, w_pad=0.03, h_pad=0.04, sharex=True, sharey="row")
-    shown = numbers[numbers["judged"]] if numbers["judged"].any() else numbers
+    shown = judged_alone(numbers)
     layers = sorted(shown["layer"].unique())
     colours = dict(zip(layers, plt.cm.viridis(np.linspace(0.05, 0.9, len(layers))), strict=True))
     arms = [(optimizer, learned) for optimizer in ARMS for learned in NAMES]

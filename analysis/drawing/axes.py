@@ -59,6 +59,11 @@ def each(
             series(axis, groups[name], x, **look)
 
 
+def judged_alone(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose S is ``judged``; all of them where none is, as at the scale ``smoke``."""
+    return numbers[numbers["judged"]] if numbers["judged"].any() else numbers
+
+
 def s_axis(axis, frame: pd.DataFrame, label: str, every: int = 1) -> None:
     """A logarithmic axis with ``every`` so many-th value of S named; grey where not judged."""
     values = np.array(sorted(frame["S"].unique()))

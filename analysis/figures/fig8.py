@@ -3,7 +3,7 @@
 Columns: MLP, SSM, attention, embedding. Top: norms of the blocks' outputs (geometric mean over
 layers) and of the embedding's. Middle: matrix norms (geometric mean over layers and matrices,
 merged ones as one). Bottom: multipliers, conv1d, D, and the loss after the decay. The y axis is
-shared along each row, but for the loss. Shaded: S that are not judged.
+shared along each row, but for the loss. Drawn is what is judged; the csv has every S.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import each, s_axis
-from analysis.drawing.page import caption, key, key_of_shade, label, legend_below, page
+from analysis.drawing.axes import each, judged_alone, s_axis
+from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import ARM_COLOURS, plain_log_axis
 from analysis.quantities.mlp_scale import ARMS, MlpSweep
 from analysis.tables.context import Context, stacked
@@ -61,7 +61,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Three rows of four panels."""
     figure, axes = page(3, 4, 5.6, below=0.075, w_pad=0.02, h_pad=0.05)
-    panels = dict(tuple(numbers.groupby(["row", "column"])))
+    panels = dict(tuple(judged_alone(numbers).groupby(["row", "column"])))
     looks = {
         (optimizer, learned): {"color": colour, **line}
         for optimizer, line in LINES.items()
@@ -70,10 +70,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     for line, (row, (name, titles)) in zip(axes, ROWS.items(), strict=True):
         for axis, column, title in zip(line, COLUMNS, titles, strict=True):
             each(axis, panels[row, column], "S", looks, by=["optimizer", "learned"])
-            s_axis(axis, panels[row, column], r"$S_{MLP}$" if row == "rest" else "", every=2)
+            s_axis(axis, panels[row, column], r"$S_{MLP}$" if row == "rest" else "")
             label(axis, title, yscale="linear" if title == "loss after decay" else "log")
         line[0].set_ylabel(name)
-    for axis in axes[2, :3]:
+    for axis in (*axes[1], *axes[2, :3]):
         plain_log_axis(axis)
     axes[2, 3].set_ylabel("nats per token")
     for shared in (axes[0], axes[1], axes[2, :3]):
@@ -82,8 +82,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         _guide(axis, panels[row, "MLP"], power)
     handles = [key(NAMES[learned], color=colour) for learned, colour in COLOURS.items()]
     handles += [key(optimizer, **line) for optimizer, line in LINES.items()]
-    handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE), *key_of_shade(numbers)]
-    legend_below(figure, handles, 4, 0.02)
+    handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
+    legend_below(figure, handles, 5, 0.02)
     return caption(figure, context)
 
 

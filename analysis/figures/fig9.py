@@ -1,7 +1,8 @@
 """Figure 9 (appendix B): the norms of the blocks' outputs layer by layer, against S.
 
-Columns: MLP, SSM and attention; rows: without multipliers and with three scalar ones. A colour is
-a layer, Adam solid, Muon dashed; medians over seeds, Adam's with the band that seeds span.
+Rows: MLP, SSM and attention. Columns: Adam and Muon, each without multipliers and with three scalar
+ones. A colour is a layer: the median over seeds, with the band that seeds span. Drawn is what is
+judged; the csv has every S.
 """
 
 from __future__ import annotations
@@ -10,18 +11,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import median, s_axis
-from analysis.drawing.page import caption, key, key_of_shade, label, legend_below, page
+from analysis.drawing.axes import judged_alone, median, s_axis
+from analysis.drawing.page import caption, key, legend_below, page
 from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
-LOOKS = {
-    "Adam": {"ls": "-", "marker": "o", "ms": 2.5, "alpha": 0.15},
-    "Muon": {"ls": "--", "lw": 0.9, "zorder": 2, "band": None},
-}
+NAMES = {False: "without multipliers", True: "with multipliers"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -40,22 +38,24 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two rows of three panels."""
-    figure, axes = page(2, 3, 4.2, below=0.1, w_pad=0.03, h_pad=0.05, sharex=True, sharey=True)
-    layers = sorted(numbers["layer"].unique())
+    """Three rows of four panels."""
+    figure, axes = page(3, 4, 5.2, below=0.085, w_pad=0.03, h_pad=0.04, sharex=True, sharey="row")
+    shown = judged_alone(numbers)
+    layers = sorted(shown["layer"].unique())
     colours = dict(zip(layers, plt.cm.viridis(np.linspace(0.05, 0.9, len(layers))), strict=True))
-    for line, learned in zip(axes, (False, True), strict=True):
-        for axis, block in zip(line, BLOCKS, strict=True):
-            panel = numbers[(numbers["block"] == block) & (numbers["learned"] == learned)]
-            for (optimizer, layer), rows in panel.groupby(["optimizer", "layer"]):
-                median(axis, rows, "S", color=colours[layer], **LOOKS[optimizer])
+    arms = [(optimizer, learned) for optimizer in ARMS for learned in NAMES]
+    for row, (line, block) in enumerate(zip(axes, BLOCKS, strict=True)):
+        for axis, (optimizer, learned) in zip(line, arms, strict=True):
+            of_arm = (shown["optimizer"] == optimizer) & (shown["learned"] == learned)
+            panel = shown[of_arm & (shown["block"] == block)]
+            for layer, rows in panel.groupby("layer"):
+                look = {"color": colours[layer], "marker": "o", "ms": 2.5}
+                median(axis, rows, "S", alpha=0.15, **look)
             axis.set_yscale("log")
-            s_axis(axis, panel, r"$S_{MLP}$" if learned else "", every=2)
-            if not learned:
-                label(axis, f"{block} output")
-        line[0].set_ylabel(("with" if learned else "without") + " multipliers\nRMS of output")
+            s_axis(axis, panel, r"$S_{MLP}$" if row == len(BLOCKS) - 1 else "")
+            if row == 0:
+                axis.set_title(f"{optimizer}\n{NAMES[learned]}")
+        line[0].set_ylabel(f"{block} output, RMS")
     handles = [key(f"layer {layer:.0f}", color=colour) for layer, colour in colours.items()]
-    handles += [key(name, ls=look["ls"]) for name, look in LOOKS.items()]
-    handles += key_of_shade(numbers)
     legend_below(figure, handles, min(len(handles), 8))
-    return caption(figure, context)
+    return caption(figure, context, "median and range of seeds")

@@ -44,7 +44,6 @@ def trained(path: Path) -> FalconH1:
         raise UserError(
             f"{path / 'weights.pt'} is missing or damaged ({error}); remove {path} and run again"
         ) from None
-    learner.multipliers.push_weights()
     return learner.multipliers.merge()
 
 

@@ -389,6 +389,10 @@ def test_half_precision_models_have_float32_multipliers():
                                        implementation=implementation)  # fmt: skip
         assert all(f.dtype == torch.float32 for _, _, f in found.named())
         assert model.weight.dtype == torch.bfloat16
+        with torch.no_grad():
+            found.scalings["weight"].row.fill_(1.001)
+        model.float().bfloat16()
+        assert (found.scalings["weight"].row == torch.tensor(1.001)).all()
         model(torch.randn(64, 16).bfloat16()).float().square().sum().backward()
         assert all(f.grad.dtype == torch.float32 for _, _, f in found.named())
         lrm.merge_multipliers(model)

@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.utils.prune
+import transformers
 from torch import nn
 
 import lrm
@@ -135,6 +136,7 @@ def test_what_cannot_be_passed_on_fails_in_one_line(implementation):
         (lambda: module.weight.mul_(2), "learns; write to it under torch.no_grad"),
         (replace, "Linear.weight has multipliers and cannot be replaced; copy into it under"),
         (lambda: delattr(module, "weight"), "parametrize or prune before lrm.attach"),
+        (lambda: setattr(nn.Linear(4, 3), "weight", module.weight), "tie, parametrize or prune"),
         (reshape, r"cannot become \(2, 4\) in torch.float64; merge the multipliers first"),
         (cast, r"cannot become \(3, 4\) in torch.float32; merge .* or convert by model.to"),
         (lambda: module.weight.data.resize_(2, 2), "has multipliers for its shape; merge"),
@@ -171,3 +173,53 @@ def test_recurrent_layers_compute_with_multipliers(implementation):
     lrm.merge_multipliers(copied)
     torch.testing.assert_close(copied(x)[0], after)
     assert type(copied) is nn.LSTM
+
+
+class Product(torch.autograd.Function):
+    """A kernel of somebody else's, which takes the weight."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        return x @ weight.T
+
+    @staticmethod
+    def backward(ctx, outer):
+        x, weight = ctx.saved_tensors
+        return outer @ weight, outer.T @ x
+
+
+@both
+def test_kernels_and_compiled_functions_take_the_effective_weight(implementation):
+    module, x = layer(implementation), torch.randn(5, 4).double()
+    compiled = torch.compile(lambda a, w: a @ w.T, backend="aot_eager", fullgraph=True)
+    want = None
+    for product in (lambda a, w: a @ w.T, Product.apply, compiled):
+        module.zero_grad()
+        found = product(x, module.weight)
+        found.square().sum().backward()
+        assert type(found) is torch.Tensor
+        results = [found.detach(), *(p.grad for p in module.parameters() if p.grad is not None)]
+        want = want or results
+        assert len(results) == 4
+        torch.testing.assert_close(results, want)
+
+
+@both
+def test_models_of_transformers_tie_and_resize(implementation):
+    """What is tied may be tied again; another vocabulary is refused before anything changes."""
+    config = transformers.LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
+        num_attention_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    lrm.attach_multipliers(model, implementation=implementation)
+    before = model(torch.arange(5)[None]).logits
+    model.tie_weights()
+    assert isinstance(model.get_parameter("lm_head.weight"), nn.Parameter)
+    with pytest.raises(UserError, match=r"Embedding.weight .* cannot become \(40, 16\)"):
+        model.resize_token_embeddings(40, mean_resizing=False)
+    assert torch.equal(model(torch.arange(5)[None]).logits, before)
+    model.gradient_checkpointing_enable()
+    model.train()(input_ids=torch.arange(5)[None], labels=torch.arange(5)[None]).loss.backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,15 @@ class Scaling(nn.Module):
                 mesh = like.device_mesh
                 raw = distribute_tensor(raw, mesh, [Replicate()] * mesh.ndim)
             self.register_parameter(axis, nn.Parameter(raw))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Scaling:
+        """As of any module, for ``to`` and the like; but multipliers stay out of half precision."""
+
+        def kept(tensor: Tensor) -> Tensor:
+            found = fn(tensor)
+            return tensor.to(found.device) if found.dtype in HALF else found
+
+        return super()._apply(kept, recurse)
 
     @torch.no_grad()
     def reset_parameters(self) -> None:

@@ -63,7 +63,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
             super(found, self).__setattr__(name, value)
         elif _may_replace(self, value):
             self._parameters[name] = value
-        else:
+        elif not (isinstance(value, Effective) and value.is_of(self._parameters[name])):
             raise UserError(
                 f"{plain.__name__}.{name} has multipliers and cannot be replaced; copy into it "
                 "under torch.no_grad(), or merge the multipliers first (lrm.merge_multipliers)"

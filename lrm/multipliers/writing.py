@@ -55,18 +55,26 @@ class Link:
 class Effective(Tensor):
     """W̄, or a view of it, as a module gives it to others. Computations with it give tensors."""
 
+    _is_param = True  # an nn.Parameter to those who ask, as the plain model's would be
     _link: Link
+    _plain: Tensor  # the same as torch's own type, which all computations get
+
+    def is_of(self, weight: Tensor) -> bool:
+        """Whether this is the W̄ of ``weight``: tying once more what is tied changes nothing."""
+        return self._link.weight is weight
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         with torch._C.DisableTorchFunctionSubclass():
-            name = getattr(func, "__name__", "")
+            if torch.compiler.is_compiling():
+                return func(*args, **kwargs)
+            name = getattr(func, "__name__", "").partition(".")[0]  # of add_.Tensor too
             if name in ("__get__", "__set__"):
                 return _attribute(name, func.__self__.__name__, func, args)
             written = _written(name, args, kwargs)
             if written is None:
-                found = func(*args, **kwargs)
+                found = func(*_plain(args), **_plain(kwargs))
                 first = args[0] if args else None
                 return _views(found, first._link) if isinstance(first, Effective) else found
             if name == "requires_grad_":
@@ -80,9 +88,9 @@ class Effective(Tensor):
                     "torch.no_grad()"
                 )
             with torch.no_grad():
-                found = func(*args, **kwargs)
+                func(*_plain(args), **_plain(kwargs))
             written._link.pass_on()
-            return found
+            return written
 
 
 def guarded(effective: Tensor, module: nn.Module, attribute: str, reader: Any) -> Tensor:
@@ -103,8 +111,19 @@ def guarded(effective: Tensor, module: nn.Module, attribute: str, reader: Any) -
 
 def _linked(tensor: Tensor, link: Link) -> Effective:
     found = tensor.as_subclass(Effective)
-    found._link = link
+    found._link, found._plain = link, tensor
     return found
+
+
+def _plain(value: Any) -> Any:
+    """Arguments with torch's own type in place of ``Effective``."""
+    if isinstance(value, Effective):
+        return value._plain
+    if type(value) in (tuple, list):
+        return type(value)(map(_plain, value))
+    if type(value) is dict:
+        return {name: _plain(each) for name, each in value.items()}
+    return value
 
 
 def _views(found: Any, link: Link) -> Any:
@@ -147,10 +166,15 @@ def _attribute(kind: str, name: str, func: Any, args: tuple) -> Any:
             return getattr(link.weight, name)
         setattr(link.weight, name, given[0])
         return None
+    if name == "grad_fn" and this._plain is link.effective:  # modules ask before they register
+        raise UserError(
+            f"{link.name} has multipliers and is no parameter for another module; tie, parametrize "
+            "or prune before lrm.attach_multipliers"
+        )
     if kind == "__get__":
-        return _views(func(*args), link)
+        return _views(func(this._plain), link)
     if name != "data":
-        return func(*args)
+        return func(this._plain, *given)
     [value] = given
     if value.shape != this.shape or value.dtype != this.dtype or value.device != this.device:
         raise UserError(
@@ -159,6 +183,6 @@ def _attribute(kind: str, name: str, func: Any, args: tuple) -> Any:
         )
     with torch.no_grad():
         # The data itself, after data += …, is there already.
-        this.detach().copy_(value)
+        this._plain.detach().copy_(_plain(value))
     link.pass_on()
     return None

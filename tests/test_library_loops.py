@@ -297,7 +297,23 @@ def test_an_optimizer_that_does_not_move_everything_is_told_at_its_first_step(im
     steps(model, torch.optim.AdamW(learning), 3)
     other = torch.optim.AdamW(network().parameters())  # of another model
     other.step()
-    optimizer = adamw(network(implementation))
+    model = network(implementation)
+    groups = [lrm.build_param_groups(model, 1e-3, 0.1) for _ in range(2)]
+    late = {id(p) for p in model[2].parameters()}
+    critic, rest = (
+        torch.optim.AdamW(
+            [{**g, "params": [p for p in g["params"] if (id(p) in late) is own]} for g in part]
+        )
+        for part, own in zip(groups, (True, False), strict=True)
+    )
+    for step in range(8):  # three steps of the critic for one of the rest
+        model.zero_grad()
+        x = torch.randn(16, 6, generator=torch.Generator().manual_seed(step)).double()
+        (objective(model, step) if step % 4 == 3 else model[2](x).square().mean()).backward()
+        (rest if step % 4 == 3 else critic).step()
+    steps(model, adamw(model), 2)
+    with pytest.raises(UserError, match=mixed):  # also behind one that was right
+        steps(model, torch.optim.AdamW(model.parameters()), 1)
     model = network(implementation)
     optimizer = adamw(model)
     with pytest.raises(UserError, match="within lrm.same_weights"), lrm.same_weights(model):

@@ -22,7 +22,8 @@ class _Seen:
     """What is known of the optimizers of one model."""
 
     def __init__(self) -> None:
-        self.optimizers: weakref.WeakSet = weakref.WeakSet()  # those that have stepped
+        self.checked: weakref.WeakSet = weakref.WeakSet()  # optimizers that have stepped
+        self.movers: weakref.WeakSet = weakref.WeakSet()  # those among them that move the model
         self.moved: set[int] = set()  # ids of the parameters that they move
         self.grouped = False  # whether the groups came from ``build_param_groups``
         self.complete = False
@@ -47,9 +48,9 @@ def watch(handle: Multipliers, grouped: bool = False) -> None:
 @torch.no_grad()
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for handle, seen in list(_models.items()):
-        if handle.is_unchanged or not (seen.complete or optimizer in seen.optimizers):
+        if handle.is_unchanged or optimizer not in seen.checked:
             _check(optimizer, handle, seen)
-        elif not seen.complete:
+        elif not seen.complete and optimizer in seen.movers:
             _complain(handle, seen)  # its second step, and still nobody moves the rest
 
 
@@ -58,6 +59,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     names = _learning(handle)
     moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if moved.isdisjoint(names):
+        seen.checked.add(optimizer)
         return
     if handle.is_unchanged:
         raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
@@ -68,7 +70,8 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
                 "the optimizer moves multipliers and weights in one group, with one learning rate "
                 f"and weight decay for both; {_REMEDY}"
             )
-    seen.optimizers.add(optimizer)
+    seen.checked.add(optimizer)
+    seen.movers.add(optimizer)
     seen.moved |= moved
     seen.complete = seen.moved >= names.keys()
     # Of groups in several optimizers the others step behind this one.
@@ -76,17 +79,26 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
         _complain(handle, seen)
 
 
-def _learning(handle: Multipliers) -> dict[int, str]:
-    """The name of every W and multiplier that learns, by the parameter's id."""
+def _learning(handle: Multipliers, with_gradient: bool = False) -> dict[int, str]:
+    """The name of every W and multiplier that learns, or of those that have a gradient, by id."""
     every = {name: parameter for name, _, parameter in handle.named()} | handle.weights
-    return {id(parameter): name for name, parameter in every.items() if parameter.requires_grad}
+    return {
+        id(parameter): name
+        for name, parameter in every.items()
+        if parameter.requires_grad and not (with_gradient and parameter.grad is None)
+    }
 
 
 def _complain(handle: Multipliers, seen: _Seen) -> None:
+    """UserError where something has a gradient that no optimizer takes.
+
+    What has none may wait: the generator's part of a model, while the critic makes several steps.
+    """
     names = _learning(handle)
-    missing = [name for key, name in names.items() if key not in seen.moved]
+    seen.complete = seen.moved >= names.keys()
+    given = _learning(handle, with_gradient=True)
+    missing = [name for key, name in given.items() if key not in seen.moved]
     if not missing:
-        seen.complete = True
         return
     raise UserError(
         f"the optimizer lacks {len(missing)} of {len(names)} weights and multipliers that learn "

@@ -1,7 +1,7 @@
 """Learnable multipliers: the method, the model and the experiments of the paper.
 
 Importing this package costs nothing. The calls below load torch, and nothing heavier, when they are
-first used.
+first used. ``lrm/multipliers/README.md`` is about them.
 """
 
 # What users of other models call; ``lrm.multipliers.library`` has them.
@@ -12,15 +12,19 @@ _CALLS = (
     "effective_weights",
     "merge_multipliers",
     "same_weights",
-    "wrap_optimizer",
 )
+__all__ = [*_CALLS, "Attached", "UserError"]
 
 
 def __getattr__(name: str):
-    if name in _CALLS:
+    if name in _CALLS or name == "Attached":
         from lrm.multipliers import library
 
         return getattr(library, name)
+    if name == "UserError":
+        from lrm.errors import UserError
+
+        return UserError
     if name == "__version__":
         from importlib.metadata import version
 
@@ -29,4 +33,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *_CALLS]
+    return [*globals(), *__all__]

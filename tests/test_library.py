@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+import pydoc
 import re
 import subprocess
 import sys
@@ -67,7 +68,7 @@ def batches(count: int, start: int = 0):
 def set_up(model: nn.Module, implementation: str, **options):
     lrm.attach_multipliers(model, implementation=implementation, **options)
     groups = lrm.build_param_groups(model, lr=1e-2, weight_decay=0.1)
-    return lrm.wrap_optimizer(torch.optim.AdamW(groups), model)
+    return torch.optim.AdamW(groups)
 
 
 def train(model: nn.Module, optimizer, tokens) -> list[float]:
@@ -160,7 +161,7 @@ def small_losses(implementation, make, placement, parametrization="direct", step
         weight_decay=0.05,
     )  # fmt: skip
     groups = lrm.build_param_groups(model, lr=0.02, weight_decay=0.1)
-    optimizer = lrm.wrap_optimizer(make(groups), model)
+    optimizer = make(groups)
     found = []
     generator = torch.Generator().manual_seed(1)
     for _ in range(steps):
@@ -255,7 +256,6 @@ def test_multipliers_are_left_out_of_clipping():
         model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
         found = lrm.attach_multipliers(model, {"*": "row_column"}, implementation=implementation)
         (100 * model(torch.randn(16, 4))).square().mean().backward()
-        found.pull_gradients()
         factors = [f.grad.clone() for _, _, f in found.named()]
         others = [*found.weights.values(), model[0].bias, model[1].bias]
         expected = torch.cat([p.grad.flatten() for p in others]).norm()
@@ -359,9 +359,7 @@ def test_copies_and_pickles_are_models_of_their_own(implementation):
     train(model, optimizer, batches(2, 2))
     for other in (copied, pickled):
         assert torch.equal(other(probe).logits, before)
-        fresh = lrm.wrap_optimizer(
-            torch.optim.AdamW(lrm.build_param_groups(other, 1e-2, 0.1)), other
-        )
+        fresh = torch.optim.AdamW(lrm.build_param_groups(other, 1e-2, 0.1))
         train(other, fresh, batches(2, 2))
         assert not torch.equal(other(probe).logits, before)
         lrm.merge_multipliers(other)
@@ -376,7 +374,7 @@ def test_frozen_weights_may_have_multipliers():
         found = lrm.attach_multipliers(model, {"weight": "row"}, implementation=implementation)
         groups = lrm.build_param_groups(model, lr=0.1, weight_decay=0.1)
         assert sum(p.numel() for g in groups for p in g["params"]) == 6
-        optimizer = lrm.wrap_optimizer(torch.optim.SGD(groups), model)
+        optimizer = torch.optim.SGD(groups)
         model(torch.randn(5, 4)).square().sum().backward()
         optimizer.step()
         assert torch.equal(found.weights["weight"], before)
@@ -391,18 +389,22 @@ def test_half_precision_models_have_float32_multipliers():
                                        implementation=implementation)  # fmt: skip
         assert all(f.dtype == torch.float32 for _, _, f in found.named())
         assert model.weight.dtype == torch.bfloat16
+        with torch.no_grad():
+            found.scalings["weight"].row.fill_(1.001)
+        model.float().bfloat16()
+        assert (found.scalings["weight"].row == torch.tensor(1.001)).all()
         model(torch.randn(64, 16).bfloat16()).float().square().sum().backward()
-        found.pull_gradients()
         assert all(f.grad.dtype == torch.float32 for _, _, f in found.named())
         lrm.merge_multipliers(model)
         model.zero_grad()
 
 
-def test_a_closure_and_an_abandoned_step():
-    """Gradients that a closure leaves are pulled behind it; zero_grad forgets W̄'s too."""
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_a_closure_and_an_abandoned_step(implementation):
+    """A closure's gradients reach W and the multipliers, and zero_grad forgets all of them."""
     model = nn.Linear(4, 3)
-    found = lrm.attach_multipliers(model, {"weight": "row"}, implementation="optimizer")
-    optimizer = lrm.wrap_optimizer(torch.optim.SGD(lrm.build_param_groups(model, 0.1, 0.0)), model)
+    found = lrm.attach_multipliers(model, {"weight": "row"}, implementation=implementation)
+    optimizer = torch.optim.SGD(lrm.build_param_groups(model, 0.1, 0.0))
     x = torch.randn(8, 4)
     model(x).sum().backward()
     optimizer.zero_grad()
@@ -478,6 +480,16 @@ def test_errors_name_the_culprit():
 def test_importing_the_package_does_not_import_torch():
     code = "import lrm, sys; assert 'torch' not in sys.modules; lrm.attach_multipliers"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_package_shows_its_calls_and_types():
+    stub = (Path(lrm.__file__).parent / "__init__.pyi").read_text()
+    for name in lrm.__all__:
+        assert getattr(lrm, name).__doc__ and f" as {name}\n" in stub
+    assert set(lrm.__all__) <= set(dir(lrm)) and lrm.UserError is UserError
+    assert (Path(lrm.__file__).parent / "py.typed").exists()
+    shown = pydoc.render_doc(lrm, renderer=pydoc.plaintext)
+    assert "attach_multipliers(model: 'nn.Module', placement: 'Placement' = 'all'" in shown
 
 
 def test_the_example_of_the_page(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def model() -> nn.Module:
 def train(built, wrapped, rank=0, world=1, steps=10):
     """Losses of this process's rows, gradient norms, and W̄ in the end."""
     groups = lrm.build_param_groups(wrapped, lr=0.02, weight_decay=0.1)
-    optimizer = lrm.wrap_optimizer(torch.optim.AdamW(groups), wrapped)
+    optimizer = torch.optim.AdamW(groups)
     found = []
     for step in range(steps):
         x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step)).double()
@@ -62,26 +62,19 @@ def fsdp(rank, implementation):
     built = model()
     mesh = init_device_mesh("cpu", (WORLD,))
 
-    def shard():
-        for layer in built:
+    def shard(whole):
+        for layer in whole:
             if isinstance(layer, nn.Linear):
                 fully_shard(layer, mesh=mesh)
-        fully_shard(built, mesh=mesh)
+        fully_shard(whole, mesh=mesh)
 
-    # Rows of a sharded matrix are elsewhere, so that slices are for the other implementation.
-    placement = PLACEMENT if implementation == "forward" else WHOLE
-    if implementation == "optimizer":
-        shard()
-        with pytest.raises(UserError, match="2.weight is sharded, and its rows lie in several"):
-            lrm.attach_multipliers(built, {"2.weight": PLACEMENT["2.weight"]},
-                                   implementation=implementation)  # fmt: skip
-    lrm.attach_multipliers(built, placement, implementation=implementation)
-    if implementation == "forward":
-        shard()
+    late = model()
+    shard(late)
+    with pytest.raises(UserError, match="sharded already; call lrm.attach_multipliers before"):
+        lrm.attach_multipliers(late, PLACEMENT, implementation=implementation)
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+    shard(built)
     return train(built, built, rank, WORLD)
-
-
-WHOLE = {"0.weight": "row_column", "2.weight": "scalar", "4.weight": "row_column"}
 
 
 def _child(job, implementation, folder, rank):
@@ -98,8 +91,7 @@ def test_two_processes_train_as_one(job, implementation, tmp_path):
     command = [warm.python, __file__, job.__name__, implementation, str(tmp_path)]
     children = [subprocess.Popen([*command, str(rank)]) for rank in range(WORLD)]
     built = model()
-    sliced = job is ddp or implementation == "forward"
-    lrm.attach_multipliers(built, PLACEMENT if sliced else WHOLE, implementation=implementation)
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
     records, weights, merged = train(built, built)
     for child in children:
         assert child.wait(120) == 0

@@ -27,9 +27,12 @@ def gradients(part, weight, outer):
     """Equation (4), by name, in the shapes of the parameters."""
     inner, axes = torch.empty_like(outer), tuple(part.values())
     found = equations.gradients(weight, outer, [Part(axes)], part.spread(), inner)
-    part.zero_grad()
-    part.add_gradients(found)
-    return {"weight": inner, **{a: part.get_parameter(a).grad for a in axes}}
+    by_axis = {"weight": inner}
+    for axis, gradient in zip(axes, found, strict=True):
+        raw = part.get_parameter(axis)
+        chain = part.multipliers[axis].parametrization.chain
+        by_axis[axis] = chain(raw, gradient.view(raw.shape)).detach()
+    return by_axis
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (700, 90), (3, 5, 7), (6,)])

@@ -176,7 +176,7 @@ def test_the_library_sets_axes_apart():
         groups = lrm.build_param_groups(model, lr=0.03, weight_decay=0.1)
         rates = [(g["lr"], g["weight_decay"]) for g in groups if g["kind"] == "multiplier"]
         assert rates == [(0.02, 0.5), (0.04, 2e-3)]
-        optimizer = lrm.wrap_optimizer(torch.optim.AdamW(groups), model)
+        optimizer = torch.optim.AdamW(groups)
         for _ in range(5):
             optimizer.zero_grad()
             loss = (model(x) - x[:, :3]).square().mean()

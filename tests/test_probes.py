@@ -101,7 +101,6 @@ def test_signal_and_noise_of_gradients_by_hand(settings, implementation):
     gradients = []
     for batch in batches:
         backward(learner, batch, config)
-        learner.multipliers.pull_gradients()
         gradients.append(views.gradient(plan).clone())
     whole = torch.stack(gradients)
     for stat, values in {

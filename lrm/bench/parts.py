@@ -105,8 +105,14 @@ class Marks:
         self.entered.append(part)
         self.numbers.append(torch._C._autograd._get_sequence_nr())
 
-    def _backward(self, backward: Callable, loss: Tensor, *arguments, **named) -> None:
-        """``torch.autograd.backward``; its nodes enter the parts that their forward belongs to."""
+    def _backward(self, backward: Callable, loss: Any, *arguments, **named) -> None:
+        """``torch.autograd.backward``; its nodes enter the parts that their forward belongs to.
+
+        What comes from no loss, W̄'s gradients on their way to W, is the optimizer's.
+        """
+        if not isinstance(loss, Tensor):
+            backward(loss, *arguments, **named)
+            return
         self.enter(*MEASURING)
         with ExitStack() as hooks:
             last = len(self.entered) - 1

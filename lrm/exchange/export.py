@@ -49,7 +49,6 @@ def trained(path: Path) -> FalconH1:
             f"{path / 'weights.pt'} is missing or damaged ({first_line(error)}); "
             f"remove {path} and run again"
         ) from None
-    learner.multipliers.push_weights()
     return learner.multipliers.merge()
 
 

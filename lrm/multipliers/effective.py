@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from lrm.multipliers import equations
 from lrm.multipliers.equations import Part
 from lrm.multipliers.layout import Layout
 from lrm.multipliers.multiplier import Multiplier, Target
-from lrm.multipliers.precision import HALF
+from lrm.multipliers.precision import HALF, upcast
 
 
 class Scaling(nn.Module):
@@ -38,6 +39,22 @@ class Scaling(nn.Module):
                 raw = distribute_tensor(raw, mesh, [Replicate()] * mesh.ndim)
             self.register_parameter(axis, nn.Parameter(raw))
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Scaling:
+        """As of any module, for ``to`` and the like; but multipliers stay out of half precision."""
+
+        def kept(tensor: Tensor) -> Tensor:
+            found = fn(tensor)
+            return tensor.to(found.device) if found.dtype in HALF else found
+
+        return super()._apply(kept, recurse)
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Where all multipliers start, for models that are built on the meta device."""
+        for axis, raw in self.named_parameters():
+            multiplier = self.multipliers[axis]
+            raw.fill_(multiplier.parametrization.raw(multiplier.init))
+
     def values(self) -> dict[str, Tensor]:
         """The multipliers themselves, by axis."""
         return {
@@ -53,33 +70,23 @@ class Scaling(nn.Module):
         """W̄ of the rows that are meant, same shape."""
         return equations.scaled(weight, self.spread())
 
-    @torch.no_grad()
-    def add_gradients(self, found: Sequence[Tensor]) -> None:
-        """Add gradients of ``spread()`` to those of the parameters, by the chain rule."""
-        for (axis, raw), gradient in zip(self.named_parameters(), found, strict=True):
-            gradient = gradient.view(raw.shape)
-            if isinstance(raw, DTensor):
-                gradient = gradient.redistribute(raw.device_mesh, raw.placements)
-            gradient = self.multipliers[axis].parametrization.chain(raw, gradient)
-            add_gradient(raw, gradient.to(raw.dtype))
-
 
 def _mesh_dimensions(tensor: Tensor) -> int:
     return tensor.device_mesh.ndim if isinstance(tensor, DTensor) else 0
 
 
-def add_gradient(parameter: Tensor, gradient: Tensor) -> None:
-    if parameter.grad is None:
-        parameter.grad = gradient
-    else:
-        parameter.grad += gradient
-
-
 class EffectiveWeight(nn.Module):
-    """One parameter's multipliers: a ``Scaling`` of all of it, or of each of some of its rows."""
+    """One parameter's multipliers: a ``Scaling`` of all of it, or of each of some of its rows.
 
-    def __init__(self, weight: Tensor, targets: Sequence[Target], layout: Layout):
+    ``by_step``: between ``hold`` and ``release`` W̄ is a plain tensor, whose gradient goes on to W
+    and the multipliers at the end.
+    """
+
+    def __init__(
+        self, weight: Tensor, targets: Sequence[Target], layout: Layout, by_step: bool = False
+    ):
         super().__init__()
+        self.by_step = by_step
         self.targets = sorted(targets, key=lambda target: target.rows or (0, 0))
         self.parts: list[Part] = []
         for target in self.targets:
@@ -92,10 +99,22 @@ class EffectiveWeight(nn.Module):
         self._mesh = _mesh_dimensions(weight)
         self._keeping = False
         self._kept: Tensor | None = None
+        self._holding = False
+        self._held: Tensor | None = None  # its memory is kept from step to step
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: what is derived stays behind."""
+        derived = {"_keeping": False, "_kept": None, "_holding": False, "_held": None}
+        return self.__dict__ | derived
 
     def scalings(self) -> list[Scaling]:
         """One for each target, in the order of their rows."""
         return list(self.children())
+
+    def reset_parameters(self) -> None:
+        """Where all multipliers start."""
+        for scaling in self.scalings():
+            scaling.reset_parameters()
 
     def values(self) -> list[Tensor]:
         """Of all scalings, in shapes that broadcast."""
@@ -103,6 +122,8 @@ class EffectiveWeight(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """W̄ from W, same shape; W itself while FSDP has it sharded, between uses."""
+        if self._holding:
+            return self._held
         if self.is_sharded(weight):
             return weight
         if self._kept is not None:
@@ -117,6 +138,25 @@ class EffectiveWeight(nn.Module):
         """W̄ without a graph, into ``out`` where that is given."""
         return equations.write(weight, self.parts, self.values(), out)
 
+    @torch.no_grad()
+    def solve(self, weight: Tensor, effective: Tensor) -> bool:
+        """Write into ``weight`` the W whose W̄ is ``effective``; False where a multiplier is 0.
+
+        Entries that ``effective`` shares with the present W̄ stay as they are.
+        """
+        values = [value.detach() for value in self.values()]
+        if any((value == 0).any() for value in values):
+            return False
+        found = effective.detach().clone()
+        for part, own in equations.split(self.parts, values):
+            piece = part.of(found)
+            divided = upcast(piece)
+            for value in own.values():
+                divided = divided / value
+            piece.copy_(divided)
+        weight.copy_(torch.where(effective == self.write(weight), weight, found))
+        return True
+
     def is_sharded(self, weight: Tensor) -> bool:
         """Whether ``weight`` lies on more dimensions of a mesh than when this was attached."""
         return _mesh_dimensions(weight) > self._mesh
@@ -125,12 +165,44 @@ class EffectiveWeight(nn.Module):
         """Build W̄ once and use it again, until this is called with False."""
         self._keeping, self._kept = keeping, None
 
+    def hold(self, weight: Tensor) -> None:
+        """Build W̄ and give it to all who read, until ``release``.
+
+        Tensors that lie on a mesh, or that FSDP gathers for each use, are built at each read.
+        """
+        if isinstance(weight, DTensor) or getattr(self, "_is_fsdp_managed_module", False):
+            return
+        held = self._held
+        if held is None or (held.shape, held.dtype, held.device) != (
+            weight.shape, weight.dtype, weight.device,
+        ):  # fmt: skip
+            self._held = held = torch.empty_like(weight).requires_grad_()
+        self.write(weight, out=held)
+        self._holding = True
+
+    def release(self, weight: Tensor, pull: bool) -> None:
+        """End of ``hold``: the gradient of W̄ goes on to W and the multipliers (equation 4).
+
+        It is added to what is there, through autograd, so that whoever waits for gradients of
+        parameters (DistributedDataParallel) is told. Without ``pull`` it is forgotten.
+        """
+        if not self._holding:
+            return
+        self._holding = False
+        outer, self._held.grad = self._held.grad, None
+        if outer is None or not pull:
+            return
+        with torch.enable_grad():
+            built = equations.again(self._held.detach(), weight, self.parts, self.values())
+        if built.requires_grad:
+            torch.autograd.backward([built], [outer])
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """``x @ W̄.T + bias`` by scaling x and the output, where that is less than scaling W.
 
         None where it is not, and where rows have multipliers of their own.
         """
-        if self.parts[0].rows is not None or isinstance(weight, DTensor):
+        if self.by_step or self.parts[0].rows is not None or isinstance(weight, DTensor):
             return None
         if not torch.compiler.is_compiling() and self._keeping:
             return None

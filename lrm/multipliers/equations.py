@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+from torch.autograd import forward_ad
 from torch.distributed.tensor import DTensor
 
 from lrm.multipliers.precision import upcast, without_autocast
@@ -50,9 +50,9 @@ def scaled(weight: Tensor, values: Sequence[Tensor]) -> Tensor:
 def effective(weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
     """W̄ of a whole parameter; ``values`` holds those of the first part, then of the second, …
 
-    Differentiable once, by equation (4). Entries in no part are W's.
+    Its gradients follow equation (4) and are differentiable themselves. Entries in no part are W's.
     """
-    if isinstance(weight, DTensor) or torch.compiler.is_compiling():
+    if isinstance(weight, DTensor) or torch.compiler.is_compiling() or _is_transformed():
         return _plain(weight, parts, values)
     return _Effective.apply(weight, None, tuple(parts), *values)
 
@@ -92,11 +92,29 @@ class _Effective(torch.autograd.Function):
         return write(weight, parts, values) if kept is None else kept.view_as(kept)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx, outer: Tensor):
         weight, *values = ctx.saved_tensors
+        if torch.is_grad_enabled():  # create_graph: somebody asks for gradients of gradients
+            return _differentiable(ctx, weight, values, outer)
         inner = torch.empty_like(outer) if ctx.needs_input_grad[0] else None
         return inner, None, None, *gradients(weight, outer, ctx.parts, values, inner)
+
+
+def _differentiable(ctx, weight: Tensor, values: Sequence[Tensor], outer: Tensor) -> tuple:
+    """The gradients of all inputs of ``_Effective``, as functions of the inputs and ``outer``."""
+    inputs = [weight, None, None, *values]
+    wanted = [n for n, needed in enumerate(ctx.needs_input_grad) if needed]
+    product = _plain(weight, ctx.parts, values)
+    found = torch.autograd.grad(product, [inputs[n] for n in wanted], outer, create_graph=True)
+    every = dict(zip(wanted, found, strict=True))
+    return tuple(every.get(n) for n in range(len(inputs)))
+
+
+def _is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` or forward-mode differentiation is at work."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    )
 
 
 @torch.no_grad()

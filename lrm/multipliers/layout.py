@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
+# Classes of transformers that compute x @ W: GPT-2's linear layer, and stacks of matrices.
+_TRANSPOSED = {"Conv1D", "GptOssExperts", "Llama4TextExperts", "RecurrentGemmaRglru"}
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -40,13 +43,16 @@ class Layout:
 def layout(module: nn.Module, weight: Tensor) -> Layout:
     """The layout of a parameter ``weight`` of ``module``.
 
-    Rows come first, as in ``nn.Linear``; in transformers' ``Conv1D`` (GPT-2) they come last.
-    An embedding's rows are its tokens.
+    Rows are outputs and columns inputs. Rows come first, as in ``nn.Linear``, and last in what
+    ``_TRANSPOSED`` names and in experts that say so. An embedding's rows are its tokens. A
+    convolution has a row for each output channel, which comes second in transposed ones.
     """
+    if isinstance(module, nn.modules.conv._ConvTransposeNd) and weight.dim() > 1:
+        return Layout(1, None, whole=True)
     if weight.dim() < 2 or isinstance(module, nn.modules.conv._ConvNd):
         return Layout(0, None, whole=True)
     last = weight.dim() - 1
-    transposed = type(module).__name__ == "Conv1D"
+    transposed = type(module).__name__ in _TRANSPOSED or getattr(module, "is_transposed", False)
     return Layout(last, last - 1) if transposed else Layout(last - 1, last)
 
 

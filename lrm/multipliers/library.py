@@ -1,4 +1,4 @@
-"""Multipliers on any torch model, in five calls; ``import lrm`` has them.
+"""Multipliers on any torch model, in a few calls; ``import lrm`` has them.
 
 ::
 
@@ -10,17 +10,15 @@
         optimizer.step()
         optimizer.zero_grad()
     lrm.merge_multipliers(model)  # the plain model, with W̄ in place of W
-
-With ``implementation="optimizer"`` the optimizer is wrapped, ``lrm.wrap_optimizer(optimizer,
-model)``; nothing else changes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-from collections.abc import Callable, Iterator, Mapping
+import fnmatch
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -28,13 +26,17 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from lrm.errors import UserError
-from lrm.multipliers.attach import Multipliers
+from lrm.errors import UserError, shown
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
 from lrm.multipliers.multiplier import LIGHT_DECAY, LR
-from lrm.multipliers.placement import Placement, roles, targets
+from lrm.multipliers.parametrization import find_parametrization
+from lrm.multipliers.placement import Placement, targets
+from lrm.multipliers.report import Attached
+from lrm.multipliers.roles import roles
+from lrm.multipliers.wiring import watch
 
 _HANDLE = "_learnable_multipliers"
+_KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
 
 
 def attach_multipliers(
@@ -47,27 +49,45 @@ def attach_multipliers(
     parametrization: str = "direct",
     row: Mapping[str, Any] | None = None,
     column: Mapping[str, Any] | None = None,
-) -> Multipliers:
+    role: Mapping[str, str] | None = None,
+) -> Attached:
     """Put learnable multipliers, all of them 1, on ``model``; its output stays what it was.
 
     ``placement``: the preset ``all`` (rows and columns of every matrix and of the embedding; no
     rows on the head or on an embedding that is tied to it), ``hidden`` (without embedding and
-    head) or ``scalar``; a mapping from patterns of parameter names to ``scalar``, ``row``,
-    ``column``, ``row_column``, ``none``, or to a list of (start, stop, kind) for rows of a merged
-    matrix; or a function of (name, module, parameter) that returns one of these or None.
+    head), ``scalar`` or ``convolutions`` (as ``hidden``, and each filter of convolutions); a
+    mapping from patterns of parameter names to ``scalar``, ``row``, ``column``, ``row_column``,
+    ``none``, or to a list of (start, stop, kind) for rows of a merged matrix, which are exceptions
+    to a preset where it begins with ``{"preset": "all"}``; or a function of (name, module,
+    parameter) that returns one of these or None.
 
-    ``implementation``: ``forward`` computes W̄ where the weight is read; ``optimizer`` keeps W̄ in
-    the model, and W beside it. ``lr`` and ``weight_decay`` are the multipliers' own, the decay
-    being the paper's light one against symmetries (section 4.1), and ``parametrization`` is
-    ``direct`` or ``log``. ``row`` and ``column`` may name another of these three for that axis
-    alone, e.g. ``row={"lr": 3e-3}``.
+    ``implementation``: ``forward`` has autograd apply the gradient relations at each read of W̄;
+    ``optimizer`` applies them once behind all micro-batches within ``same_weights``. ``lr`` and
+    ``weight_decay`` are the multipliers' own, the decay being the paper's light one against
+    symmetries (section 4.1), and ``parametrization`` is ``direct`` or ``log``. ``row`` and
+    ``column`` may name another of these three for that axis alone, e.g. ``row={"lr": 3e-3}``.
+    ``role`` maps patterns of parameter names to roles (``lrm.multipliers.roles``) where the types
+    of modules and the names do not tell what a parameter is.
 
-    Call it before DistributedDataParallel; before ``fully_shard`` in ``forward``, after it in
-    ``optimizer``. Raises UserError for a placement that does not fit the model, a setting that
-    does not exist and a model that has multipliers already.
+    Call it before DistributedDataParallel and ``fully_shard``, and before the optimizer is built.
+    At the first step of an optimizer every W and multiplier that learns must be in it or in
+    another one, and multipliers in groups of their own; otherwise that step raises UserError.
+
+    ``print`` of what is returned shows what got which multipliers. Raises UserError for a
+    placement that does not fit the model, a setting that does not exist and a model that has
+    multipliers already; the model is then as it was. Warns where a preset leaves out convolutions
+    that hold most of the model's weights.
     """
-    if _handles(model):
+    _check_model(model, "attach_multipliers")
+    if _handles(model) or any("_readers" in module.__dict__ for module in model.modules()):
         raise UserError("the model has multipliers already; merge them first")
+    for module in model.modules():
+        if isinstance(module, nn.parallel.DistributedDataParallel):
+            raise UserError("call lrm.attach_multipliers before DistributedDataParallel")
+        if isinstance(module, FSDPModule):
+            raise UserError(
+                "the model is sharded already; call lrm.attach_multipliers before fully_shard"
+            )
     settings = {"lr": lr, "weight_decay": weight_decay, "parametrization": parametrization}
     own = {"row": dict(row or {}), "column": dict(column or {})}
     for axis, fields in own.items():
@@ -76,8 +96,15 @@ def attach_multipliers(
                 raise UserError(
                     f"{axis}: unknown setting {name!r}; use one of {', '.join(settings)}"
                 )
-    found = Multipliers(model, targets(model, placement, settings | own), implementation)
+    for fields in (settings, *own.values()):
+        find_parametrization(fields.get("parametrization", "direct"))
+        _check_rates(fields)
+    found = Attached(
+        model, targets(model, placement, settings | own, role), implementation, roles(model, role)
+    )
+    _warn_of_convolutions(found, placement)
     setattr(model, _HANDLE, found)
+    watch(found)
     return found
 
 
@@ -88,69 +115,58 @@ def build_param_groups(
     *,
     multiplier_lr: float | None = None,
     multiplier_weight_decay: float | None = None,
+    by_kind: Mapping[str, Mapping[str, float]] | None = None,
+    no_decay: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Parameter groups for any torch optimizer, with the paper's rules of decay (appendix A).
 
-    Matrices and embeddings decay, vectors and convolutions do not, and multipliers are in groups
-    of their own with the LR and the light decay they were attached with, or those given here.
-    Each group has a ``kind``: ``matrix``, ``embedding`` (heads too), ``vector`` or
-    ``multiplier``, so that ``torch.optim.Muon`` can be given the matrices alone. The order of
-    parameters is the same in both implementations, and so is an optimizer's state.
+    Matrices and embeddings decay, vectors do not, and multipliers are in groups of their own with
+    the LR and the light decay they were attached with, or those given here. Each group has a
+    ``kind``: ``matrix``, ``embedding`` (heads too), ``convolution``, ``vector`` or ``multiplier``,
+    so that ``torch.optim.Muon`` can be given the matrices alone. ``by_kind`` gives a kind an LR
+    or decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern of
+    ``no_decay`` does not decay. The order of parameters is the same in both implementations, and
+    so is an optimizer's state.
+
+    Raises UserError for an unknown kind or setting, a pattern that matches nothing, and weights
+    that were distributed after their multipliers were attached.
     """
+    _check_model(model, "build_param_groups")
+    _check_rates({"lr": lr, "weight_decay": weight_decay})
     _check_sharding(model)
-    known = roles(model)
+    special = {kind: dict(fields) for kind, fields in (by_kind or {}).items()}
+    for kind, fields in special.items():
+        if kind not in _KINDS or not fields.keys() <= {"lr", "weight_decay"}:
+            raise UserError(
+                f"by_kind: {kind!r} may be one of {', '.join(_KINDS)}, and map to lr and "
+                f"weight_decay; not {shown(fields)}"
+            )
+        _check_rates(fields)
+    given = {"lr": multiplier_lr, "weight_decay": multiplier_weight_decay}
+    given = {name: value for name, value in given.items() if value is not None}
+    _check_rates(given)
+    handles = _handles(model)
+    known = _kinds(model, handles)
+    for pattern in no_decay:
+        if not fnmatch.filter(known, pattern):
+            raise UserError(f"no_decay: no parameter's name matches {pattern!r}")
     entries = []
     for name, parameter in _named_weights(model):
         if parameter.requires_grad:
-            kind = "embedding" if known[name] in ("tied", "head") else known[name]
+            kind = known[name]
             decay = 0.0 if kind == "vector" else weight_decay
-            entries.append(Entry((name,), parameter, parameter, None, lr, decay, True, kind))
-    given = {"lr": multiplier_lr, "weight_decay": multiplier_weight_decay}
-    given = {name: value for name, value in given.items() if value is not None}
-    for handle in _handles(model):
+            entry = Entry((name,), parameter, parameter, None, lr, decay, True, kind)
+            entry = dataclasses.replace(entry, **special.get(kind, {}))
+            if any(fnmatch.fnmatch(name, pattern) for pattern in no_decay):
+                entry = dataclasses.replace(entry, weight_decay=0.0)
+            entries.append(entry)
+    given = special.get("multiplier", {}) | given
+    for handle in handles:
+        watch(handle, grouped=True)
         for entry in multiplier_entries(handle, "multiplier"):
-            entries.append(dataclasses.replace(entry, **given))
+            if entry.leaf.requires_grad:
+                entries.append(dataclasses.replace(entry, **given))
     return [{**param_group(same), "kind": same[0].optimizer} for same in grouped(entries)]
-
-
-def wrap_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> torch.optim.Optimizer:
-    """Have ``optimizer`` work for multipliers in either implementation; returns it.
-
-    In ``optimizer`` gradients are pulled from W̄ before each step, also behind a closure, W̄ is
-    written back after it, and ``zero_grad`` forgets W̄'s too. In ``forward`` there is nothing to
-    do. With a ``GradScaler`` call ``multipliers.pull_gradients()`` before ``unscale_``.
-    """
-    for handle in _handles(model):
-        if handle.implementation == "optimizer":
-            optimizer.register_step_pre_hook(functools.partial(_before_step, handle))
-            optimizer.register_step_post_hook(functools.partial(_after_step, handle))
-            optimizer.zero_grad = functools.partial(_zero_grad, handle, optimizer.zero_grad)
-    return optimizer
-
-
-def _before_step(handle: Multipliers, optimizer: Any, arguments: tuple, named: dict) -> Any:
-    handle.pull_gradients()
-    closures = [a for a in (*arguments[1:], named.get("closure")) if a is not None]
-    if not closures:
-        return None
-    closure: Callable[[], Any] = closures[0]
-
-    def pulled() -> Any:
-        loss = closure()
-        handle.pull_gradients()
-        return loss
-
-    return (arguments[0], pulled), {k: v for k, v in named.items() if k != "closure"}
-
-
-def _after_step(handle: Multipliers, *_: Any) -> None:
-    handle.push_weights()
-
-
-def _zero_grad(handle: Multipliers, plain: Callable[..., None], *arguments: Any, **named: Any):
-    plain(*arguments, **named)
-    for name in handle.effective:
-        handle.parameter(name).grad = None
 
 
 @torch.no_grad()
@@ -158,11 +174,12 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     """Clip the gradients of everything but the multipliers by their global norm (section 4.3).
 
     In both implementations the norm is that of the gradients of W, not of W̄. Returns it, before
-    clipping, a scalar.
+    clipping, a scalar. Raises UserError where there are no gradients.
     """
-    for handle in _handles(model):
-        handle.pull_gradients()
+    _check_model(model, "clip_grad_norm_")
     parameters = [p for _, p in _named_weights(model) if p.grad is not None]
+    if not parameters:
+        raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
     norm = torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type)
     if isinstance(norm, DTensor):
         norm = norm.full_tensor()
@@ -174,16 +191,25 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     """Fold the multipliers into the weights and remove them; returns ``model``.
 
     Parameters, their names and the output are then those of a model that never had any. Build a
-    new optimizer to train it further.
+    new optimizer to train it further. A model without multipliers stays as it is. Raises UserError
+    where they belong to a larger model.
     """
-    for handle in _handles(model):
+    _check_model(model, "merge_multipliers")
+    handles = _handles(model)
+    for handle in handles:
         handle.merge()
         delattr(handle.model, _HANDLE)
+    if any("_readers" in module.__dict__ for module in model.modules()):
+        raise UserError(
+            f"{type(model).__name__} is part of the model that has the multipliers; call "
+            "lrm.merge_multipliers on that one"
+        )
     return model
 
 
 def effective_weights(model: nn.Module) -> dict[str, Tensor]:
     """W̄ of every parameter that has multipliers, by the parameter's name; copies."""
+    _check_model(model, "effective_weights")
     return {k: v for handle in _handles(model) for k, v in handle.effective_weights().items()}
 
 
@@ -191,17 +217,65 @@ def effective_weights(model: nn.Module) -> dict[str, Tensor]:
 def same_weights(model: nn.Module) -> Iterator[None]:
     """Around the micro-batches of one step: W̄ is built once for all of them.
 
-    Nothing may change a weight within it. Compiled modules build W̄ each time all the same.
+    Nothing may change a weight within it, and in ``optimizer`` the gradients are there when it
+    ends. A step of an optimizer within it raises UserError. With DistributedDataParallel give it
+    the wrapped model. Compiled modules build W̄ each time in ``forward``.
     """
+    _check_model(model, "same_weights")
     with contextlib.ExitStack() as stack:
         for handle in _handles(model):
-            stack.enter_context(handle.unchanged())
+            stack.enter_context(handle.unchanged(by_step=not _counts_gradients(model)))
         yield
 
 
-def _handles(model: nn.Module) -> list[Multipliers]:
+def _counts_gradients(model: nn.Module) -> bool:
+    """Whether gradients that come behind the backward pass are too late for ``model``."""
+    of_processes = isinstance(model, nn.parallel.DistributedDataParallel)
+    return of_processes and (model.find_unused_parameters or model.static_graph)
+
+
+def _handles(model: nn.Module) -> list[Attached]:
     """Those attached to ``model`` or to what it wraps (DistributedDataParallel, a compiler)."""
     return [m.__dict__[_HANDLE] for m in model.modules() if _HANDLE in m.__dict__]
+
+
+def _check_model(model: Any, call: str) -> None:
+    if not isinstance(model, nn.Module):
+        raise UserError(
+            f"lrm.{call} takes the model, not {type(model).__name__}; pass model, not "
+            "model.parameters()"
+        )
+
+
+def _check_rates(fields: Mapping[str, Any]) -> None:
+    for name in ("lr", "weight_decay"):
+        value = fields.get(name, 0.0)
+        if not isinstance(value, (int, float, Tensor)) or not value >= 0:
+            raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
+
+
+def _warn_of_convolutions(found: Attached, placement: Placement) -> None:
+    if not isinstance(placement, str) or placement == "convolutions":
+        return
+    sizes = {name: weight.numel() for name, weight in found.model.named_parameters()}
+    left_out = sum(sizes[name] for name, role in found.roles.items() if role == "convolution")
+    if left_out > sum(sizes[name] for name in found.effective):
+        warnings.warn(
+            f"placement {placement!r} leaves out convolutions, which hold most weights of this "
+            "model; placement='convolutions' has multipliers for their filters",
+            stacklevel=3,
+        )
+
+
+def _kinds(model: nn.Module, handles: Sequence[Attached]) -> dict[str, str]:
+    """The kind of group of every parameter, by its name in ``model``."""
+    known = roles(model)
+    paths = {id(module): path for path, module in model.named_modules()}
+    for handle in handles:
+        path = paths[id(handle.model)]
+        inner = {f"{path}.{name}".lstrip("."): role for name, role in handle.roles.items()}
+        known |= {name: role for name, role in inner.items() if name in known}
+    return {n: "embedding" if role in ("tied", "head") else role for n, role in known.items()}
 
 
 def _check_sharding(model: nn.Module) -> None:
@@ -219,12 +293,8 @@ def _check_sharding(model: nn.Module) -> None:
 
 
 def _named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """(name, parameter) of all that is no multiplier, W where there are any."""
-    behind: dict[int, nn.Parameter] = {}
-    added: set[int] = set()
-    for handle in _handles(model):
-        added |= {id(parameter) for _, _, parameter in handle.named()}
-        behind |= {id(handle.parameter(name)): w for name, w in handle.weights.items()}
+    """(name, parameter) of all that is no multiplier."""
+    added = {id(p) for handle in _handles(model) for _, _, p in handle.named()}
     for name, parameter in model.named_parameters():
         if id(parameter) not in added:
-            yield name, behind.get(id(parameter), parameter)
+            yield name, parameter

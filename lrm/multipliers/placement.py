@@ -8,15 +8,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
-from lrm.errors import UserError
+from lrm.errors import UserError, shown
 from lrm.multipliers.layout import layout, owners
-from lrm.multipliers.multiplier import Multiplier, Target, of_kind
+from lrm.multipliers.multiplier import AXES, Multiplier, Target, of_kind
+from lrm.multipliers.roles import roles
 
 # A kind (scalar, row, column, row_column, none), or several for rows [start, stop) each.
 Kind = str | Sequence[tuple[int, int, str]]
 Placement = str | Mapping[str, Kind] | Callable[[str, nn.Module, nn.Parameter], Kind | None]
 
+# Roles of what patterns with wildcards mean.
+_WILD = ("matrix", "embedding", "tied", "head")
 # By role of a parameter; roles that are not named have no multipliers. Row multipliers on the
 # head make training worse (section 4.4, claim PR1), and its columns are the final norm's weights
 # already. A tied embedding is a head too: it has columns only.
@@ -24,68 +28,80 @@ PRESETS: dict[str, dict[str, str]] = {
     "all": {"embedding": "row_column", "tied": "column", "matrix": "row_column"},
     "hidden": {"matrix": "row_column"},
     "scalar": {"embedding": "scalar", "tied": "scalar", "matrix": "scalar", "head": "scalar"},
+    "convolutions": {"matrix": "row_column", "convolution": "row"},
 }
-# Names of the last linear map of a language model, where the model itself does not tell.
-_HEADS = ("lm_head", "head", "embed_out", "output_projection", "unembed")
+# The key of a mapping that names the preset to which its patterns are exceptions.
+PRESET = "preset"
 
 
-def roles(model: nn.Module) -> dict[str, str]:
-    """``embedding``, ``head``, ``tied`` (both), ``matrix`` or ``vector``, by parameter.
-
-    Convolutions are vectors: they have one filter a channel. A stack of matrices is a matrix.
-    """
-    heads = _heads(model)
-    parameters = dict(model.named_parameters())
-    found = {}
-    for name, places in owners(model).items():
-        modules = [module for module, _ in places]
-        is_head = any(module is head for module in modules for head in heads)
-        if layout(modules[0], parameters[name]).column is None:
-            found[name] = "vector"
-        elif any(isinstance(module, nn.Embedding) for module in modules):
-            found[name] = "tied" if is_head or len(modules) > 1 else "embedding"
-        else:
-            found[name] = "head" if is_head else "matrix"
-    return found
-
-
-def _heads(model: nn.Module) -> list[nn.Module]:
-    for module in model.modules():
-        if (getter := getattr(module, "get_output_embeddings", None)) is not None:
-            return [found] if (found := getter()) is not None else []
-    named = model.named_modules()
-    return [m for path, m in named if path.rpartition(".")[2] in _HEADS and hasattr(m, "weight")]
-
-
-def targets(model: nn.Module, placement: Placement, settings: Mapping[str, Any]) -> list[Target]:
+def targets(
+    model: nn.Module,
+    placement: Placement,
+    settings: Mapping[str, Any],
+    said: Mapping[str, str] | None = None,
+) -> list[Target]:
     """What to multiply, for ``lrm.multipliers.attach.Multipliers``.
 
     ``placement`` is the name of a preset; a mapping of patterns of parameter names to kinds, the
-    last match winning, where a pattern with wildcards means the matrices among its matches; or a
-    function of (name, module, parameter). A shared parameter goes by any of its names.
-    ``settings`` is a layer of ``lrm.multipliers.multiplier.of_kind``, for all of them.
+    last match winning, where a pattern with wildcards means the matrices among its matches, and
+    ``{"preset": "all", …}`` begins with a preset; or a function of (name, module, parameter). A
+    shared parameter goes by any of its names. ``settings`` is a layer of
+    ``lrm.multipliers.multiplier.of_kind``, for all of them. ``said`` is as in ``roles``.
 
     Raises UserError for an unknown preset or kind, a pattern that matches nothing, a column
-    multiplier on what has no columns, and rows that overlap or are not there.
+    multiplier on what has no columns, rows that overlap or are not there, and weights that
+    cannot be multiplied (integers, quantized, 8 bits, sparse gradients).
     """
     places, parameters = owners(model), dict(model.named_parameters())
-    kind_of = roles(model)
-    kinds: dict[str, Kind | None]
+    kinds: dict[str, Kind | None] = {}
     if callable(placement):
-        kinds = {n: placement(n, places[n][0][0], parameter) for n, parameter in parameters.items()}
-    elif isinstance(placement, str):
-        if placement not in PRESETS:
-            raise UserError(f"unknown placement {placement!r}; use one of {', '.join(PRESETS)}")
-        kinds = {name: PRESETS[placement].get(kind) for name, kind in kind_of.items()}
+        for name, parameter in parameters.items():
+            kinds[name] = placement(name, places[name][0][0], parameter)
+    elif isinstance(placement, (str, Mapping)):
+        exceptions = {PRESET: placement} if isinstance(placement, str) else placement
+        kind_of = roles(model, said)
+        if (preset := exceptions.get(PRESET)) is not None:
+            kinds = _of_preset(preset, kind_of)
+        patterns = {pattern: kind for pattern, kind in exceptions.items() if pattern != PRESET}
+        kinds |= _matched(model, patterns, kind_of)
     else:
-        kinds = _matched(model, placement, kind_of)
+        raise UserError(
+            f"placement {shown(placement)} is none; give a preset ({', '.join(PRESETS)}), a "
+            "mapping of patterns to kinds, or a function of (name, module, parameter)"
+        )
     found: list[Target] = []
     for name, kind in kinds.items():
-        module = places[name][0][0]
-        found += _targets(name, kind, module, parameters[name], settings)
+        if kind is None or kind == "none":
+            continue
+        if isinstance(kind, bool) or not isinstance(kind, (str, Sequence)):
+            raise UserError(
+                f"{name}: {shown(kind)} is no kind of multipliers; use one of {', '.join(AXES)}"
+            )
+        if reason := _unfit(places[name][0][0], parameters[name]):
+            raise UserError(f"{name} {reason}, or give it 'none'")
+        found += _targets(name, kind, places[name][0][0], parameters[name], settings)
     if not found:
         raise UserError("this placement leaves every parameter without multipliers")
     return found
+
+
+def _of_preset(preset: Any, kind_of: Mapping[str, str]) -> dict[str, Kind | None]:
+    if not isinstance(preset, str) or preset not in PRESETS:
+        raise UserError(f"unknown placement {shown(preset)}; use one of {', '.join(PRESETS)}")
+    return {name: PRESETS[preset].get(role) for name, role in kind_of.items()}
+
+
+def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
+    """Why ``weight`` cannot be multiplied, and the remedy."""
+    if type(weight.data) is not Tensor and not isinstance(weight.data, (nn.Parameter, DTensor)):
+        return f"is quantized ({type(weight.data).__name__}); attach before quantizing"
+    if not weight.is_floating_point() and not weight.is_complex():
+        return f"holds integers ({weight.dtype}); attach before quantizing"
+    if weight.dtype.itemsize == 1:
+        return f"is in {weight.dtype}, too coarse to learn in; keep it in bfloat16 or float32"
+    if getattr(module, "sparse", False):
+        return "has sparse gradients; build its module with sparse=False"
+    return None
 
 
 def _matched(
@@ -101,7 +117,7 @@ def _matched(
             names = [canonical[pattern]]
         else:
             matches = fnmatch.filter(canonical, pattern)
-            names = [canonical[name] for name in matches if kind_of[canonical[name]] != "vector"]
+            names = [canonical[name] for name in matches if kind_of[canonical[name]] in _WILD]
         if not names:
             raise UserError(
                 f"pattern {pattern!r} matches no matrix of the model; write vectors out in full"
@@ -111,10 +127,8 @@ def _matched(
 
 
 def _targets(
-    name: str, kind: Kind | None, module: nn.Module, weight: Tensor, settings: Mapping[str, Any]
+    name: str, kind: Kind, module: nn.Module, weight: Tensor, settings: Mapping[str, Any]
 ) -> list[Target]:
-    if kind is None:
-        return []
     if isinstance(kind, str):
         found = _multipliers(name, kind, module, weight, settings)
         return [Target(name, name, None, found)] if found else []

@@ -9,18 +9,26 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from lrm.errors import UserError
+from lrm.multipliers.writing import Effective, guarded
 
 # The attribute of a module that maps names of parameters to what reads them.
 _READERS = "_readers"
+# The attribute that a module has while a state_dict is loaded into it.
+_LOADING = "_loading_weights"
 
 
 def read_through(module: nn.Module, attribute: str, reader: Any) -> None:
     """From now on ``module.<attribute>`` is ``reader(parameter)``.
 
-    A reader may have a method ``linear(x, parameter, bias)`` that computes an ``nn.Linear`` in
-    another way, or returns None.
+    A reader has a method ``linear(x, parameter, bias)`` that computes an ``nn.Linear`` in another
+    way or returns None, ``solve(parameter, value)``, which has it give ``value``, and
+    ``reset_parameters()``, after which it gives what is initialised.
     """
     readers = {**module.__dict__.get(_READERS, {}), attribute: reader}
     _become(module, readers)
@@ -42,23 +50,81 @@ def _become(module: nn.Module, readers: dict[str, Any]) -> None:
         module.__class__ = _reading(plain, tuple(sorted(readers)))
     else:
         module.__class__ = plain
+        if isinstance(module, nn.RNNBase):
+            module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
 
 
 @cache
 def _reading(plain: type, attributes: tuple[str, ...]) -> type:
     """The subclass of ``plain`` that reads ``attributes`` through readers."""
+
+    def set_attribute(self, name: str, value: Any) -> None:
+        if name not in attributes:
+            super(found, self).__setattr__(name, value)
+        elif _may_replace(self, value):
+            self._parameters[name] = value
+        elif not (isinstance(value, Effective) and value.is_of(self._parameters[name])):
+            raise UserError(
+                f"{plain.__name__}.{name} has multipliers and cannot be replaced; copy into it "
+                "under torch.no_grad(), or merge the multipliers first (lrm.merge_multipliers)"
+            )
+
+    def delete_attribute(self, name: str) -> None:
+        if name in attributes:
+            raise _parametrized(plain, name)
+        super(found, self).__delattr__(name)
+
+    def register_parameter(self, name: str, value: Any) -> None:
+        if isinstance(value, Effective):
+            raise _parametrized(plain, name)
+        super(found, self).register_parameter(name, value)
+
+    def load(self, *arguments: Any, **named: Any) -> None:
+        self.__dict__[_LOADING] = True
+        try:
+            super(found, self)._load_from_state_dict(*arguments, **named)
+        finally:
+            del self.__dict__[_LOADING]
+
+    def reset_parameters(self) -> None:
+        for reader in self._readers.values():
+            reader.reset_parameters()
+        super(found, self).reset_parameters()
+
     body: dict[str, Any] = {
         "_plain_class": plain,
         "__module__": plain.__module__,
         "__doc__": plain.__doc__,
         # So that copies and pickles find a class that no module holds.
         "__reduce_ex__": lambda self, _: (_empty, (plain, attributes), self.__getstate__()),
+        "__setattr__": set_attribute,
+        "__delattr__": delete_attribute,
+        "register_parameter": register_parameter,
+        "_load_from_state_dict": load,
     }
     for attribute in attributes:
         body[attribute] = _property(attribute)
     if plain.forward is nn.Linear.forward and "weight" in attributes:
         body["forward"] = _linear
-    return type(plain.__name__, (plain,), body)
+    if hasattr(plain, "reset_parameters"):
+        body["reset_parameters"] = reset_parameters
+    if issubclass(plain, nn.RNNBase):
+        body["_flat_weights"] = property(_flat_weights, lambda self, value: None)
+    found = type(plain.__name__, (plain,), body)
+    return found
+
+
+def _may_replace(module: nn.Module, value: Any) -> bool:
+    """Loading with ``assign`` and sharding put W in another tensor; all others mean W̄."""
+    sharded = isinstance(value, DTensor) or getattr(module, "_is_fsdp_managed_module", False)
+    return sharded or _LOADING in module.__dict__
+
+
+def _parametrized(plain: type, name: str) -> UserError:
+    return UserError(
+        f"{plain.__name__}: {name} cannot be taken away from under its multipliers; parametrize or "
+        "prune before lrm.attach_multipliers, or merge first (lrm.merge_multipliers)"
+    )
 
 
 def _empty(plain: type, attributes: tuple[str, ...]) -> nn.Module:
@@ -69,7 +135,11 @@ def _empty(plain: type, attributes: tuple[str, ...]) -> nn.Module:
 def _property(attribute: str) -> property:
     def read(self) -> Tensor:
         try:
-            return self._readers[attribute](self._parameters[attribute])
+            reader = self._readers[attribute]
+            found = reader(self._parameters[attribute])
+            if torch.compiler.is_compiling():
+                return found
+            return guarded(found, self, attribute, reader)
         except AttributeError as error:
             # Modules would take it for an attribute that is not there, and return the parameter.
             raise RuntimeError(f"{attribute} cannot be read: {error}") from error
@@ -78,5 +148,17 @@ def _property(attribute: str) -> property:
 
 
 def _linear(self, input: Tensor) -> Tensor:
-    found = self._readers["weight"].linear(input, self._parameters["weight"], self.bias)
-    return F.linear(input, self.weight, self.bias) if found is None else found
+    reader, weight = self._readers["weight"], self._parameters["weight"]
+    bias = self.bias
+    found = reader.linear(input, weight, bias)
+    return F.linear(input, reader(weight), bias) if found is None else found
+
+
+def _flat_weights(self) -> list[Tensor]:
+    """What recurrent layers compute with."""
+    return [
+        self._readers[name](self._parameters[name])
+        if name in self._readers
+        else getattr(self, name)
+        for name in self._flat_weights_names
+    ]

@@ -32,7 +32,7 @@ def attach(model: nn.Module, plans: Sequence[TensorPlan], implementation: str) -
 
 def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipliers) -> list[Entry]:
     """Every learnable tensor of the model and its multipliers, each entry exactly once."""
-    parameters = {**dict(model.named_parameters()), **multipliers.weights}
+    parameters = dict(model.named_parameters())
     found: list[Entry] = []
     by_parameter: dict[str, list[TensorPlan]] = {}
     for plan in plans:

@@ -154,4 +154,3 @@ def begin_with(multipliers: Multipliers, values: dict[str, Tensor], noise: bool)
                 f"the run to begin with has {len(value)} {axis} multipliers of {key}, not {size}"
             )
         parameter.copy_(value[:size].view_as(parameter))
-    multipliers.push_weights()

@@ -57,7 +57,8 @@ def compile_layers(
     tokens = torch.zeros(shape, dtype=torch.int64, device=equipment.device)
 
     def trial() -> None:
-        add_gradients(learner.model, tokens, run.settings, equipment.autocast)
+        with learner.multipliers.unchanged(several=False):
+            add_gradients(learner.model, tokens, run.settings, equipment.autocast)
         learner.zero_grad()
 
     name = _code_name(run.settings, learner.plans, rows, equipment.precision)

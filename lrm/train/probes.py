@@ -46,7 +46,7 @@ class Views:
     def __init__(self, model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipliers):
         self.plans = list(plans)
         self._multipliers = multipliers
-        self._parameters = {**dict(model.named_parameters()), **multipliers.weights}
+        self._parameters = dict(model.named_parameters())
 
     def weight(self, plan: TensorPlan) -> Tensor:
         """The tensor that the optimizer moves."""

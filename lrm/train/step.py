@@ -33,7 +33,7 @@ def backward(
     total = batch.new_zeros((), dtype=torch.float32)
     parts = batch.split(micro_batch or len(batch))
     several = len(parts) > 1
-    with learner.multipliers.unchanged() if several else contextlib.nullcontext():
+    with learner.multipliers.unchanged(several):
         for part in parts:
             share = len(part) / len(batch)
             with learner.group.accumulating(learner.call, part is not parts[-1]):
@@ -67,9 +67,7 @@ def train_step(
     the device.
     """
     total = backward(learner, batch, settings, autocast, micro_batch)
-    learner.multipliers.pull_gradients()
     norm, clipped = learner.optimizer.step(lr_factor(settings.schedule, settings.train.steps, step))
-    learner.multipliers.push_weights()
     return total, norm, clipped
 
 
@@ -102,7 +100,6 @@ def gradient_statistics(
     alone = dataclasses.replace(learner, call=learner.model, group=ALONE)
     for batch in batches:
         backward(alone, batch, settings, autocast, micro_batch)
-        learner.multipliers.pull_gradients()
         found.add()
     learner.zero_grad()
     return found.result()

@@ -1,0 +1,100 @@
+"""The multipliers of a model as a report, and as norms for a training log."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from lrm.multipliers.attach import Multipliers
+from lrm.multipliers.multiplier import Target
+
+
+class Attached(Multipliers):
+    """Multipliers with what a user asks of them: ``print(handle)`` and ``handle.norms()``.
+
+    ``roles`` has the role of every parameter as it was when they were attached.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        targets: Sequence[Target],
+        implementation: str,
+        roles: Mapping[str, str],
+    ):
+        super().__init__(model, targets, implementation)
+        self.roles = dict(roles)
+        self._shapes = {
+            name: tuple(p.shape) for name, p in model.named_parameters() if name in roles
+        }
+
+    def __repr__(self) -> str:
+        if not self.effective:
+            return "no multipliers; they were merged"
+        added = sum(parameter.numel() for _, _, parameter in self.named())
+        entries = sum(map(math.prod, self._shapes.values()))
+        covered = sum(math.prod(self._shapes[name]) for name in self.effective)
+        lines = [
+            f"multipliers ({self.implementation}) on {len(self.effective)} of "
+            f"{len(self.roles)} parameters, which hold {covered:,} of {entries:,} entries; "
+            f"{added:,} entries added ({added / entries:.2%})"
+        ]
+        given = {name: self._kind(name) for name in self.effective}
+        bare = {name: "none" for name in self.roles if name not in given}
+        lines += _table(given | bare, self.roles, self._shapes)
+        return "\n".join(lines)
+
+    def _kind(self, name: str) -> str:
+        """What a parameter has, as ``row + column`` or by rows of a merged matrix."""
+        said = []
+        for target in self.effective[name].targets:
+            axes = " + ".join(multiplier.label for multiplier in target.multipliers)
+            said.append(axes if target.rows is None else "[{}:{}] ".format(*target.rows) + axes)
+        return ", ".join(said)
+
+    @torch.no_grad()
+    def norms(self) -> dict[str, float]:
+        """Norms for a training log, by ``<what>/<name>``: root mean squares of entries.
+
+        ``weight_norm`` is that of W, ``effective_norm`` that of W̄, by parameter;
+        ``scalar_multiplier``, ``row_multiplier`` and ``column_multiplier`` those of the
+        multipliers, by target.
+        """
+        found: dict[str, Tensor] = {}
+        for name, weight in self.weights.items():
+            found[f"weight_norm/{name}"] = _norm(weight)
+            found[f"effective_norm/{name}"] = _norm(self.effective[name].write(weight))
+        for key, scaling in self.scalings.items():
+            for axis, value in scaling.values().items():
+                found[f"{axis}_multiplier/{key}"] = _norm(value)
+        values = torch.stack(list(found.values())).tolist() if found else []
+        return dict(zip(found, values, strict=True))
+
+
+def _norm(tensor: Tensor) -> Tensor:
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.float().square().mean().sqrt()
+
+
+def _table(
+    kinds: Mapping[str, str], roles: Mapping[str, str], shapes: Mapping[str, tuple[int, ...]]
+) -> list[str]:
+    """A line for each sort of parameter; layers that are alike share one."""
+    counts: dict[tuple[str, ...], int] = {}
+    for name in roles:
+        # In the order of the model, numbers in names being layers.
+        alike = re.sub(r"(?<=\.)\d+(?=\.)", "*", name)
+        line = (alike, roles[name], "×".join(map(str, shapes[name])), kinds[name])
+        counts[line] = counts.get(line, 0) + 1
+    rows = [("parameter", "number", "role", "shape", "multipliers")]
+    rows += [(line[0], str(count), *line[1:]) for line, count in counts.items()]
+    widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]

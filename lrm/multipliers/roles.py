@@ -1,0 +1,97 @@
+"""What each parameter of any model is: by the type of its module, and by its name as a fallback.
+
+A number of dimensions does not tell. Biases of experts, ``A_log``, class tokens and position
+embeddings have two and more, and are no matrices.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Mapping
+
+from torch import nn
+
+from lrm.errors import UserError
+from lrm.multipliers.layout import owners
+
+# ``tied``: an embedding that is the head too. ``convolution``: one that mixes channels. All else
+# that is not multiplied or decayed of itself is a ``vector``.
+ROLES = ("matrix", "embedding", "head", "tied", "convolution", "vector")
+# Parameters whose rows and columns are outputs and inputs, by the class that holds them. What such
+# a module has besides is a vector.
+_MATRICES: list[tuple[type, str]] = [
+    (nn.Linear, r"weight"),
+    (nn.RNNBase, r"weight_(ih|hh|hr)_l\d+(_reverse)?"),
+    (nn.RNNCellBase, r"weight_(ih|hh)"),
+    (nn.MultiheadAttention, r"(in|q|k|v)_proj_weight"),
+]
+# Classes that hold no matrix, whatever the shapes of their parameters.
+_PLAIN = (
+    nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.PReLU, nn.Bilinear,
+    nn.utils.parametrize.ParametrizationList,
+)  # fmt: skip
+# Elsewhere: names of matrices and of stacks of matrices (experts).
+_NAMED = re.compile(r"(\w+_)?(weights?|kernel|proj|projection|experts?|w|W)\d*|[wW](_\w+|\d+)?")
+# Words in the names of embeddings of positions, which are added and multiply nothing.
+_POSITIONS = re.compile(r"(^|[._])(wpe|rpe|pos|positions?|positional|relative|sinusoidal)([._]|$)")
+# Names of the last linear map of a language model, where the model itself does not tell.
+_HEADS = ("lm_head", "head", "embed_out", "output_projection", "unembed")
+
+
+def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The role of each parameter, one of ``ROLES``, by the parameter's first name.
+
+    ``said`` maps patterns of names to roles and stands above what is found here; of several that
+    match the last wins. Raises UserError for an unknown role and a pattern that matches nothing.
+    """
+    heads = _heads(model)
+    parameters = dict(model.named_parameters())
+    found = {}
+    for name, places in owners(model).items():
+        modules = [module for module, _ in places]
+        is_head = any(module is head for module in modules for head in heads)
+        role = _role(name, *places[0], parameters[name].dim())
+        if any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in modules):
+            role = "tied" if is_head or len(modules) > 1 else _of_embedding(name, modules[0])
+        elif role == "matrix" and is_head:
+            role = "head"
+        found[name] = role
+    for pattern, role in (said or {}).items():
+        if role not in ROLES:
+            raise UserError(f"role {role!r} of {pattern!r}: use one of {', '.join(ROLES)}")
+        names = fnmatch.filter(found, pattern)
+        if not names:
+            raise UserError(f"role: no parameter's name matches {pattern!r}")
+        found |= dict.fromkeys(names, role)
+    return found
+
+
+def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
+    if dimensions < 2 or isinstance(module, _PLAIN) or "Norm" in type(module).__name__:
+        return "vector"
+    if isinstance(module, nn.modules.conv._ConvNd):
+        mixes = attribute == "weight" and module.groups < min(
+            module.in_channels, module.out_channels
+        )
+        return "convolution" if mixes else "vector"
+    for kind, pattern in _MATRICES:
+        if isinstance(module, kind):
+            return "matrix" if re.fullmatch(pattern, attribute) else "vector"
+    named = _NAMED.fullmatch(attribute) and not _POSITIONS.search(name)
+    return "matrix" if named and dimensions <= 3 else "vector"
+
+
+def _of_embedding(name: str, module: nn.Module) -> str:
+    path = name.rpartition(".")[0]
+    last = path.rpartition(".")[2]
+    of_positions = _POSITIONS.search(last) or re.search(r"Position|Sinusoid", type(module).__name__)
+    return "vector" if of_positions else "embedding"
+
+
+def _heads(model: nn.Module) -> list[nn.Module]:
+    for module in model.modules():
+        if (getter := getattr(module, "get_output_embeddings", None)) is not None:
+            return [found] if (found := getter()) is not None else []
+    named = model.named_modules()
+    return [m for path, m in named if path.rpartition(".")[2] in _HEADS and hasattr(m, "weight")]

@@ -1,0 +1,269 @@
+"""What is a matrix on any model, and one line for what cannot work as it was written."""
+
+import warnings
+
+import pytest
+import torch
+import transformers
+from torch import nn
+
+import lrm
+from lrm.errors import UserError
+from lrm.multipliers.layout import layout, owners
+from lrm.multipliers.roles import roles
+
+COMMON = {"vocab_size": 96, "hidden_size": 32, "num_attention_heads": 4, "num_hidden_layers": 2,
+          "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}  # fmt: skip
+HEADS = {**COMMON, "intermediate_size": 48, "num_key_value_heads": 2, "head_dim": 8}
+EXPERTS = {**HEADS, "num_local_experts": 4, "num_experts_per_tok": 2}
+VISION = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+          "intermediate_size": 48, "image_size": 32, "patch_size": 8}  # fmt: skip
+# For each model the parameters that dimensions would misjudge, by the end of their names: the role,
+# and for matrices which dimension counts the rows.
+MODELS = {
+    "GptOssForCausalLM": (EXPERTS, {
+        "router.weight": ("matrix", 0), "experts.gate_up_proj": ("matrix", 2),
+        "experts.down_proj": ("matrix", 2), "gate_up_proj_bias": "vector",
+        "down_proj_bias": "vector", "lm_head.weight": ("head", 0),
+    }),
+    "Qwen3MoeForCausalLM": (
+        {**HEADS, "num_experts": 4, "moe_intermediate_size": 24, "decoder_sparse_step": 1},
+        {"experts.gate_up_proj": ("matrix", 1), "experts.down_proj": ("matrix", 1)},
+    ),
+    "RecurrentGemmaForCausalLM": (
+        {**HEADS, "lru_width": 32, "block_types": ("recurrent", "attention")},
+        {"input_gate_weight": ("matrix", 2), "input_gate_bias": "vector",
+         "recurrent_gate_bias": "vector", "conv_1d.weight": "vector",
+         "embed_tokens.weight": ("tied", 0)},
+    ),
+    "RwkvForCausalLM": (
+        {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "attention_hidden_size": 32},
+        {"time_mix_key": "vector", "time_mix_value": "vector", "time_mix_receptance": "vector",
+         "attention.key.weight": ("matrix", 0), "head.weight": ("head", 0)},
+    ),
+    "MambaForCausalLM": (
+        {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "state_size": 4},
+        {"A_log": "vector", "conv1d.weight": "vector", "x_proj.weight": ("matrix", 0)},
+    ),
+    "ViTForImageClassification": (VISION, {
+        "cls_token": "vector", "position_embeddings": "vector",
+        "patch_embeddings.projection.weight": ("convolution", 0),
+    }),
+    "BertForMaskedLM": ({**COMMON, "intermediate_size": 48}, {
+        "position_embeddings.weight": "vector", "word_embeddings.weight": ("tied", 0),
+    }),
+    "WhisperForConditionalGeneration": (
+        {"vocab_size": 96, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1,
+         "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48,
+         "decoder_ffn_dim": 48, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2,
+         "decoder_start_token_id": 1},
+        {"encoder.embed_positions.weight": "vector", "decoder.embed_positions.weight": "vector",
+         "conv1.weight": ("convolution", 0), "fc1.weight": ("matrix", 0)},
+    ),
+    "Wav2Vec2ForCTC": (
+        {"vocab_size": 32, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+         "intermediate_size": 48, "conv_dim": (8, 8), "conv_stride": (2, 2),
+         "conv_kernel": (3, 3), "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2},
+        {"original0": "vector", "original1": "vector", "q_proj.weight": ("matrix", 0)},
+    ),
+    "T5ForConditionalGeneration": (
+        {"vocab_size": 96, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 1, "num_heads": 4},
+        {"relative_attention_bias.weight": "vector", "shared.weight": ("tied", 0)},
+    ),
+}  # fmt: skip
+
+
+def on_meta(name: str, settings: dict) -> nn.Module:
+    config = name.partition("For")[0] + "Config"
+    with torch.device("meta"):
+        return getattr(transformers, name)(getattr(transformers, config)(**settings))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_is_a_matrix(name):
+    settings, expected = MODELS[name]
+    model = on_meta(name, settings)
+    found, parameters, places = roles(model), dict(model.named_parameters()), owners(model)
+    for end, wanted in expected.items():
+        role, row = (wanted, None) if isinstance(wanted, str) else wanted
+        matches = [full for full in found if full.endswith(end)]
+        assert matches, end
+        for full in matches:
+            assert found[full] == role, full
+            if row is not None:
+                assert layout(places[full][0][0], parameters[full]).row == row, full
+    linear = {id(m.weight) for m in model.modules() if type(m) is nn.Linear}
+    for full, parameter in parameters.items():
+        if id(parameter) in linear:
+            assert found[full] in ("matrix", "head", "tied"), full
+        assert parameter.dim() >= 2 or found[full] == "vector", full
+
+
+class Odd(nn.Module):
+    """Parameters of torch's own modules, and some that their names alone describe."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True)
+        self.recurrent = nn.GRU(4, 4)
+        self.up = nn.ConvTranspose1d(4, 6, 2)
+        self.normed = nn.utils.parametrizations.weight_norm(nn.Linear(4, 4))
+        self.time_mix = nn.Parameter(torch.ones(4, 4))
+        self.W = nn.Parameter(torch.ones(4, 4))
+        self.table = nn.Parameter(torch.ones(4, 4))
+        self.keys = nn.Linear(4, 4)
+        self.values = nn.Parameter(torch.ones(4, 4))
+
+
+def test_modules_of_torch_and_the_users_word():
+    model = Odd()
+    found = roles(model)
+    matrices = {name for name, role in found.items() if role == "matrix"}
+    assert matrices == {"attention.in_proj_weight", "attention.out_proj.weight",
+                        "recurrent.weight_ih_l0", "recurrent.weight_hh_l0", "W",
+                        "keys.weight"}  # fmt: skip
+    assert found["up.weight"] == "convolution" and layout(model.up, model.up.weight).row == 1
+    found = roles(model, {"*": "vector", "table": "matrix"})
+    assert [name for name, role in found.items() if role == "matrix"] == ["table"]
+    with pytest.raises(UserError, match="role 'metrix' of 'table': use one of matrix"):
+        roles(model, {"table": "metrix"})
+    with pytest.raises(UserError, match="role: no parameter's name matches 'tabel'"):
+        roles(model, {"tabel": "matrix"})
+
+    handle = lrm.attach_multipliers(model, "hidden", role={"table": "matrix", "values": "matrix"})
+    assert {"table", "values"} <= set(handle.effective)
+    kinds = {id(p): g["kind"] for g in lrm.build_param_groups(model, 1.0, 0.1) for p in g["params"]}
+    assert kinds[id(model._parameters["table"])] == "matrix"
+    assert kinds[id(model.time_mix)] == "vector"
+    names = list(model.state_dict())
+    assert "multipliers.values.all.row" in names
+    lrm.merge_multipliers(model)
+    assert not any("multipliers" in name for name in model.state_dict())
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3), nn.Flatten(),
+                         nn.Linear(8, 2))  # fmt: skip
+
+
+def test_convolutions_are_not_left_out_in_silence():
+    with pytest.warns(UserWarning, match="'all' leaves out convolutions, which hold most weights"):
+        lrm.attach_multipliers(convolutional())
+    model = convolutional()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        handle = lrm.attach_multipliers(model, "convolutions")
+    assert set(handle.effective) == {"0.weight", "2.weight", "4.weight"}
+    x = torch.randn(2, 3, 5, 5)
+    before = model(x)
+    with torch.no_grad():
+        handle.scalings["0.weight"].row.mul_(2.0)
+    assert not torch.allclose(model(x), before)
+    groups = lrm.build_param_groups(model, 1.0, 0.1)
+    decay = {group["kind"]: group["weight_decay"] for group in groups}
+    assert decay == {"convolution": 0.1, "vector": 0.0, "matrix": 0.1, "multiplier": 2e-3}
+
+
+def two() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.Tanh(), nn.Linear(6, 3)))
+
+
+def test_the_report_and_norms():
+    model = two()
+    handle = lrm.attach_multipliers(model, row={"parametrization": "log"})
+    lines = repr(handle).splitlines()
+    assert lines[0] == ("multipliers (forward) on 2 of 4 parameters, which hold 42 of 51 entries; "
+                        "19 entries added (37.25%)")  # fmt: skip
+    assert [line.split() for line in lines[1:3]] == [
+        ["parameter", "number", "role", "shape", "multipliers"],
+        ["0.weight", "1", "matrix", "6×4", "row", "(log)", "+", "column"],
+    ]
+    assert lines[3].split() == ["0.bias", "1", "vector", "6", "none"]
+    with torch.no_grad():
+        handle.scalings["0.weight"].column.fill_(3.0)
+    norms = handle.norms()
+    rms = model[0]._parameters["weight"].square().mean().sqrt().item()
+    assert norms["weight_norm/0.weight"] == pytest.approx(rms)
+    assert norms["effective_norm/0.weight"] == pytest.approx(3 * rms)
+    assert norms["column_multiplier/0.weight"] == 3.0 and norms["row_multiplier/1.1.weight"] == 1.0
+    lrm.merge_multipliers(model)
+    assert repr(handle) == "no multipliers; they were merged" and handle.norms() == {}
+
+
+def test_a_preset_with_exceptions_and_rates_by_kind():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 9))
+    placement = {"preset": "all", "2.weight": "scalar", "1.*": "none"}
+    handle = lrm.attach_multipliers(model, placement)
+    axes = {name: found.parts[0].axes for name, found in handle.effective.items()}
+    assert axes == {"0.weight": ("row", "column"), "2.weight": ("scalar",)}
+    groups = lrm.build_param_groups(
+        model, 1e-3, 0.1, by_kind={"embedding": {"lr": 0.5}, "multiplier": {"weight_decay": 0.0}},
+        no_decay=["2.*"],
+    )  # fmt: skip
+    found = {(g["kind"], g["lr"], g["weight_decay"]): len(g["params"]) for g in groups}
+    assert found == {("embedding", 0.5, 0.1): 1, ("matrix", 1e-3, 0.1): 1,
+                     ("vector", 1e-3, 0.0): 2, ("matrix", 1e-3, 0.0): 1,
+                     ("multiplier", 1e-2, 0.0): 3}  # fmt: skip
+    with pytest.raises(UserError, match="by_kind: 'head' may be one of matrix, embedding"):
+        lrm.build_param_groups(model, 1e-3, 0.1, by_kind={"head": {"lr": 1.0}})
+    with pytest.raises(UserError, match=r"no_decay: no parameter's name matches 'nor\*'"):
+        lrm.build_param_groups(model, 1e-3, 0.1, no_decay=["nor*"])
+
+
+def test_slips_get_one_line():
+    model = two()
+    for act, message in [
+        (lambda: lrm.clip_grad_norm_(model.parameters(), 1.0),
+         "lrm.clip_grad_norm_ takes the model, not generator; pass model, not model.parameters"),
+        (lambda: lrm.build_param_groups(model.parameters(), 1e-3, 0.1), "takes the model"),
+        (lambda: lrm.attach_multipliers(model, None), "placement None is none; give a preset"),
+        (lambda: lrm.attach_multipliers(model, {"preset": "most"}), "unknown placement 'most'"),
+        (lambda: lrm.attach_multipliers(model, lambda name, module, parameter: True),
+         "0.weight: True is no kind of multipliers; use one of none, scalar"),
+        (lambda: lrm.attach_multipliers(model, "scalar", row={"parametrization": "lgo"}),
+         "unknown parametrization 'lgo'; use one of direct, log"),
+        (lambda: lrm.attach_multipliers(model, lr=-1.0), "lr is -1.0; give a number that is not"),
+        (lambda: lrm.build_param_groups(model, -1e-3, 0.1), "lr is -0.001; give a number"),
+        (lambda: lrm.clip_grad_norm_(model, 1.0), "no gradients to clip; .* after backward"),
+        (lambda: lrm.attach_multipliers(nn.Embedding(5, 4, sparse=True), {"weight": "row"}),
+         "weight has sparse gradients; build its module with sparse=False"),
+    ]:  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            act()
+        assert type(model[0]) is nn.Linear and list(model.state_dict()) == list(two().state_dict())
+    quantized = nn.Linear(4, 4)
+    quantized.weight = nn.Parameter(torch.zeros(4, 4, dtype=torch.int8), requires_grad=False)
+    with pytest.raises(UserError, match="weight holds integers .*int8.; attach before quantizing"):
+        lrm.attach_multipliers(quantized)
+    coarse = nn.Linear(4, 4)
+    coarse.weight = nn.Parameter(torch.zeros(4, 4).to(torch.float8_e4m3fn))
+    with pytest.raises(UserError, match="weight is in torch.float8_e4m3fn, too coarse"):
+        lrm.attach_multipliers(coarse)
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_inner_modules_and_models_on_the_meta_device(implementation):
+    model = two()
+    lrm.attach_multipliers(model, implementation=implementation)
+    with pytest.raises(UserError, match="Sequential is part of the model that has the multipl"):
+        lrm.merge_multipliers(model[1])
+    with pytest.raises(UserError, match="has multipliers already"):
+        lrm.attach_multipliers(model[1])
+    model[0].weight.requires_grad_(False)
+    lrm.merge_multipliers(model)
+    assert not model[0].weight.requires_grad and model[1][1].weight.requires_grad
+    assert lrm.merge_multipliers(model) is model
+
+    with torch.device("meta"):
+        model = two()
+    handle = lrm.attach_multipliers(model, implementation=implementation, parametrization="log")
+    model.to_empty(device="cpu")
+    for module in model.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()
+    for _, multiplier, raw in handle.named():
+        assert (multiplier.parametrization.value(raw) == 1.0).all()
+    assert 0 < model[0].weight.abs().max() <= 0.5
+    weight = model[0]._parameters["weight"]
+    assert torch.equal(model[0].weight, weight)

@@ -57,6 +57,10 @@ def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path):
             frame = pd.read_parquet(folder / "scalars.parquet")
             frame = compact.scalars(frame, description, kept(folder.parent.name), whole=False)
             frame.to_parquet(folder / "scalars.parquet")
+            # As of a version without digests, since the table is another one now.
+            done = json.loads((folder / "done.json").read_text())
+            bare = {key: value for key, value in done.items() if key not in ("files", "digest")}
+            (folder / "done.json").write_text(json.dumps(bare))
     before, after = (judge_all("smoke", "runs", folder) for folder in (trained, tmp_path))
     judged = {record["id"] for record in before if record["parts"]}
     assert {"C1", "N1", "D1", "W1"} <= judged  # at smoke few S are
@@ -343,9 +347,8 @@ def test_damaged_run_records(trained, tmp_path, content):
     shutil.copytree(trained, results)
     victim = sorted(results.glob("runs/projector/*/run.json"))[0]
     victim.write_text(content)
-    assert f"{victim} is damaged; remove {victim.parent}" in run(
-        "projector", "--results", results, "--seeds", 2, code=2
-    )
+    output = run("projector", "--results", results, "--seeds", 2, code=2)
+    assert f"{victim} is damaged" in output and f"remove {victim.parent} and run again" in output
     figure = ("-m", "analysis.figures", "fig1", "--scale", "smoke", "--results", results)
     assert "is damaged" in call(*figure, code=2)
     run("projector", "--results", results, "--dry-run", "--only", "FPN S=1 *")

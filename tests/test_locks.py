@@ -268,6 +268,8 @@ def test_an_interruption_while_a_command_loads(tmp_path, module):
     done = subprocess.run(
         [sys.executable, "-c", code + f"import {module}.__main__\n"], cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True,
+        # What is started in the background of a script ignores the signal from birth.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     assert done.stderr == "\nstopped; the same command goes on from here\n"
     assert done.returncode in (-signal.SIGINT, 130)

@@ -10,6 +10,7 @@ import pytest
 from analysis.claims import bench
 from analysis.claims.judging import BELOW, HOLDS, OPEN, PARTLY, REFUTED
 from lrm.errors import UserError
+from lrm.store.files import write_listed
 from tests.worlds.planted import check_breaks, judged, noise, part
 
 LARGE, TINY = "20M 8x512", "tiny 8x64"
@@ -136,8 +137,8 @@ def test_a_record_is_read_and_a_damaged_one_is_told(source, place):
         assert bench.record(source, Path(name), "cpu") is None
         target = Path(name, place, "cpu.json")
         target.parent.mkdir(parents=True)
-        target.write_text(json.dumps({"rows": []}))
+        write_listed(target.parent, {target.name: json.dumps({"rows": []}).encode()})
         assert bench.record(source, Path(name), "cpu") == {"rows": []}
         target.write_text("[]")
-        with pytest.raises(UserError, match="cpu.json is no record of make bench"):
+        with pytest.raises(UserError, match="cpu.json is damaged"):
             bench.record(source, Path(name), "cpu")

@@ -54,6 +54,17 @@ def scaled(weight, scaling):
     return weight * scaling.row[:, None] * scaling.column
 
 
+def step_in_two_parts(model, optimizer, step: int):
+    """A step over the same batch twice, with weights built once; the loss of the second part."""
+    optimizer.zero_grad()
+    with lrm.same_weights(model):
+        for _ in range(2):
+            loss = objective(model, step)
+            (loss / 2).backward()
+    optimizer.step()
+    return loss
+
+
 @both
 def test_whoever_walks_the_parameters_sees_weights_and_multipliers(implementation):
     model = network(implementation)
@@ -101,12 +112,7 @@ def test_loops_make_the_steps_of_a_plain_one(implementation):
     model = network(implementation)
     optimizer, losses = adamw(model), []
     for step in range(6):
-        optimizer.zero_grad()
-        with lrm.same_weights(model):
-            for _ in range(2):
-                loss = objective(model, step)
-                (loss / 2).backward()
-        optimizer.step()
+        loss = step_in_two_parts(model, optimizer, step)
         losses.append(loss.item())
     assert losses == pytest.approx(wanted, rel=1e-12)
 
@@ -327,12 +333,7 @@ def test_compiled_layers_compute_with_a_plain_tensor_within_a_step():
     def losses(model):
         optimizer, found = adamw(model), []
         for step in range(4):
-            optimizer.zero_grad()
-            with lrm.same_weights(model):
-                for _ in range(2):
-                    loss = objective(model, step)
-                    (loss / 2).backward()
-            optimizer.step()
+            loss = step_in_two_parts(model, optimizer, step)
             found.append(loss.item())
         return found
 

@@ -20,6 +20,8 @@ from lrm.plan.rules import resolve
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search
 from lrm.plan.yaml import PRESETS
+from lrm.store.digests import sealed
+from lrm.store.files import write_listed
 from lrm.sweep.tuning import presets, trials
 from lrm.sweep.tuning.points import Point, layer
 from lrm.sweep.tuning.stages import ArmSearch, Decision, Trial
@@ -326,6 +328,30 @@ def test_a_search_killed_and_resumed(tmp_path):
     again = subprocess.run(command(tmp_path, "--publish"), capture_output=True, text=True)
     assert again.returncode == 0 and log.read_text().splitlines() == lines
     assert {path.name: path.read_text() for path in published.iterdir()} == texts
+
+    # Another machine, where the half of it was published: it goes on from there.
+    elsewhere = tmp_path / "elsewhere"
+    reference = elsewhere / "reference" / "smoke"
+    reference.mkdir(parents=True)
+    half = "".join(line + "\n" for line in lines[: len(lines) // 2]).encode()
+    write_listed(reference, {log.name: half})
+    (elsewhere / "data").symlink_to(tmp_path / "data")
+    options = ("--from-published", "--publish")
+    rest = subprocess.run(command(elsewhere, *options), capture_output=True, text=True)
+    assert rest.returncode == 0, rest.stderr
+    own = (elsewhere / "tuning" / "smoke" / log.name).read_text().splitlines()
+    assert {json.loads(line)["id"] for line in own} == set(ids[len(ids) // 2 :])
+    assert (reference / log.name).read_bytes().startswith(half)
+    found = {path.name: path.read_text() for path in (elsewhere / "presets" / "smoke").iterdir()}
+    assert found.keys() == texts.keys()
+
+    # A part of a search does not replace trials that it lacks.
+    record = {key: value for key, value in json.loads(lines[0]).items() if key != "digest"}
+    other = json.dumps(sealed(record | {"id": "another"})) + "\n"
+    write_listed(reference, {log.name: half + other.encode()})
+    lost = subprocess.run(command(elsewhere, "--publish"), capture_output=True, text=True)
+    assert lost.returncode == 2 and "add --from-published to go on from it" in lost.stderr
+    assert (reference / log.name).read_bytes() == half + other.encode()
 
 
 def test_bad_input(tmp_path):

@@ -18,6 +18,7 @@ from lrm.plan.experiment import Experiment, load
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
+from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_atomic, write_listed
 from lrm.sweep import machine
 from lrm.sweep.command import check_inputs, verify_corpora, with_corpora
@@ -43,7 +44,9 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     add("--results", type=Path, default=folder.parents[1] / "results", help="folder of runs")
     add("--presets", type=Path, default=PRESETS / "tuned", help="where --publish puts presets")
     add("--publish", action="store_true",
-        help="when the search has ended, have experiments use what it found")  # fmt: skip
+        help="publish the log, and have experiments use what is decided")  # fmt: skip
+    add("--from-published", action="store_true",
+        help="go on from the published log: its trials are not run again")  # fmt: skip
     add("--dry-run", action="store_true", help="show stages and cost, run nothing")
     guarded(lambda: _main(load(folder / "config.yaml"), parser.parse_args(arguments)))
 
@@ -66,7 +69,11 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     verify_corpora(bases, corpora)
     make_folder(results / "runs" / experiment.name)
     folder = results / "tuning" / scale
-    log = TrialLog(folder / f"{experiment.name}.jsonl")
+    reference = results / "reference" / scale
+    published = reference / f"{experiment.name}.jsonl"
+    if options.from_published and not is_listed(published):
+        raise UserError(f"--from-published: {published} is not there; leave the flag out")
+    log = TrialLog(folder / published.name, published if options.from_published else None)
     tuning = Tuning([ArmTuning(experiment, base, arms[base.arm], log) for base in bases], results)
     first = tuning.first()
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {log.path}", flush=True)
@@ -78,9 +85,9 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
         for name, text in tuning.presets():
             make_folder(folder)
             write_atomic(folder / f"{name}.yaml", text.encode())
+        if options.publish:
+            _publish(tuning, log, options.presets / scale, published, not options.only)
     print("\n".join(_table(tuning)))
-    if options.publish:
-        _publish(tuning, log, options.presets / scale, results / "reference" / scale)
 
 
 def _arms(
@@ -110,16 +117,30 @@ def _table(tuning: Tuning) -> list[str]:
     return columns(rows)
 
 
-def _publish(tuning: Tuning, log: TrialLog, presets: Path, reference: Path) -> None:
-    """Copy presets to where YAML files find them, and the log to the published results."""
-    if unfinished := [arm.name for arm in tuning.arms if not arm.finished]:
-        raise UserError(f"the search of {unfinished[0]} has not ended; run the same command again")
-    make_folder(presets)
-    make_folder(reference)
-    for name, text in tuning.presets():
-        write_atomic(presets / f"{name}.yaml", text.encode())
-    write_listed(reference, {log.path.name: log.path.read_bytes()})
-    print(f"published {presets} and {reference / log.path.name}")
+def _publish(
+    tuning: Tuning, log: TrialLog, presets: Path, published: Path, every_arm: bool
+) -> None:
+    """Put the presets of arms whose search has ended where YAML files find them, and the log.
+
+    Raises UserError where a part of a search would replace trials that it lacks.
+    """
+    ended = [arm for arm in tuning.arms if arm.finished]
+    whole = every_arm and len(ended) == len(tuning.arms)
+    if not whole and is_listed(published) and (lost := log.lacks(published)):
+        raise UserError(f"{published} holds {lost} trials that are not in {log.path}; add "
+                        "--from-published to go on from it")  # fmt: skip
+    for arm in ended:
+        make_folder(presets)
+        for decision in arm.search.decisions:
+            name, text = arm.preset(decision)
+            write_atomic(presets / f"{name}.yaml", text.encode())
+    if log.records:
+        make_folder(published.parent)
+        write_listed(published.parent, {published.name: log.content()})
+        print(f"published {published}, and {presets} of {len(ended)} arms")
+    for arm in tuning.arms:
+        if not arm.finished:
+            print(f"the search of {arm.name} has not ended: the same command goes on with it")
 
 
 def _plan(search: Search, arms: Mapping[str, Mapping[str, Stage]], run: TrainRun) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
-from lrm.store.digests import sealed
+from lrm.store.digests import read_listed, sealed
 from lrm.store.files import make_folder, read_json, read_records, write_sealed
 from lrm.store.rundir import is_complete, read_file, read_outcome
 
@@ -129,26 +129,43 @@ def _early_loss(trial: TrialRun, path: Path) -> float | None:
 class TrialLog:
     """Every trial of a search, one JSON line each, appended as it ends.
 
-    A trial in the log is not run again, whether or not its directory is still there. Raises
-    UserError where the file is no such log.
+    A trial in the log is not run again, whether or not its directory is still there; nor is one
+    of a ``published`` log. Raises UserError where a file is no such log.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, published: Path | None = None):
         self.path = path
         self.records: dict[str, dict[str, Any]] = {}
+        if published is not None:
+            self.records |= _records(read_listed(published), published)
         if path.exists():
-            remedy = "remove that line, and the trial runs again"
-            found = read_records(path.read_bytes(), _FIELDS, str(path), "a trial", remedy)
-            self.records = {each["id"]: {name: each[name] for name in _FIELDS} for each in found}
+            self.records |= _records(path.read_bytes(), path)
             _cut(path)
+
+    def lacks(self, published: Path) -> int:
+        """How many trials of a published log it does not hold."""
+        return len(_records(read_listed(published), published).keys() - self.records.keys())
+
+    def content(self) -> bytes:
+        """All of it, published trials first, as a file."""
+        return "".join(_line(record) for record in self.records.values()).encode()
 
     def add(self, record: dict[str, Any]) -> None:
         """Append one record, at once on disk."""
         make_folder(self.path.parent)
         self.records[record["id"]] = record
         with self.path.open("a", encoding="utf-8") as file:
-            said = sealed({name: record[name] for name in _FIELDS})
-            file.write(json.dumps(said) + "\n")
+            file.write(_line(record))
+
+
+def _records(content: bytes, path: Path) -> dict[str, dict[str, Any]]:
+    remedy = "remove that line, and the trial runs again"
+    found = read_records(content, _FIELDS, str(path), "a trial", remedy)
+    return {each["id"]: {name: each[name] for name in _FIELDS} for each in found}
+
+
+def _line(record: dict[str, Any]) -> str:
+    return json.dumps(sealed({name: record[name] for name in _FIELDS})) + "\n"
 
 
 def _cut(path: Path) -> None:

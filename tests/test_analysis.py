@@ -14,7 +14,7 @@ from analysis.quantities.norms import (
     relative_norms,
 )
 from analysis.quantities.stats import interval, log_range, log_slope
-from analysis.tables.compact import Kept, scalars
+from analysis.tables.compact import Kept, of_tensors, scalars
 from lrm.model.config import ModelConfig
 from lrm.plan.config import Execution
 from lrm.plan.cost import flops_per_token
@@ -59,6 +59,12 @@ def test_tables_over_layers_and_steps():
     assert over_layers(frame)["value"].tolist() == pytest.approx([2.0, 4.0, 9.0])
     assert sorted(at_step(frame, 99)["value"]) == [2.0, 8.0]
     assert [power_of_two(v) for v in (0.03125, 0.5, 2.0, 8.0)] == ["1/32", "1/2", "2", "8"]
+
+
+def test_vectors_of_a_run_that_ended_before_any_was_measured():
+    rows = pd.DataFrame({"tensor": ["mlp_up@0", "mlp_up@1", "lm_head"], "value": [1.0, 2.0, 3.0]})
+    assert of_tensors(rows, {"mlp_up"})["value"].tolist() == [1.0, 2.0]
+    assert of_tensors(rows[:0], {"mlp_up"}).empty
 
 
 def test_a_loss_that_is_no_number_is_published_as_such():

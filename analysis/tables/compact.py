@@ -60,7 +60,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
         if rank < kept.vector_seeds:
             frame = _ends(read_table(path / "vectors.parquet"), description)
             if rank:
-                frame = frame[frame["tensor"].str.partition("@")[0].isin(kept.vectors)]
+                frame = of_tensors(frame, kept.vectors)
             tables["vectors"].append(frame.assign(run=description["id"]))
     contents = {}
     for table, frames in tables.items():
@@ -73,6 +73,11 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
     contents["runs.json.gz"] = gzip.compress(text.encode(), mtime=0)
     write_listed(folder, contents)
     return folder
+
+
+def of_tensors(frame: pd.DataFrame, tensors: Collection[str]) -> pd.DataFrame:
+    """The rows of these tensors in all layers; a run that ended early may have none at all."""
+    return frame[frame["tensor"].str.replace("@.*", "", regex=True).isin(tensors)]
 
 
 def _published(folder: Path, anew: set[str]) -> tuple[list[dict], dict[str, list[pd.DataFrame]]]:

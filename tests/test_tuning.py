@@ -4,6 +4,7 @@ import json
 import math
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -294,14 +295,30 @@ def test_a_damaged_log_names_its_line(tmp_path):
 # The command.
 
 
-def command(folder, *options, python=None, only="ADAM"):
-    return [python or warm.python, str(PROGRAM), "--scale", "smoke", "--results", str(folder),
-            "--presets", str(folder / "presets"), "--only", only, *options]  # fmt: skip
+def command(folder, *options, python=None, program=PROGRAM, only="ADAM"):
+    only = ["--only", only] if only else []
+    return [python or warm.python, str(program), "--scale", "smoke", "--results", str(folder),
+            "--presets", str(folder / "presets"), *only, *options]  # fmt: skip
 
 
-def test_a_search_killed_and_resumed(tmp_path):
+@pytest.fixture
+def short(tmp_path):
+    """A search of one arm, which may be published."""
+    folder = tmp_path / "experiments" / "tuning_search"
+    folder.mkdir(parents=True)
+    shutil.copy(PROGRAM, folder)
+    config = PROGRAM.with_name("config.yaml").read_text()
+    before, _, after = config.partition("axes:\n")
+    _, found, after = after.partition("search:\n")
+    (folder / "config.yaml").write_text(
+        f"{before}arms: {{ADAM: {{use: [optimizer/adamw]}}}}\n{found}{after}"
+    )
+    return {"program": folder / PROGRAM.name, "only": None}
+
+
+def test_a_search_killed_and_resumed(tmp_path, short):
     log = tmp_path / "tuning" / "smoke" / "tuning_search.jsonl"
-    process = subprocess.Popen(command(tmp_path, python=sys.executable), cwd=ROOT,
+    process = subprocess.Popen(command(tmp_path, python=sys.executable, **short), cwd=ROOT,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
     while not log.exists() or len(log.read_text().splitlines()) < 4:
         assert process.poll() is None
@@ -310,7 +327,7 @@ def test_a_search_killed_and_resumed(tmp_path):
     process.wait()
     before = log.read_text().splitlines()
 
-    done = subprocess.run(command(tmp_path, "--publish"), capture_output=True, text=True)
+    done = subprocess.run(command(tmp_path, "--publish", **short), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = log.read_text().splitlines()
     assert lines[: len(before)] == before
@@ -323,7 +340,7 @@ def test_a_search_killed_and_resumed(tmp_path):
     texts = {path.name: path.read_text() for path in published.iterdir()}
 
     # All that is known makes the same decisions again, and runs nothing.
-    again = subprocess.run(command(tmp_path, "--publish"), capture_output=True, text=True)
+    again = subprocess.run(command(tmp_path, "--publish", **short), capture_output=True, text=True)
     assert again.returncode == 0 and log.read_text().splitlines() == lines
     assert {path.name: path.read_text() for path in published.iterdir()} == texts
 
@@ -336,6 +353,7 @@ def test_bad_input(tmp_path):
         return found.stderr
 
     assert "selects no arm; there are ADAM" in line(only="SGD")
+    assert "--publish is for the search of all arms; leave out --only" in line("--publish")
     assert "unknown scale 'huge'" in line("--scale", "huge")
     assert "'0' is not a number from 1" in subprocess.run(
         command(tmp_path, "--workers", "0"), capture_output=True, text=True).stderr  # fmt: skip

@@ -50,6 +50,8 @@ def main(file: str, arguments: list[str] | None = None) -> None:
 
 def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     scale, results = options.scale, options.results
+    if options.publish and options.only:
+        raise UserError("--publish is for the search of all arms; leave out --only")
     search = experiment.search(scale)
     arms = _arms(experiment, search, options.only)
     bases = [

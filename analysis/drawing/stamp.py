@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lrm.errors import UserError
 from lrm.store.digests import digest, read_checked
 from lrm.store.files import read_json, write_json
 
@@ -34,11 +35,15 @@ def is_current(stamp: Path, inputs: dict[str, str]) -> bool:
 
 
 def read_drawn(path: Path, remedy: str) -> bytes:
-    """A file of a figure, as it was drawn.
+    """A file of a figure, as it was drawn; beside a stamp of an earlier version, as it lies.
 
     Raises UserError, which ends with the remedy, where it or the stamp is missing or damaged.
     """
     stamp = stamp_of(path.parent, path.stem)
-    drawn = read_json(stamp, ("outputs",), remedy)["outputs"]
-    found = drawn.get(path.name) if isinstance(drawn, dict) else None
-    return read_checked(path, str(found), remedy)
+    said = read_json(stamp, (), remedy)
+    drawn = said.get("outputs") if isinstance(said, dict) else None
+    if isinstance(drawn, dict):
+        return read_checked(path, str(drawn.get(path.name)), remedy)
+    if isinstance(said, dict) and said.keys() == {"code", "runs"}:
+        return read_checked(path, None, remedy)
+    raise UserError(f"{stamp} is damaged; {remedy}")

@@ -160,7 +160,7 @@ def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkey
 def test_code_that_was_made_anew_is_told_and_recorded(job, tmp_path, monkeypatch):
     """On resume: before it says nothing, since no step was taken with other code."""
     run, told = _often(job("never")), []
-    made = compiled.Code(made=True, problem="the library is cut short")
+    made = compiled.Code(made=True, problem="the library is cut short", damaged="a/b.so")
     monkeypatch.setattr(loop, "compile_layers", lambda *_: made)
 
     def stop(step, loss):
@@ -170,6 +170,7 @@ def test_code_that_was_made_anew_is_told_and_recorded(job, tmp_path, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         loop.train(run, tmp_path / "a", tmp_path / "data", stop, note=told.append)
     problem = [line for line in told if line.startswith("layers are not compiled: the library is")]
+    assert "a/b.so was damaged; it was removed, and compiled anew" in told
     assert len(problem) == 1 and f"remove {compiled.folder()}, and the next run" in problem[0]
     assert not any("compiled anew; its bits" in line for line in told)
     loop.train(run, tmp_path / "a", tmp_path / "data", note=told.append)

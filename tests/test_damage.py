@@ -23,6 +23,7 @@ from analysis.claims.stored import claims_file, read_ledger
 from analysis.explore import checkpoint_norms
 from analysis.figures import __main__ as figures
 from analysis.figures import multiplier_lr
+from analysis.report import content
 from analysis.tables import trials as logs
 from analysis.tables.find import _published
 from analysis.tables.results import read_table
@@ -31,6 +32,7 @@ from lrm.data import build
 from lrm.data.build import prepare, verify
 from lrm.errors import UserError
 from lrm.plan.config import DataConfig
+from lrm.store.cache import checked
 from lrm.store.digests import MANIFEST, running, sealed
 from lrm.store.files import as_json, read_json, write_listed, write_sealed
 from lrm.store.rundir import (
@@ -548,6 +550,75 @@ def test_a_figure(tmp_path, monkeypatch):
     write_listed(source, tables | {"runs.json.gz": runs})
     render(), render()
     assert len(drawn) == count + 1
+
+
+def test_published_pictures(tmp_path):
+    """The report copies them as they were drawn, or tells of the damage."""
+    folder = tmp_path / "results" / "reference" / "tiny" / "figures"
+    folder.mkdir(parents=True)
+    names = [".table1.json", *(f"table1.{kind}" for kind in content.FORMATS)]
+    for name in names:
+        shutil.copy(PUBLISHED / "tiny" / "figures" / name, folder)
+
+    def read():
+        return content._figure("table1", "tiny", "reference", tmp_path / "results")
+
+    files = [Path("reference/tiny/figures") / name for name in names]
+    assert assert_guarded(tmp_path / "results", files, read, lambda: None) >= 26
+    for name in names:
+        (folder / name).unlink()
+    assert read() is None
+
+
+def test_files_that_another_program_keeps(tmp_path):
+    """Those of compiled code: what is damaged is named and removed, and made anew."""
+    made = {"ab/kernel.so": b"machine code", "graphs/x/y": b"a graph", "ab/kernel.cpp": b"text"}
+
+    def use():
+        with checked(tmp_path) as damaged:
+            for name, text in made.items():
+                (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+                if not (tmp_path / name).exists():
+                    (tmp_path / name).write_bytes(text)
+        assert all((tmp_path / name).read_bytes() == text for name, text in made.items())
+        return damaged
+
+    assert use() == use() == []
+    draw, listed = random.Random(0), tmp_path / "digests.json"
+    for name in made:
+        for damage in damages(draw, made[name]):
+            (tmp_path / name).unlink()
+            if damage is not None:
+                (tmp_path / name).write_bytes(damage)
+            assert use() == [name] and use() == []
+    for damage in damages(draw, listed.read_bytes()):
+        listed.unlink()
+        if damage is None:  # taken as it lies
+            assert use() == []
+            continue
+        listed.write_bytes(damage)
+        assert set(use()) in ({listed.name, *made}, set()) and use() == []  # a cut line end is none
+    write_sealed(listed, {"files": {"../outside": "no digest"}})
+    (tmp_path.parent / "outside").touch()
+    assert use() == ["../outside"] and (tmp_path.parent / "outside").exists()
+
+
+def test_what_another_program_left_half_made(tmp_path):
+    """Its failure removes what is new, unless others are at work, who may have made it."""
+    with checked(tmp_path), checked(tmp_path):
+        (tmp_path / "whole").write_bytes(b"1")
+    with suppress(OSError), checked(tmp_path):
+        (tmp_path / "torn").write_bytes(b"2")
+        raise OSError
+    assert {path.name for path in tmp_path.glob("[!.]*")} == {"whole", "digests.json"}
+    with checked(tmp_path):
+        with suppress(OSError), checked(tmp_path):
+            (tmp_path / "other").write_bytes(b"3")
+            raise OSError
+        assert (tmp_path / "other").exists()
+    (tmp_path / "other").write_bytes(b"4")
+    with checked(tmp_path) as damaged:
+        assert damaged == ["other"]
 
 
 def test_norms_of_a_checkpoint(tmp_path):

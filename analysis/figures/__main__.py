@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import importlib
 import io
-import json
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 
 from analysis.drawing.palette import in_palette
+from analysis.drawing.stamp import is_current, stamp_of, write_stamp
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import figures
 from analysis.tables.context import context_of, digest_of, tables_of
@@ -23,8 +23,8 @@ from analysis.tables.trials import digest_of_log
 from lrm.cli import guarded
 from lrm.errors import UserError, line_of
 from lrm.plan.scales import SCALES
-from lrm.store.digests import digest, running
-from lrm.store.files import make_folder, write_atomic, write_json
+from lrm.store.digests import running
+from lrm.store.files import make_folder, write_atomic
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -72,9 +72,9 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     tables = tables_of(module, scale, source, folder)
     inputs = _inputs(tables, scale, source, folder)
     make_folder(target)
-    stamp = target / f".{figure}.json"
+    stamp = stamp_of(target, figure)
     png = target / f"{figure}.png"
-    if _is_current(stamp, inputs):
+    if is_current(stamp, inputs):
         print(f"{png} is up to date")
         return png
     context = context_of(tables, scale, source)
@@ -93,23 +93,9 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
             outputs[f"{figure}.{kind}"] = in_palette(data) if kind == "png" else data
     for name, content in outputs.items():
         write_atomic(target / name, content)
-    drawn = {name: digest(outputs[name]) for name in sorted(outputs)}
-    write_json(stamp, {"inputs": inputs, "outputs": drawn})
+    write_stamp(stamp, inputs, outputs)
     print(f"drew {png}, with pdf and csv beside it")
     return png
-
-
-def _is_current(stamp: Path, inputs: dict[str, str]) -> bool:
-    """Whether a stamp tells of these inputs, and of the files that lie beside it."""
-    try:
-        said = json.loads(stamp.read_bytes())
-        drawn: dict[str, str] = said["outputs"]
-        return said["inputs"] == inputs and all(
-            digest((stamp.parent / Path(name).name).read_bytes()) == found
-            for name, found in drawn.items()
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
 
 
 def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) -> dict[str, str]:

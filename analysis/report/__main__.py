@@ -79,11 +79,11 @@ def write(site: Site, folder: Path) -> None:
         text = environment.get_template("experiment.html").render(page=page)
         write_atomic(fresh / f"{page.name}.html", text.encode())
         for figure in page.figures:
-            for path in figure.files.values():
-                write_atomic(fresh / "figures" / path.name, path.read_bytes())
+            for kind, content in figure.files.items():
+                write_atomic(fresh / "figures" / f"{figure.name}.{kind}", content)
             if figure.published:
                 target = fresh / "figures" / f"published-{figure.name}.png"
-                write_atomic(target, figure.published.read_bytes())
+                write_atomic(target, figure.published)
     mark = {"scale": site.scale, "source": site.source}
     write_atomic(fresh / _MARK, json.dumps(mark).encode())
     shutil.rmtree(folder, ignore_errors=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 from analysis.claims.judging import BELOW, HOLDS, OPEN, PARTLY, REFUTED, TESTED, UNJUDGED
 from analysis.claims.ledger import judge_and_write
 from analysis.claims.stored import claims_file, read_ledger
+from analysis.drawing.stamp import read_drawn, stamp_of
 from analysis.needs import experiments_of, figures
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
@@ -21,6 +22,7 @@ from analysis.tables.find import EXPERIMENTS, ROOT, NothingFound, find
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.yaml import read_yaml
+from lrm.store.digests import restore
 
 ABSTRACT = Path(__file__).with_name("abstract.yaml")
 # Where claims that no experiment decides are shown.
@@ -60,12 +62,12 @@ class Claim:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing: the files of the formats that there are, and its one-line description."""
+    """A drawing: its one-line description, and the content of its files by format."""
 
     name: str
     title: str
-    files: dict[str, Path]
-    published: Path | None = None
+    files: dict[str, bytes]
+    published: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -212,16 +214,20 @@ def _drawings(experiment: str, named: str) -> list[str]:
 
 
 def _figure(name: str, scale: str, source: str, results: Path) -> Figure | None:
-    """A drawing of that source; None where it has not been drawn."""
-    there = results / "reference" / scale / "figures"
-    own = results / "figures" / scale
-    folder = there if source == "reference" else own
-    files = {kind: path for kind in FORMATS if (path := folder / f"{name}.{kind}").exists()}
-    if "png" not in files:
+    """A drawing of that source; None where it has not been drawn. UserError for a damaged one."""
+    there = _drawn(name, results / "reference" / scale / "figures", restore)
+    if source == "reference":
+        return there and Figure(name, _first_line(name), there)
+    own = _drawn(name, results / "figures" / scale, lambda _: f"draw it by make {name}")
+    return own and Figure(name, _first_line(name), own, there and there["png"])
+
+
+def _drawn(name: str, folder: Path, remedy: Callable[[Path], str]) -> dict[str, bytes] | None:
+    """The files of a drawing by format; None where there is nothing of it."""
+    paths = {kind: folder / f"{name}.{kind}" for kind in FORMATS}
+    if not any(path.exists() for path in (stamp_of(folder, name), *paths.values())):
         return None
-    beside = there / f"{name}.png"
-    published = beside if source == "runs" and beside.exists() else None
-    return Figure(name, _first_line(name), files, published)
+    return {kind: read_drawn(path, remedy(folder)) for kind, path in paths.items()}
 
 
 def _first_line(figure: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 
 from lrm.errors import UserError
@@ -24,20 +25,20 @@ ROLES = {"matrices": "matrix", "embeddings": "embedding", "norms": "norm",
          "convolutions": "conv", "vectors": "vector"}  # fmt: skip
 
 
-def addresses(config: ModelConfig) -> list[Address]:
+@functools.lru_cache(maxsize=64)  # a planner asks for the same few models again and again
+def addresses(config: ModelConfig) -> tuple[Address, ...]:
     """Every tensor of the model in forward order, each entry of every parameter exactly once."""
-    layered = blocks.of_layer(config.mixers)
+    layered = [each for block in blocks.of_layer(config.mixers) for each in _present(block, config)]
     found = _present(blocks.EMBEDDING, config)
     for layer in range(config.num_hidden_layers):
-        for block in layered:
-            found += _present(block, config, layer)
-    return found + _present(blocks.FINAL_NORM, config) + _present(blocks.PROJECTOR, config)
+        place = f"model.layers.{layer}."
+        found += [replace(a, parameter=place + a.parameter, layer=layer) for a in layered]
+    return (*found, *_present(blocks.FINAL_NORM, config), *_present(blocks.PROJECTOR, config))
 
 
-def _present(block: Block, config: ModelConfig, layer: int | None = None) -> list[Address]:
-    module = block.module if layer is None else f"model.layers.{layer}.{block.module}"
+def _present(block: Block, config: ModelConfig) -> list[Address]:
     return [
-        replace(address, parameter=f"{module}.{address.parameter}", layer=layer)
+        replace(address, parameter=f"{block.module}.{address.parameter}")
         for address in block.tensors(config)
         if address.present
     ]
@@ -87,7 +88,7 @@ def _names(pattern: str, name: str, role: str) -> bool:
     return role == wanted if wanted else fnmatch.fnmatchcase(name, pattern)
 
 
-def check_pattern(pattern: str, present: list[Address], optional: bool) -> None:
+def check_pattern(pattern: str, present: Sequence[Address], optional: bool) -> None:
     """Raise UserError where ``pattern`` matches nothing (of the family, if ``optional``)."""
     name = pattern.partition("@")[0]
     family = roles()

@@ -39,7 +39,11 @@ def _stage_factor(schedule: ScheduleConfig, steps: int, step: int) -> float:
 @functools.cache
 def lr_factors(schedule: ScheduleConfig, steps: int) -> np.ndarray:
     """``lr_factor`` at every step, shape (steps,), read-only: many runs share one schedule."""
-    factors = np.array([lr_factor(schedule, steps, step) for step in range(steps)])
+    ramps_end = max([schedule.warmup_steps, *(each.until_step for each in schedule.batch_ramp)])
+    decays = max(ramps_end, constant_end(schedule, steps))
+    factors = np.ones(steps)  # as in the constant stage, which may be millions of steps long
+    for step in (*range(ramps_end), *range(decays, steps)):
+        factors[step] = lr_factor(schedule, steps, step)
     factors.setflags(write=False)
     return factors
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lrm.cli import columns
 from lrm.errors import UserError
+from lrm.plan.config import Settings
 from lrm.plan.experiment import Experiment
 from lrm.plan.rules import table
 from lrm.plan.run import Run
@@ -20,6 +21,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     rate = _measured_rate(results, runs[0])
     seconds = dollars = 0.0
     above = None
+    known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
     for run in runs:
         estimate = run.estimate()
         own = estimate.tokens / rate if rate and estimate.tokens else estimate.seconds
@@ -27,8 +29,9 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         dollars += estimate.dollars
         lines.append(f"{run.label}  [{_state(run, results)}]")
         lines.append(f"  {run.summary()}, about {duration(own)}")
-        tables = _tables(run)
-        # Seeds share their tables.
+        if run.settings not in known:
+            known[run.settings] = _tables(run)
+        tables = known[run.settings]
         lines += ["  (same table as above)"] if tables and tables == above else tables
         lines.append("")
         above = tables

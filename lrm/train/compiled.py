@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from lrm.errors import UserError, first_line
+from lrm.store.cache import checked
 
 # Below this many estimated seconds a run does not repay what loading the code takes.
 WORTHWHILE = 15.0
@@ -39,11 +40,13 @@ def wanted(choice: str, seconds: float, device: torch.device) -> bool:
 
 class Code(NamedTuple):
     """What became of compiling: whether layers are ``compiled``, whether their code was ``made``
-    because the folder did not hold it, and the ``problem`` for which they are not compiled."""
+    because the folder did not hold it, the ``problem`` for which they are not compiled, and the
+    file of the folder that was found ``damaged`` and removed, with a word on how many more."""
 
     compiled: bool = False
     made: bool = False
     problem: str = ""
+    damaged: str = ""
 
 
 def folder() -> Path:
@@ -58,8 +61,8 @@ def compile_layers(
 
     Of processes that do so at once with one ``name``, one compiles and the others take its code.
 
-    A compiler that does not work here, or a damaged file of compiled code, leaves them as they
-    were, or raises UserError if compiling is ``required``.
+    Damaged files of compiled code are removed, and made anew. A compiler that does not work here
+    leaves the layers as they were, or raises UserError if compiling is ``required``.
     """
     torch._dynamo.config.recompile_limit = _VARIANTS
     torch._dynamo.config.accumulated_recompile_limit = _VARIANTS
@@ -71,9 +74,12 @@ def compile_layers(
     options = {"cpp_wrapper": on_cpu, "cpp_wrapper_build_separate": on_cpu}
     for layer in layers:
         layer.compile(dynamic=False, options=options)
-    missed = _missed()
+    missed, damaged = _missed(), ""
     try:
-        with _behind_the_first(name):
+        with _behind_the_first(name), checked(folder()) as removed:
+            if removed:
+                more = f" (and {len(removed) - 1} more)" if len(removed) > 1 else ""
+                damaged = f"{folder() / removed[0]}{more}"
             trial()
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
         for layer in layers:
@@ -84,8 +90,8 @@ def compile_layers(
                 f"execution.compile = always, but the compiler does not work here: {reason}; "
                 f"remove {folder()} in case a file there is damaged, or set it to auto or never"
             ) from None
-        return Code(problem=reason)
-    return Code(compiled=True, made=_missed() > missed)
+        return Code(problem=reason, damaged=damaged)
+    return Code(compiled=True, made=_missed() > missed or bool(damaged), damaged=damaged)
 
 
 def _missed() -> int:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from lrm.cli import stop_delayed
-from lrm.errors import UserError, ending
+from lrm.errors import Stopped, UserError, ending
 
 _POLL = 0.1  # seconds between two looks at whether another process has failed
 _PATIENCE = 10.0  # seconds for the others to take note of it
@@ -104,16 +104,18 @@ def join() -> Iterator[Group]:
         reason = str(error).partition("\n")[0]
         raise UserError(f"the processes do not meet ({reason}); start them by torchrun") from None
     watch.start()
-    try:
-        # Without a backend named: gloo for tensors on the CPU, and NCCL for those on GPUs.
-        dist.init_process_group(store=store, rank=rank, world_size=world)
-        group = Processes(rank, world)
-        yield group
-        group.first(None)  # all have done their work
-        watch.stop()
-        group.first(None)  # nobody watches any more: the store may go
-    except BaseException as error:
-        with stop_delayed():
+    # A signal is reported where it is heard. Two at once would raise a second exception on the way
+    # to the report, and an ordinary exit, while the watch calls the store, ends in C++'s terminate.
+    with stop_delayed(lambda: watch.report(Stopped(stops[0]))) as stops:
+        try:
+            # Without a backend named: gloo for tensors on the CPU, and NCCL for those on GPUs.
+            dist.init_process_group(store=store, rank=rank, world_size=world)
+            group = Processes(rank, world)
+            yield group
+            group.first(None)  # all have done their work
+            watch.stop()
+            group.first(None)  # nobody watches any more: the store may go
+        except BaseException as error:
             watch.report(error)
     dist.destroy_process_group()
 
@@ -128,6 +130,7 @@ class _Watch(threading.Thread):
         super().__init__(daemon=True)
         self._store, self._rank, self._world = store, rank, world
         self._over = threading.Event()
+        self._reported = False
 
     def stop(self) -> None:
         """No failure is expected any more."""
@@ -135,7 +138,13 @@ class _Watch(threading.Thread):
         self.join()
 
     def report(self, error: BaseException) -> None:
-        """Tell all processes how to end, unless another has already; never returns."""
+        """Tell all processes how to end, unless another has already; never returns.
+
+        Called again meanwhile, for a signal, it returns: the first call goes on.
+        """
+        if self._reported:
+            return
+        self._reported = True
         if self._store.add("lrm/failures", 1) == 1:
             known = ending(error)
             if known is None:

@@ -120,6 +120,8 @@ def train(
             code = compile_layers(learner, run, equipment, group)
             learner.join(group)
             note(equipment.summary + (", compiled layers" if code.compiled else ""))
+            if code.damaged:
+                note(f"{code.damaged} was damaged; it was removed, and compiled anew")
             if code.problem:
                 note(f"layers are not compiled: {code.problem}; if they were before, remove "
                      f"{compiled.folder()}, and the next run compiles them anew")  # fmt: skip

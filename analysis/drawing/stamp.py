@@ -1,0 +1,49 @@
+"""The stamp of a figure, ``.fig1.json``: digests of what it was drawn from, and of its files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from lrm.errors import UserError
+from lrm.store.digests import digest, read_checked
+from lrm.store.files import read_json, write_json
+
+
+def stamp_of(folder: Path, figure: str) -> Path:
+    """The path of the stamp of ``figure``, which was drawn into ``folder``."""
+    return folder / f".{figure}.json"
+
+
+def write_stamp(stamp: Path, inputs: dict[str, str], outputs: dict[str, bytes]) -> None:
+    """Note the digests of the files of a figure, by name, and those of its ``inputs``."""
+    drawn = {name: digest(outputs[name]) for name in sorted(outputs)}
+    write_json(stamp, {"inputs": inputs, "outputs": drawn})
+
+
+def is_current(stamp: Path, inputs: dict[str, str]) -> bool:
+    """Whether a stamp tells of these inputs, and of the files that lie beside it."""
+    try:
+        said = json.loads(stamp.read_bytes())
+        drawn: dict[str, str] = said["outputs"]
+        return said["inputs"] == inputs and all(
+            digest((stamp.parent / Path(name).name).read_bytes()) == found
+            for name, found in drawn.items()
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+
+
+def read_drawn(path: Path, remedy: str) -> bytes:
+    """A file of a figure, as it was drawn; beside a stamp of an earlier version, as it lies.
+
+    Raises UserError, which ends with the remedy, where it or the stamp is missing or damaged.
+    """
+    stamp = stamp_of(path.parent, path.stem)
+    said = read_json(stamp, (), remedy)
+    drawn = said.get("outputs") if isinstance(said, dict) else None
+    if isinstance(drawn, dict):
+        return read_checked(path, str(drawn.get(path.name)), remedy)
+    if isinstance(said, dict) and said.keys() == {"code", "runs"}:
+        return read_checked(path, None, remedy)
+    raise UserError(f"{stamp} is damaged; {remedy}")

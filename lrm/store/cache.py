@@ -1,0 +1,98 @@
+"""A folder of files that another program makes for later: all are as they were made, or are gone.
+
+The program reads them as they lie. Therefore they are compared with their digests before it does.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from lrm.errors import UserError
+from lrm.store.digests import digest
+from lrm.store.files import read_json, write_sealed
+
+_LIST = "digests.json"
+
+
+@contextmanager
+def checked(folder: Path) -> Iterator[list[str]]:
+    """Around the use of ``folder``; yields the names of damaged files, which it has removed.
+
+    Several processes may use it at once. The last of them to end notes the digests of what was
+    made. Where the use fails, the last one removes what was made since: it may be incomplete.
+    A folder that has no list of digests yet is taken as it lies.
+    """
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_SH)
+        listed = _listed(folder)
+        damaged = _damaged(folder, listed)
+        if damaged or listed is None:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # nobody is about to load them, or has made new ones
+            listed = _listed(folder)
+            damaged = _damaged(folder, listed)
+            _remove(folder, set(damaged))
+            kept = _digests(folder, _names(folder)) if listed is None else listed
+            _write(folder, {name: found for name, found in kept.items() if name not in damaged})
+            fcntl.flock(lock, fcntl.LOCK_SH)
+        try:
+            yield damaged
+        except BaseException:
+            if _is_last(lock):
+                _remove(folder, _names(folder) - set(_listed(folder) or ()))
+            raise
+        if _is_last(lock):
+            listed = _listed(folder) or {}
+            if made := _names(folder) - set(listed):
+                _write(folder, listed | _digests(folder, made))
+
+
+def _is_last(lock: IO[str]) -> bool:
+    with suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+def _names(folder: Path) -> set[str]:
+    """The files by their paths in the folder, without locks and what is being written."""
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob("*")
+        if path.is_file() and path.suffix != ".lock" and path.name[0] != "." and path.name != _LIST
+    }
+
+
+def _listed(folder: Path) -> dict[str, str] | None:
+    """The digests by name; None without a list. By a damaged list every file is damaged."""
+    if not (folder / _LIST).exists():
+        return None
+    with suppress(UserError, TypeError, ValueError):
+        return dict(read_json(folder / _LIST, ("files",))["files"])
+    return dict.fromkeys((_LIST, *_names(folder)), "unknown")
+
+
+def _damaged(folder: Path, listed: dict[str, str] | None) -> list[str]:
+    found = _digests(folder, listed or ())
+    return sorted(name for name in found if found[name] != listed[name])
+
+
+def _digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """By name; nothing of a file that cannot be read."""
+    found = dict.fromkeys(names, "")
+    for name in found.keys() & _names(folder):
+        with suppress(OSError):
+            found[name] = digest((folder / name).read_bytes())
+    return found
+
+
+def _remove(folder: Path, names: set[str]) -> None:
+    for name in names & _names(folder):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _write(folder: Path, digests: dict[str, str]) -> None:
+    write_sealed(folder / _LIST, {"files": dict(sorted(digests.items()))})

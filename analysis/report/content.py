@@ -26,7 +26,7 @@ ABSTRACT = Path(__file__).with_name("abstract.yaml")
 # Where claims that no experiment decides are shown.
 LIBRARY = "library"
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
-FORMATS = ("png", "pdf", "csv")
+FORMATS = ("png", "svg", "pdf", "csv")
 
 
 @dataclass(frozen=True)
@@ -60,12 +60,21 @@ class Claim:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing: the files of the formats that there are, and its one-line description."""
+    """A drawing: the files of the formats that there are, and its one-line description.
+
+    ``caption`` is HTML of the experiment's README about the published drawing.
+    """
 
     name: str
     title: str
     files: dict[str, Path]
+    caption: str | None = None
     published: Path | None = None
+
+    @property
+    def best(self) -> str:
+        """The name of the file that a page shows: sharp at any size where there is one."""
+        return self.files.get("svg", self.files["png"]).name
 
 
 @dataclass(frozen=True)
@@ -179,12 +188,13 @@ def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path
     facts = _facts(folder / "config.yaml")
     drawings = _drawings(name, facts["figures"] or "")
     title = readme.title if readme else load(folder / "config.yaml").header.title
+    captions = readme.captions if readme else {}
     return Page(
         name,
         title,
         readme,
         claims,
-        [found for f in drawings if (found := _figure(f, scale, source, results))],
+        [f for name in drawings if (f := _figure(name, captions, scale, source, results))],
         sorted(runs, key=lambda run: (run["kind"], run["label"])),
         facts,
     )
@@ -211,7 +221,9 @@ def _drawings(experiment: str, named: str) -> list[str]:
     return sorted(those, key=lambda f: (order.index(f) if f in order else len(order), f))
 
 
-def _figure(name: str, scale: str, source: str, results: Path) -> Figure | None:
+def _figure(
+    name: str, captions: dict[str, str], scale: str, source: str, results: Path
+) -> Figure | None:
     """A drawing of that source; None where it has not been drawn."""
     there = results / "reference" / scale / "figures"
     own = results / "figures" / scale
@@ -221,7 +233,8 @@ def _figure(name: str, scale: str, source: str, results: Path) -> Figure | None:
         return None
     beside = there / f"{name}.png"
     published = beside if source == "runs" and beside.exists() else None
-    return Figure(name, _first_line(name), files, published)
+    caption = captions.get(name) if source == "reference" or published else None
+    return Figure(name, _first_line(name), files, caption, published)
 
 
 def _first_line(figure: str) -> str:

@@ -81,32 +81,21 @@ def _conclusion(body: list[Token], html: Callable) -> tuple[str, list[Token]]:
 
 def _captions(tokens: list[Token]) -> tuple[list[Token], dict[str, Token]]:
     """Tokens without captions, and those by the picture's name: what stands in italics below it."""
-    left: list[Token] = []
-    captions = {}
-    picture = None
-    for token in tokens:
-        children = [
-            child for child in token.children or () if child.type != "text" or child.content
-        ]
-        kinds = [child.type for child in children]
-        if (
-            token.type == "inline"
-            and picture
-            and kinds[:1] == ["em_open"]
-            and kinds[-1] == "em_close"
-        ):
-            token.children = children[1:-1]
-            captions[picture] = token
-            left.pop()  # the paragraph's beginning; its end finds no text, and is dropped too
-            picture = "dropped"
-            continue
-        if picture == "dropped" and token.type == "paragraph_close":
-            picture = None
-            continue
-        left.append(token)
-        if token.type == "inline":
-            picture = Path(children[0].attrs["src"]).stem if kinds == ["image"] else None
-    return left, captions
+    left, captions = list(tokens), {}
+    texts = [n for n, token in enumerate(tokens) if token.type == "inline"]
+    for above, below in zip(texts[:-1], texts[1:], strict=True):
+        (picture, kinds), (said, looks) = _parts(tokens[above]), _parts(tokens[below])
+        if kinds == ["image"] and looks[:1] + looks[-1:] == ["em_open", "em_close"]:
+            tokens[below].children = said[1:-1]
+            captions[Path(picture[0].attrs["src"]).stem] = tokens[below]
+            left[below - 1 : below + 2] = [None] * 3  # the paragraph's ends too
+    return [token for token in left if token], captions
+
+
+def _parts(inline: Token) -> tuple[list[Token], list[str]]:
+    """The children that say something, and their types. The parser adds empty texts."""
+    children = [child for child in inline.children if child.type != "text" or child.content]
+    return children, [child.type for child in children]
 
 
 def _linked(tokens: list[Token], link: Callable[[str], str | None]) -> list[Token]:

@@ -61,7 +61,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         pairs = symmetry.pairs(table, arm).reset_index()
         parts.append(pairs.assign(panel="pairs", arm=arm, **at_end))
     columns = ["panel", "arm", "seed", "layer", "step", "pair", "product", "ratio", "value"]
-    return pd.concat(parts)[columns].reset_index(drop=True)
+    return pd.concat(parts)[columns].astype({"step": float}).reset_index(drop=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):

@@ -531,7 +531,10 @@ def test_a_figure(tmp_path, monkeypatch):
     render(), render()
     assert len(drawn) == 1
     good, names = read(), sorted(path.name for path in target.iterdir())
-    assert names == [".multiplier_lr.json", *(f"multiplier_lr.{k}" for k in ("csv", "pdf", "png"))]
+    assert names == [
+        ".multiplier_lr.json",
+        *(f"multiplier_lr.{k}" for k in ("csv", "pdf", "png", "svg")),
+    ]
     draw = random.Random(0)
     for name in names:
         content = (target / name).read_bytes()

@@ -150,7 +150,7 @@ def test_make_all_draws_every_figure(calls, options):
 
 def test_what_figures_need():
     assert wanted(["fig4", "symmetry_stress"]) == {
-        "symmetry": (), "symmetry_placement": (), "symmetry_stress": ()
+        "symmetry": (), "symmetry_stress": ()
     }  # fmt: skip
     assert (
         wanted(["fig1", "fig8"]) == wanted(["fig8", "fig1"]) == {"projector": (), "mlp_scale": ()}

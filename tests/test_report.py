@@ -176,7 +176,8 @@ def test_a_readme_in_parts(tmp_path):
     path = tmp_path / "README.md"
     path.write_text(
         "# A title\n\nThe [question](../x).\n\n## What came out\n\n"
-        "**It held <b>.** At [a](a.png) scale.\n\n![a](a.png)\n\n## What differs\n\nNothing.\n"
+        "**It held <b>.** At [a](a.png) scale.\n\n![a](a.png)\n\n*A <b> [line](../x)\nrises.*\n\n"
+        "## What differs\n\n*Nothing.* Or so.\n"
     )
     found = read(path, {"a.png": "figures/a.png"}.get)
     assert (found.title, found.conclusion) == ("A title", "It held &lt;b&gt;.")
@@ -184,6 +185,8 @@ def test_a_readme_in_parts(tmp_path):
     assert names == ("", "What came out", "What differs")
     assert bodies[0].strip() == "<p>The question.</p>"
     assert '<a href="figures/a.png">a</a> scale.' in bodies[1] and "<img" not in bodies[1]
+    assert found.captions == {"a": "A &lt;b&gt; line\nrises."} and "rises" not in "".join(bodies)
+    assert "<em>Nothing.</em> Or so." in bodies[2]
 
 
 def test_a_browser_sorts_and_filters_without_an_error(report, tmp_path):

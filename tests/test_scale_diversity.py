@@ -83,7 +83,7 @@ def test_a_layer_effect_by_hand():
     assert layer_effect(one, other).to_dict() == {7: 4.0, 8: 0.0}
 
 
-@pytest.mark.parametrize("module, world, bands", [(fig2, depth, 9), (fig3, width, 18)])
+@pytest.mark.parametrize("module, world, bands", [(fig2, depth, 10), (fig3, width, 18)])
 def test_figures_of_several_seeds(module, world, bands):
     """Medians with bands; of Brownian motion a span, and none of pure noise."""
     tables = {"scale_diversity": world(seeds=SEEDS[:8])}

@@ -10,9 +10,6 @@ import pandas as pd
 from analysis.drawing.style import NOT_JUDGED, power_of_two
 from analysis.quantities.stats import interval
 
-# More seeds than this are seen better by their band alone.
-MOST_LINES = 10
-
 
 def median(
     axis,
@@ -34,29 +31,22 @@ def median(
         axis.fill_between(middle.index, low, high, color=look["color"], alpha=alpha, lw=0)
 
 
-def series(axis, rows: pd.DataFrame, x: str, **look) -> None:
-    """``median`` and, with two to ten seeds, every seed as a thin line; nothing without rows."""
-    if rows.empty:
-        return
-    median(axis, rows, x, **look)
-    if 1 < rows["seed"].nunique() <= MOST_LINES:
-        thin = {"color": look["color"], "ls": look.get("ls", "-"), "lw": 0.5, "alpha": 0.6}
-        for _, seed in rows.groupby("seed"):
-            seed = seed.sort_values(x)
-            axis.plot(seed[x], seed["value"], **thin)
-
-
 def each(
-    axis, rows: pd.DataFrame, x: str, looks: Mapping[object, dict], by: str | list[str] = "arm"
+    axis,
+    rows: pd.DataFrame,
+    x: str,
+    looks: Mapping[object, dict],
+    by: str | list[str] = "arm",
+    **shared,
 ) -> None:
-    """``series`` of every name in ``looks``, the rows whose ``by`` (one column or several) it is.
+    """``median`` of every name in ``looks``, the rows whose ``by`` (one column or several) it is.
 
-    Names without rows are left out.
+    ``shared`` goes to all of them. Names without rows are left out.
     """
     groups = dict(tuple(rows.groupby(by)))
     for name, look in looks.items():
         if name in groups:
-            series(axis, groups[name], x, **look)
+            median(axis, groups[name], x, **shared, **look)
 
 
 def judged_alone(numbers: pd.DataFrame) -> pd.DataFrame:
@@ -85,6 +75,35 @@ def s_axis(axis, frame: pd.DataFrame, label: str, every: int = 1) -> None:
         axis.axvspan(np.sqrt(above[0] * judged.max()), right, **style)
 
 
+def name_ends(axis, ends: Mapping[str, tuple[float, str]], size: float = 6.3) -> None:
+    """The name of each line to the right of the axis, at the height of its end.
+
+    ``ends`` maps a name to the line's last y and its colour. Names that would touch push each other
+    apart. To be called when the axis has its limits and its scale.
+    """
+    scale, limits = axis.transScale, np.array(axis.get_ylim())
+    flat = [scale.transform((1.0, y))[1] for y in (*limits, *(y for y, _ in ends.values()))]
+    shares = (np.array(flat[2:]) - flat[0]) / (flat[1] - flat[0])
+    tall = axis.get_window_extent().height * 72 / axis.figure.dpi  # points
+    lines = np.array([name.count("\n") + 1 for name in ends])
+    at = spread_out(shares, 1.15 * size / tall * lines)
+    for (name, (_, colour)), height in zip(ends.items(), at, strict=True):
+        axis.text(1.03, height, name, color=colour, fontsize=size, va="center",
+                  linespacing=1.05, transform=axis.transAxes)  # fmt: skip
+
+
+def spread_out(places: np.ndarray, widths: np.ndarray) -> np.ndarray:
+    """Places near these and in their order, no two nearer than half of both their ``widths``."""
+    order = np.argsort(places, kind="stable")
+    at, wide = np.array(places, dtype=float)[order], np.array(widths, dtype=float)[order]
+    gaps = (wide[:-1] + wide[1:]) / 2
+    for _ in range(500):
+        short = np.clip(gaps - np.diff(at), 0, None) / 2
+        at[:-1] -= short
+        at[1:] += short
+    return at[np.argsort(order, kind="stable")]
+
+
 def dots(
     axis,
     named: Mapping[str, Collection[float]],
@@ -99,8 +118,8 @@ def dots(
     """
     for place, (name, values) in enumerate(reversed(named.items())):
         height, colour, mean = place + raised, colours[name], interval(values)
-        axis.plot(values, [height] * len(values), "o", color=colour, alpha=0.5, ms=4, mew=0)
-        axis.plot(mean.mean, height, "|", color=colour, ms=14 if intervals else 10, mew=2)
+        axis.plot(values, [height] * len(values), "o", color=colour, alpha=0.5, ms=3.5, mew=0)
+        axis.plot(mean.mean, height, "|", color=colour, ms=11 if intervals else 8, mew=1.6)
         if intervals and mean.n > 1:
             axis.plot([mean.low, mean.high], [height] * 2, color=colour, lw=1.2)
     axis.set_yticks(range(len(named)), reversed(named))

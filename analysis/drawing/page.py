@@ -55,7 +55,7 @@ def caption(figure, context, note: str = ""):
     whose = {"runs": "own runs", "reference": "published runs"}[context.source]
     parts = [f"scale: {context.scale}", n, f"corpus: {context.corpus}", whose, note]
     figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
-                fontsize=6.5, color="#444444")  # fmt: skip
+                fontsize=5.8, color="#444444")  # fmt: skip
     return figure
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.ticker import LogLocator, NullFormatter
 
 STYLE_FILE = Path(__file__).with_name("lrm.mplstyle")
@@ -14,8 +16,24 @@ ARM_LOOKS = {
     for (arm, colour), marker in zip(ARM_COLOURS.items(), "os^", strict=True)
 }
 NOISE_COLOUR = "#555555"
+# Parts of the model, in every figure that has them side by side.
+BLOCK_LOOKS = {
+    "attention": {"color": "#CC79A7", "marker": "o"},
+    "SSM": {"color": "#56B4E9", "marker": "s"},
+    "MLP": {"color": "#E69F00", "marker": "^"},
+    "embedding": {"color": "#222222", "marker": "D"},
+    "projector": {"color": "#8C510A", "marker": "v"},
+}
 NOT_JUDGED = {"color": "#efefef"}
-TEXT_WIDTH = 7.0  # inches, a page's text
+# A line at what nothing changes, such as a difference of 0.
+NEUTRAL = {"color": "#999999", "lw": 0.7, "zorder": 1}
+TEXT_WIDTH = 5.5  # inches, the text of a page of NeurIPS
+
+
+def shade(colour: str, share: float) -> str:
+    """``colour`` mixed with white (share > 0) or with black (share < 0), up to 1 or −1."""
+    target = 1.0 if share > 0 else 0.0
+    return to_hex([part + abs(share) * (target - part) for part in to_rgb(colour)])
 
 
 def power_of_two(value: float) -> str:
@@ -28,8 +46,8 @@ def plain_log_axis(axis, x: bool = False) -> None:
     (axis.set_xscale if x else axis.set_yscale)("log")
     along = axis.xaxis if x else axis.yaxis
     low, high = along.get_view_interval()
-    # Along x numbers stand side by side, and over more than a decade would touch.
-    plain_ticks(along, (1, 2, 5) if x and high > 10 * low else (1, 1.5, 2, 3, 5, 7))
+    # Over more than a decade more numbers would touch.
+    plain_ticks(along, (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7))
 
 
 def log_axis(axis, values) -> None:
@@ -39,6 +57,13 @@ def log_axis(axis, values) -> None:
     else:
         axis.set_yscale("log")
         axis.yaxis.set_minor_formatter(NullFormatter())
+
+
+def widen(axis, decades: float) -> None:
+    """A logarithmic y axis of at least so many decades, so that what hardly moves looks so."""
+    low, high = np.log10(axis.get_ylim())
+    more = max(0.0, decades - (high - low)) / 2
+    axis.set_ylim(10 ** (low - more), 10 ** (high + more))
 
 
 def plain_ticks(along, multiples: tuple[float, ...]) -> None:

@@ -27,6 +27,12 @@ from lrm.store.digests import running
 from lrm.store.files import make_folder, write_atomic
 
 PACKAGE = Path(__file__).parents[1]
+# Without dates and versions the same numbers give the same file.
+UNDATED = {
+    "pdf": {"CreationDate": None},
+    "png": {"Software": None},
+    "svg": {"Creator": None, "Date": None},
+}
 
 
 def main() -> None:
@@ -63,8 +69,9 @@ def _render_all(options: argparse.Namespace, target: Path) -> None:
 def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> Path:
     """Draw ``figure`` of the runs or the reference under ``folder`` into the folder ``target``.
 
-    Writes png, pdf and csv. Does nothing where the tables, the log of the search that tuned them,
-    the style and the code are those of the last drawing, and its files are as they were drawn.
+    Writes png, pdf, svg and csv. Does nothing where the tables, the log of the search that tuned
+    them, the style and the code are those of the last drawing, and its files are as they were
+    drawn.
     Returns the path of the png; raises UserError where runs are missing or come from several
     corpora.
     """
@@ -84,17 +91,15 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     outputs = {f"{figure}.csv": numbers.to_csv(index=False).encode()}
     with plt.style.context(STYLE_FILE):
         drawing = module.draw(numbers, context)
-        for kind in ("pdf", "png"):
+        for kind, metadata in UNDATED.items():
             buffer = io.BytesIO()
-            # Without dates and versions the same numbers give the same file.
-            metadata = {"CreationDate": None} if kind == "pdf" else {"Software": None}
             drawing.savefig(buffer, format=kind, metadata=metadata)
             data = buffer.getvalue()
             outputs[f"{figure}.{kind}"] = in_palette(data) if kind == "png" else data
     for name, content in outputs.items():
         write_atomic(target / name, content)
     write_stamp(stamp, inputs, outputs)
-    print(f"drew {png}, with pdf and csv beside it")
+    print(f"drew {png}, with pdf, svg and csv beside it")
     return png
 
 

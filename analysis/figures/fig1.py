@@ -2,14 +2,14 @@
 
 (a) loss after the decay; (b) logits norm; (c) ‖W‖ and ‖c‖ with Brownian motion; (d, e) their
 trajectories at strong and weak weight decay; (f) loss after the decay of the MLP sweep, without
-multipliers and with three scalar ones. Norms are read at the end of the constant stage.
+multipliers and with three scalar ones, by Adam and by Muon. Norms are read at the end of the
+constant stage. Lines are medians, bands the range of seeds.
 Shaded: S at which the multiplier cannot follow (``travel`` in criteria.yaml); nothing is
 judged there, and the trajectories are those of the outermost S inside.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import each, s_axis
@@ -22,6 +22,7 @@ from analysis.drawing.style import (
     power_of_two,
 )
 from analysis.quantities.losses import final_losses
+from analysis.quantities.mlp_scale import ARMS as MLP_ARMS
 from analysis.quantities.mlp_scale import MlpSweep
 from analysis.quantities.norms import at_step
 from analysis.quantities.projector import ProjectorSweep
@@ -29,20 +30,19 @@ from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
-# The MLP's sweep is AdamW's, without the extremes; and `make fig1` trains the same.
-EXPERIMENTS = {"projector": (), "mlp_scale": ("ADAM* S=0.[25]*", "ADAM* S=[1-8] *")}
+# The MLP's sweep is drawn without the extremes; and `make fig1` trains the same.
+EXPERIMENTS = {"projector": (), "mlp_scale": ("* S=0.[25]*", "* S=[1-8] *")}
 ARMS = {
     "FPN": ARM_LOOKS["FPN"] | {"label": "FPN: no multiplier"},
     "SPN": ARM_LOOKS["SPN"] | {"label": "SPN: learned scalar"},
     "VPN": ARM_LOOKS["VPN"] | {"label": "VPN: learned vector"},
 }
-NOISE = {"color": NOISE_COLOUR, "marker": "x", "label": "Adam Brownian motion (ABM)"}
+MLP_LOOKS = {"Adam": {"marker": "o"}, "Muon": {"marker": "s", "ls": "--"}}
+NOISE = {"color": NOISE_COLOUR, "marker": "x", "label": "Brownian motion"}
 MLP = {
-    arm: {"color": ARM_COLOURS[like], "ls": "--", "marker": "D", "ms": 3, "label": name}
-    for arm, like, name in (
-        ("ADAM", "FPN", "MLP: no multipliers"),
-        ("ADAM_LRM", "SPN", "MLP: three learned scalars"),
-    )
+    arm: {"color": ARM_COLOURS[like], **look}
+    for optimizer, look in MLP_LOOKS.items()
+    for arm, like in zip(MLP_ARMS[optimizer], ("FPN", "SPN"), strict=True)
 }
 # Lines of panel c by kind, arm and quantity. Without a multiplier ‖c‖ says nothing.
 NORMS = {("train", arm, "W"): look for arm, look in ARMS.items()}
@@ -51,8 +51,7 @@ NORMS |= {
     for arm in ("SPN", "VPN")
 }
 NORMS |= {("brownian", "VPN", "W"): NOISE, ("brownian", "VPN", "c"): NOISE | {"ls": ":"}}
-S_LABEL = r"$S$   ($\eta_P \to \eta_P S,\ \lambda_P \to \lambda_P / S$)"
-MLP_LABEL = r"$S_{MLP}$   (all three matrices)"
+S_LABEL = r"norm scale $S$"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -88,69 +87,81 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Six panels, and the legend below."""
-    figure, axes = page(2, 3, 5.0, below=0.125, w_pad=0.06, h_pad=0.06)
+    figure, axes = page(2, 3, 3.9, below=0.125, w_pad=0.04, h_pad=0.05)
     (a, b, c), (d, e, f) = axes
     panels = dict(tuple(numbers.groupby("panel")))
-    loss = "loss after decay (nats per token)"
+    loss = "loss (nats per token)"
     each(a, panels["a"], "S", ARMS)
     s_axis(a, panels["a"], S_LABEL)
-    label(a, "a   Final loss", ylabel=loss)
+    label(a, "a   Loss after the decay", ylabel=loss)
     each(b, panels["b"], "S", ARMS)
     s_axis(b, panels["b"], S_LABEL)
     plain_log_axis(b)
-    label(b, "b   Logits norm", ylabel="RMS of centred logits")
+    label(b, "b   Norm of logits", ylabel="RMS of centred logits")
     each(c, panels["c"], "S", NORMS, by=["kind", "arm", "quantity"])
     s_axis(c, panels["c"], S_LABEL)
-    _guides(c, panels["c"])
-    label(c, r"c   Norms of $W$ and $c$", yscale="log", ylabel=r"$\|W\|$ (filled), $\|c\|$ (open)")
+    label(c, r"c   Norms of $W$ and $c$", yscale="log", ylabel=r"$\|W\|$, $\|c\|$ (RMS)")
+    _name_norms(c, panels["c"])
     stage_end = panels["b"]["step"].max()
     for axis, panel, arms in ((d, "d", ARMS), (e, "e", ("SPN", "VPN"))):
         norm = r"$\|W\|$" if panel == "d" else r"$\|c\|$"
-        _paths(axis, panels[panel], arms)
+        axis.set_yscale("log")
+        axis.margins(y=0.2)
+        _paths(axis, panels[panel], arms, stage_end)
         axis.axvline(stage_end, color="#999999", lw=0.7, ls=":", zorder=1)
-        label(axis, f"{panel}   Trajectories of {norm}", yscale="log", xlabel="step", ylabel=norm)
-    each(f, panels["f"], "S", MLP)
-    s_axis(f, panels["f"], MLP_LABEL, every=2)
-    label(f, "f   MLP sweep: final loss", ylabel=loss)
+        label(axis, f"{panel}   {norm} while training", xlabel="step", ylabel=f"{norm} (RMS)")
+    each(f, panels["f"], "S", MLP, ms=3)
+    s_axis(f, panels["f"], r"norm scale $S$ of the MLP", every=2)
+    for optimizer, arms in MLP_ARMS.items():
+        rows = panels["f"][panels["f"]["arm"].isin(arms)]
+        s = sorted(rows["S"].unique())[:2]
+        height = rows.loc[rows["S"].isin(s), "value"].max()
+        f.text(s[0], height, optimizer, va="bottom", fontsize=6.3)
+    label(f, "f   MLP sweep: loss", ylabel=loss)
     legend_below(figure, _legend(numbers), 4, 0.025)
-    return caption(figure, context)
+    return caption(figure, context, "bands: range of seeds")
 
 
-def _guides(axis, norms: pd.DataFrame) -> None:
-    """Slopes 1 and −1, a little off the data."""
-    noise = norms[(norms["kind"] == "brownian") & (norms["arm"] == "VPN")]
-    w = noise[noise["quantity"] == "W"].set_index("S")["value"]
-    s = np.array([w.index.min(), w.index.max()])
-    middle = np.sqrt(s.prod())
-    level = np.exp(np.interp(np.log(middle), np.log(w.index), np.log(w)))
-    style = {"color": "#aaaaaa", "lw": 0.8, "ls": (0, (1, 1)), "zorder": 1}
-    axis.plot(s, 0.35 * level * s / middle, **style)
-    axis.plot(s, 3.0 * middle / s, **style)
-    text = {"fontsize": 6.5, "color": "#888888"}
-    axis.text(middle, 0.12 * level, r"$\propto S$", **text)
-    axis.text(middle * 1.1, 4.5, r"$\propto 1/S$", **text)
+def _name_norms(axis, rows: pd.DataFrame) -> None:
+    """‖W‖ and ‖c‖ beside their leftmost points; both cross, and have the same colours."""
+    first = rows[rows["S"] == rows["S"].min()]
+    c = first[first["quantity"] == "c"]
+    texts = (
+        (r"$\|c\|$", c.loc[c["kind"] == "train", "value"].max(), 4),
+        (r"$\|c\|$ of noise", c.loc[c["kind"] == "brownian", "value"].max(), -4),
+        (r"$\|W\|$", first.loc[first["quantity"] == "W", "value"].min(), -4),
+    )
+    low, high = axis.get_ylim()
+    axis.set_ylim(low / 3, high * 3)
+    for text, height, up in texts:
+        _beside(axis, text, (rows["S"].min(), height), up)
 
 
-def _paths(axis, rows: pd.DataFrame, arms) -> None:
-    """Strong weight decay solid, weak dashed."""
+def _paths(axis, rows: pd.DataFrame, arms, stage_end: int) -> None:
+    """Strong weight decay solid, weak dashed, each named above its lines where the decay begins."""
     colours = {("train", arm): ARM_COLOURS[arm] for arm in arms}
     colours["brownian", "VPN"] = NOISE_COLOUR
     for s, line in ((rows["S"].min(), "-"), (rows["S"].max(), "--")):
+        own = rows[rows["S"] == s]
         looks = {name: {"color": colour, "ls": line} for name, colour in colours.items()}
-        each(axis, rows[rows["S"] == s], "step", looks, by=["kind", "arm"])
+        each(axis, own, "step", looks, by=["kind", "arm"])
+        late = own[(own["step"] > 0.6 * stage_end) & (own["step"] <= stage_end)]
+        height = late.loc[(late["kind"] == "train") & late["arm"].isin(arms), "value"].max()
+        _beside(axis, f"S = {power_of_two(s)}", (0.95 * stage_end, height), 3, ha="right")
+
+
+def _beside(axis, text: str, point: tuple[float, float], up: int, **look) -> None:
+    """A text so many points above (or below) a point."""
+    look = {"va": "bottom" if up > 0 else "top", "fontsize": 6.3} | look
+    axis.annotate(text, point, xytext=(0, up), textcoords="offset points", **look)
 
 
 def _legend(numbers: pd.DataFrame) -> list:
-    paths = numbers.loc[numbers["panel"] == "d", "S"]
-    strong, weak = power_of_two(paths.min()), power_of_two(paths.max())
-    handles = [
-        *(key(**look) for look in (*ARMS.values(), NOISE)),
-        key(f"d, e: strong WD, S = {strong}"),
-        key(f"d, e: weak WD, S = {weak}", ls="--"),
+    return [
+        *(key(**look) for look in ARMS.values()),
+        key(**NOISE),
+        key("f: no multipliers", ARM_COLOURS["FPN"]),
+        key("f: three learned scalars", ARM_COLOURS["SPN"]),
         key("d, e: the decay begins", color="#999999", lw=0.7, ls=":"),
-        *(key(**look) for look in MLP.values()),
         *key_of_shade(numbers),
     ]
-    if numbers["seed"].nunique() > 1:
-        handles.append(key("thick: median; thin: each seed", lw=0.5, alpha=0.6))
-    return handles

@@ -1,10 +1,11 @@
 """Figure 2 (section 3.1): scales over depth that scalar multipliers learn.
 
 (a) norms of the blocks' outputs with multipliers over those without, layer by layer; (b) the
-multipliers at the end of each block; (c) those inside the blocks, Q's times K's and B's times C's
-(of the former only the product matters). Norms are root mean squares, read at the end of the
-constant stage. Dashed in a and b: the same initial values with another order of the data. Grey in
-b and c: where a single multiplier would be if it did a Brownian motion (ABM).
+multipliers at the end of each block; (c) those inside the blocks, of Q and K their product, for
+only that matters. Norms are root mean squares, read at the end of the constant stage. Dashed in a
+and b: the same initial values with another order of the data. Grey in b and c: where half of the
+draws of a single multiplier are that does a Brownian motion. V and up are not drawn, because they
+repeat attention's out and the gate; they and the others are in the csv.
 """
 
 from __future__ import annotations
@@ -12,35 +13,19 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, label, page
-from analysis.drawing.style import NOISE_COLOUR, log_axis
+from analysis.drawing.axes import median, name_ends
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import BLOCK_LOOKS, NEUTRAL, NOISE_COLOUR, log_axis, shade
 from analysis.quantities import scale_diversity as scales
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 ARMS = ("SCALAR", "SCALAR_ORDER")
-# Okabe-Ito again; those of the arms stay with the arms.
-LOOKS = {
-    "attention": {"color": "#CC79A7", "marker": "o"},
-    "SSM": {"color": "#56B4E9", "marker": "s"},
-    "MLP": {"color": "#E69F00", "marker": "^"},
-}
-AGAIN = {"ls": (0, (3, 2)), "lw": 0.9}
-OPEN = {"ms": 2.5, "markerfacecolor": "white"}
-_DOTTED = {"ls": ":", "lw": 1.0, **OPEN}
-# The internal ones that are drawn. The others stand in the csv.
-INNER = {
-    "gate": LOOKS["MLP"],
-    "up": LOOKS["MLP"] | _DOTTED,
-    "Q·K": LOOKS["attention"],
-    "V": LOOKS["attention"] | _DOTTED,
-    "dt": LOOKS["SSM"],
-    "x": LOOKS["SSM"] | _DOTTED,
-}
+AGAIN = {"ls": (0, (3, 2)), "lw": 0.9, "ms": 2.5, "markerfacecolor": "white"}
+# The internal multipliers that are drawn, and the block whose colour they have.
+INNER = {"gate": "MLP", "Q·K": "attention", "x": "SSM", "dt": "SSM"}
 # Half of the draws of a Brownian motion lie between these, as do half of the seeds in a band.
 QUANTILES = (0.25, 0.75)
 
@@ -72,54 +57,59 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels side by side, each with its legend below."""
-    figure, axes = page(1, 3, 3.25, below=0.04, w_pad=0.05)
+    """Three panels side by side, their lines named at the right, one legend below."""
+    figure, axes = page(1, 3, 2.35, below=0.15, w_pad=0.03)
     groups = dict(tuple(numbers.astype({"layer": float}).groupby(["panel", "arm", "quantity"])))
-    look = {"x": "layer", "band": QUANTILES, "alpha": 0.22}
-    for axis, panel in zip(axes, "ab", strict=False):
+    shared = {"x": "layer", "alpha": 0.18}
+    ends: dict[str, dict] = {panel: {} for panel in "abc"}
+    for panel in "ab":
         for block in scales.BLOCKS:
-            median(axis, groups[panel, "SCALAR", block], **look, **LOOKS[block])
-            again = look | LOOKS[block] | AGAIN | OPEN | {"band": None}
-            median(axis, groups[panel, "SCALAR_ORDER", block], **again)
-    for quantity, inner in INNER.items():
-        band = None if "ls" in inner else QUANTILES
-        median(axes[2], groups["c", "SCALAR", quantity], **look | inner | {"band": band})
+            look = BLOCK_LOOKS[block]
+            rows = groups[panel, "SCALAR", block]
+            median(axes["ab".index(panel)], rows, band=QUANTILES, **shared, **look)
+            again = groups[panel, "SCALAR_ORDER", block]
+            median(axes["ab".index(panel)], again, band=None, **shared | look | AGAIN)
+            ends[panel][block] = _end(rows), look["color"]
+    for quantity, block in INNER.items():
+        look = BLOCK_LOOKS[block] | ({"ls": ":"} if quantity == "x" else {})
+        rows = groups["c", "SCALAR", quantity]
+        median(axes[2], rows, band=QUANTILES, **shared, **look)
+        ends["c"][quantity] = _end(rows), look["color"]
     titles = {
-        "a": ("a   Block outputs, ratio", "RMS with / without multipliers"),
-        "b": ("b   End multipliers", r"$|s|$"),
-        "c": ("c   Internal multipliers", r"$|s|$ (or product of two)"),
+        "a": ("a   Outputs of blocks", "RMS with / without multipliers"),
+        "b": ("b   Multipliers at their ends", r"$|s|$"),
+        "c": ("c   Multipliers inside", r"$|s|$ (Q·K: product of two)"),
     }
     for axis, (panel, (title, name)) in zip(axes, titles.items(), strict=True):
-        rows = numbers[numbers["panel"] == panel]
-        limits = rows.loc[rows["quantity"].str.startswith("ABM"), "value"]
-        if len(limits):
-            span = {"color": NOISE_COLOUR, "alpha": 0.13, "lw": 0, "zorder": 0}
-            axis.axhspan(limits.min(), limits.max(), **span)
-        axis.axhline(1.0, color="#999999", lw=0.7, zorder=1)
-        if rows["value"].max() > 2 * rows["value"].min():
-            log_axis(axis, rows["value"])
-        else:
-            axis.set_yscale("log")
-            low, high = axis.get_ylim()
-            ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
-            axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-            axis.set_ylim(low, high)
-            axis.minorticks_off()
-        layers = sorted(rows["layer"].dropna().unique())
-        label(axis, title, xlabel="layer", ylabel=name, xticks=layers[:: -(-len(layers) // 9)])
-    _legends(axes, numbers["seed"].nunique())
+        _finish(axis, numbers[numbers["panel"] == panel], title, name)
+        name_ends(axis, {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()})
+    legend_below(figure, _legend(numbers["seed"].nunique()), 4, 0.055)
     return caption(figure, context)
 
 
-def _legends(axes, seeds: int) -> None:
-    middle = [key("median" if seeds > 1 else "one seed")]
+def _end(rows: pd.DataFrame) -> float:
+    return rows.loc[rows["layer"] == rows["layer"].max(), "value"].median()
+
+
+def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
+    """The scale, the span of noise and the line at 1 where it lies inside."""
+    log_axis(axis, rows["value"])
+    limits = rows.loc[rows["quantity"].str.startswith("ABM"), "value"]
+    low, high = axis.get_ylim()
+    if len(limits):
+        span = {"color": NOISE_COLOUR, "alpha": 0.13, "lw": 0, "zorder": 0}
+        axis.axhspan(limits.min(), limits.max(), **span)
+    if low < 1 < high:
+        axis.axhline(1.0, **NEUTRAL)
+    axis.set_ylim(low, high)
+    layers = sorted(rows["layer"].dropna().unique())
+    label(axis, title, xlabel="layer", ylabel=name, xticks=layers[:: -(-len(layers) // 9)])
+
+
+def _legend(seeds: int) -> list:
+    handles = [key("median" if seeds > 1 else "one seed")]
     if seeds > 1:
-        middle.append(Patch(color="black", alpha=0.22, lw=0, label="half of the seeds"))
-    noise = r"ABM of one $|s|$: half of the draws"
-    middle.append(Patch(color=NOISE_COLOUR, alpha=0.13, lw=0, label=noise))
-    blocks = [key(block, **look) for block, look in LOOKS.items()]
-    inner = [key(name, **look) for name, look in INNER.items()]
-    entries = ([*blocks, key("other data order", **AGAIN)], middle, inner)
-    for axis, handles, columns in zip(axes, entries, (2, 1, 3), strict=True):
-        axis.legend(handles=handles, ncols=columns, loc="upper center", bbox_to_anchor=(0.5, -0.2),
-                    handlelength=2.2, columnspacing=1.0, borderaxespad=0.0)  # fmt: skip
+        handles.append(Patch(color="black", alpha=0.18, lw=0, label="half of the seeds"))
+    handles.append(key("other order of the data", **AGAIN))
+    noise = {"color": NOISE_COLOUR, "alpha": 0.13, "lw": 0}
+    return [*handles, Patch(**noise, label="noise alone, half of its draws")]

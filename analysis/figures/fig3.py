@@ -1,10 +1,10 @@
 """Figure 3 (section 3.1): scales over width that vector multipliers learn.
 
-Densities of the norms of effective rows (top) and columns (bottom) of the matrices that feed
+Densities of ln of the norms of effective rows (top) and columns (bottom) of the matrices that feed
 attention, the SSM and the MLP's gate. Norms are root mean squares over their layer's mean, slices
-of merged matrices apart, pooled over layers, at the end of the constant stage. Grey: VECTOR with
-its row (or column) multipliers replaced by their Brownian motion (ABM); dotted: pure noise of
-these shapes.
+of merged matrices apart, pooled over layers, at the end of the constant stage. Grey: the arm with
+vector multipliers, where Brownian motion (ABM) replaces its row (or column) multipliers; dotted:
+pure noise of these shapes. The numbers are standard deviations of norm / mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scipy.stats import gaussian_kde, norm
 
 from analysis.drawing.axes import median
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, plain_ticks
 from analysis.quantities.scale_diversity import AXES, GROUPS, distributions, mixture_spread
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -32,11 +32,13 @@ LOOKS = {
 }
 NAMES = {
     "NONE": "without multipliers",
-    "VECTOR": "row and column multipliers",
-    "ABM": "the same, replaced by ABM",
+    "VECTOR": "vector multipliers",
+    "ABM": "Brownian motion instead",
     "noise": "pure noise",
 }
 POINTS = 161
+# Norms below this share of their layer's mean are too few to give a density.
+LEAST = 0.03
 # The share of rows that each end of a panel may leave out.
 TAIL = 0.003
 
@@ -44,9 +46,10 @@ TAIL = 0.003
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: axis, group, variant, seed, quantity, position, value.
 
-    ``density`` at ``position`` (norm / mean of its layer), smoothed by Gaussians (Scott's width);
-    ``spread``, the standard deviation; ``dead``, rows or columns below a thousandth of the mean,
-    which are in none of the others. The variant ``noise`` is pure noise, the same for all seeds.
+    ``density`` of ln (norm / mean of its layer) at ``position``, that ratio, smoothed by Gaussians
+    (Scott's width); ``spread``, the standard deviation of the ratio; ``dead``, rows or columns
+    below a thousandth of the mean, which are in none of the others. The variant ``noise`` is pure
+    noise, the same for all seeds.
     """
     parts = []
 
@@ -63,36 +66,36 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
             for row in rows.itertuples():
                 scalars = {"spread": row.spread, "dead": row.dead}
                 own = where | {"variant": row.variant, "seed": row.seed}
-                add(gaussian_kde(row.relative)(grid), grid, scalars, **own)
+                add(gaussian_kde(np.log(row.relative))(np.log(grid)), grid, scalars, **own)
             density = sum(share * norm.pdf(grid, 1.0, width) for width, share in noise.items())
-            add(density, grid, {"spread": mixture_spread(noise)}, variant="noise", **where)
+            add(grid * density, grid, {"spread": mixture_spread(noise)}, variant="noise", **where)
     columns = ["axis", "group", "variant", "seed", "quantity", "position", "value"]
     return pd.concat(parts, ignore_index=True)[columns].astype({"seed": "Int64"})
 
 
 def _grid(rows: pd.DataFrame) -> np.ndarray:
-    """Positions that hold nearly all norms of every variant and seed."""
+    """Positions that hold nearly all norms of every variant and seed, evenly spaced in ln."""
     ends = np.array([np.quantile(values, [TAIL, 1 - TAIL]) for values in rows["relative"]])
     width = 3 * mixture_spread(rows["noise"].iloc[0])
-    low, high = min(1 - width, ends.min()), max(1 + width, ends.max())
-    margin = 0.06 * (high - low)
-    return np.linspace(max(0.0, low - margin), high + margin, POINTS)
+    low = max(LEAST, min(1 - width, 0.9 * ends.min()))
+    return np.geomspace(low, max(1 + width, 1.1 * ends.max()), POINTS)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Rows above, columns below, one panel per group of matrices."""
-    figure, axes = page(2, len(GROUPS), 4.2, below=0.1, w_pad=0.06, h_pad=0.05)
+    figure, axes = page(2, len(GROUPS), 3.3, below=0.115, w_pad=0.04, h_pad=0.04)
     letters = iter("abcdef")
     for line, kind in zip(axes, AXES, strict=True):
         for axis, group in zip(line, GROUPS, strict=True):
             _panel(axis, numbers[(numbers["axis"] == kind) & (numbers["group"] == group)])
-            title = f"{next(letters)}   {group}: {kind}"
-            label(axis, title, xlabel="norm / mean of its layer")
-        line[0].set_ylabel("density")
+            label(axis, f"{next(letters)}   {kind} of {group}")
+        line[0].set_ylabel("density of ln norm")
+    for axis in axes[-1]:
+        axis.set_xlabel("norm / mean of its layer")
     handles = [key(NAMES[name], **look) for name, look in LOOKS.items()]
     if numbers["seed"].nunique() > 1:
         handles.append(Patch(color="black", alpha=0.2, lw=0, label="range of seeds"))
-    legend_below(figure, handles, 5, columnspacing=1.2)
+    legend_below(figure, handles, 5, 0.035)
     # Vectors are published of some seeds only.
     seeds = sorted(map(int, numbers["seed"].dropna().unique()))
     context = dataclasses.replace(context, seeds=seeds)
@@ -105,7 +108,8 @@ def _panel(axis, panel: pd.DataFrame) -> None:
         density = rows[rows["quantity"] == "density"]
         median(axis, density, "position", **look)
         spread = rows.loc[rows["quantity"] == "spread", "value"].median()
-        axis.text(0.99, 0.99 - 0.095 * height, f"{variant}  {spread:.3f}", color=look["color"],
-                  transform=axis.transAxes, ha="right", va="top", fontsize=7)  # fmt: skip
+        axis.text(0.02, 0.98 - 0.12 * height, f"{spread:.2f}", color=look["color"],
+                  transform=axis.transAxes, va="top", fontsize=6.3)  # fmt: skip
     ends, top = density["position"].agg(["min", "max"]), axis.get_ylim()[1]
-    axis.set(xlim=ends, ylim=(0, 1.05 * top), yticks=[])
+    axis.set(xscale="log", xlim=ends, ylim=(0, 1.05 * top), yticks=[])
+    plain_ticks(axis.xaxis, (1, 3))

@@ -1,11 +1,11 @@
 """Figure 4 (section 4.1): multipliers along two symmetries, without and with light weight decay.
 
-a: product of the scales of Q's and K's multipliers against their ratio over training, a line a
-layer of the first seed, and where layers of all seeds and where multipliers moved by noise alone
-(ABM) are as the constant stage ends; b: norm of the residual stream behind the last layer. Ours are
-c: ln of products and ratios of row multipliers of Q and K by rotated pair, in one order of the data
-against those in another; and d, of symmetry_placement: loss after the decay less that of "all" with
-light weight decay, paired by seed, means with 95% intervals.
+a: product of the scales of Q's and K's multipliers against their ratio, on equal logarithmic units:
+over training, a line a layer of the first seed, and where layers of all seeds are as the constant
+stage ends. b: the same for multipliers that noise alone moves (ABM), without weight decay; a point
+is a draw of a layer. c: norm of the residual stream behind the last layer. Ours is d: ln of
+products and ratios of row multipliers of Q and K by rotated pair, in one order of the data against
+those in another.
 """
 
 from __future__ import annotations
@@ -13,33 +13,37 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import dots, each
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NOISE_COLOUR, plain_log_axis
+from analysis.drawing.axes import median, name_ends
+from analysis.drawing.page import caption, key, label, page
+from analysis.drawing.style import (
+    ARM_COLOURS,
+    NEUTRAL,
+    NOISE_COLOUR,
+    plain_log_axis,
+    plain_ticks,
+    shade,
+)
 from analysis.quantities import symmetry
-from analysis.quantities.losses import losses_by_arm
-from analysis.tables.context import Context, stacked
+from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("symmetry", "symmetry_placement")
+EXPERIMENTS = ("symmetry",)
+# Vector multipliers: the more weight decay, the lighter.
 COLOURS = {
-    symmetry.NONE: "#777777",
-    symmetry.FREE: "#0072B2",
-    symmetry.LITERAL: "#56B4E9",
-    symmetry.LIGHT: "#E69F00",
+    symmetry.FREE: shade(ARM_COLOURS["VPN"], -0.45),
+    symmetry.LITERAL: ARM_COLOURS["VPN"],
+    symmetry.LIGHT: shade(ARM_COLOURS["VPN"], 0.45),
+    symmetry.NONE: ARM_COLOURS["FPN"],
 }
 NAMES = {
-    symmetry.NONE: "no multipliers",
     symmetry.FREE: "no weight decay",
     symmetry.LITERAL: "weight decay 2e-3",
     symmetry.LIGHT: "light weight decay",
+    symmetry.NONE: "no multipliers",
 }
-COMPARED = {
-    symmetry.SYMMETRY_FREE: "symmetry-free,\nno weight decay",
-    symmetry.SYMMETRY_FREE_LIGHT: "symmetry-free,\nlight",
-    symmetry.NO_EMBEDDING: "none on embedding,\nlight",
-}
-PATHS = (symmetry.FREE, symmetry.LIGHT)
+PATHS = {symmetry.FREE: "o", symmetry.LIGHT: "s"}
+# Of the pairs: colour and marker.
+PAIRS = {"product": ("#222222", "o"), "ratio": ("#CC79A7", "s")}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -47,63 +51,80 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["symmetry"]
     at_end = {"step": table.stage_end}
     ends = symmetry.brownian_ends(table, symmetry.FREE).rename(columns={"draw": "seed"})
-    losses = losses_by_arm(tables["symmetry_placement"])
     parts = [ends.assign(panel="noise", arm=symmetry.FREE, **at_end)]
     for arm in PATHS:
         parts.append(symmetry.paths(table, arm).assign(panel="paths", arm=arm))
-    for arm in COLOURS:
+    for arm in (symmetry.NONE, symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT):
         norms = np.exp(symmetry.residual(table, arm)).rename("value").reset_index()
         parts.append(norms.assign(panel="residual", arm=arm))
     for arm in (symmetry.FREE, symmetry.FREE_ORDER):
         pairs = symmetry.pairs(table, arm).reset_index()
         parts.append(pairs.assign(panel="pairs", arm=arm, **at_end))
-    gaps = losses[list(COMPARED)].sub(losses[symmetry.LIGHT], axis=0)
-    parts.append(stacked(gaps, panel="loss"))
     columns = ["panel", "arm", "seed", "layer", "step", "pair", "product", "ratio", "value"]
-    return pd.concat(parts)[columns].reset_index(drop=True)
+    return pd.concat(parts)[columns].astype({"step": float}).reset_index(drop=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Four panels."""
-    figure, ((a, b), (c, d)) = page(2, 2, 5.4, below=0.08, w_pad=0.05, h_pad=0.06)
+    """Two panels of equal units above, two below."""
+    figure, _ = page(1, 1, 4.2, below=0.045)
+    figure.clear()
+    above, below = figure.subfigures(2, 1, height_ratios=[1.08, 1.25])
     panels = dict(tuple(numbers.groupby("panel")))
     paths, noise = panels["paths"], panels["noise"]
-    _paths(a, paths[paths["step"] <= noise["step"].max()], noise)
-    each(b, panels["residual"], "step", {arm: {"color": COLOURS[arm]} for arm in COLOURS})
-    plain_log_axis(b)
-    label(b, "b   Residual stream, last layer", xlabel="step", ylabel="norm of the residual stream")
-    _pairs(c, panels["pairs"])
-    losses = panels["loss"].groupby("arm")["value"]
-    named = {name: losses.get_group(arm) for arm, name in COMPARED.items()}
-    dots(d, named, dict.fromkeys(named, "black"))
-    d.axvline(0, color="#999999", lw=0.8, ls=":", zorder=0)
-    d.locator_params(axis="x", nbins=6)
-    against = "loss − loss with light weight decay (nats)"
-    label(d, "d   Placements: loss after the decay", xlabel=against)
-    handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
-    handles.append(key("ABM, no weight decay", color=NOISE_COLOUR, ls="", marker="."))
-    legend_below(figure, handles, 5)
+    _scales(above, paths[paths["step"] <= noise["step"].max()], noise)
+    c, d = below.subplots(1, 2, width_ratios=[1.35, 1])
+    _stream(c, panels["residual"])
+    _pairs(d, panels["pairs"])
     # Rows and columns are published of fewer seeds than norms are.
     n = panels["pairs"]["seed"].nunique()
-    return caption(figure, context, "" if n == len(context.seeds) else f"c: n = {n}")
+    return caption(figure, context, "" if n == len(context.seeds) else f"d: n = {n}")
 
 
-def _paths(axis, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
-    axis.scatter(
-        np.exp(noise["product"]), np.exp(noise["ratio"]), s=4, color=NOISE_COLOUR, alpha=0.4, lw=0
+def _scales(figure, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
+    """Trained multipliers, and apart from them those of noise, on the same units."""
+    first, ends = rows["seed"] == rows["seed"].min(), rows["step"] == rows["step"].max()
+    shown = rows[first | ends]
+    spans = [
+        (part["product"].min() - 0.15, part["product"].max() + 0.15) for part in (shown, noise)
+    ]
+    axes = figure.subplots(1, 2, sharey=True, width_ratios=[high - low for low, high in spans])
+    both = pd.concat([shown, noise])["ratio"]
+    for axis, span in zip(axes, spans, strict=True):
+        axis.set(xscale="log", yscale="log", xlim=np.exp(span))
+        axis.set_ylim(np.exp(both.min() - 0.1), np.exp(both.max() + 0.1))
+        axis.set_aspect("equal")
+        axis.axhline(1, **NEUTRAL)
+        plain_ticks(axis.xaxis, (1, 2, 5))
+        plain_ticks(axis.yaxis, (1, 1.5, 7))
+    trained, alone = axes
+    trained.axvline(1, **NEUTRAL)
+    for arm, marker in PATHS.items():
+        own = rows["arm"] == arm
+        for _, path in rows[own & first].groupby("layer"):
+            path = np.exp(path.sort_values("step")[["product", "ratio"]])
+            trained.plot(*path.to_numpy().T, color=COLOURS[arm], lw=0.7, zorder=2)
+        x, y = np.exp(rows.loc[own & ends, ["product", "ratio"]]).to_numpy().T
+        points = {"color": COLOURS[arm], "mec": "white", "mew": 0.3, "ms": 3.2, "zorder": 3}
+        trained.plot(x, y, marker, ls="", **points)
+    alone.scatter(
+        np.exp(noise["product"]), np.exp(noise["ratio"]), s=5, color=NOISE_COLOUR, alpha=0.6, lw=0
     )
-    for arm in PATHS:
-        for (seed, _), path in rows[rows["arm"] == arm].groupby(["seed", "layer"]):
-            path = path.sort_values("step")
-            x, y = np.exp(path["product"]), np.exp(path["ratio"])
-            if seed == rows["seed"].min():
-                axis.plot(x, y, color=COLOURS[arm], lw=0.8, alpha=0.8)
-            axis.plot(x.iloc[-1], y.iloc[-1], ".", color=COLOURS[arm], ms=5)
-    axis.axhline(1, color="#bbbbbb", lw=0.6, zorder=0)
-    axis.axvline(1, color="#bbbbbb", lw=0.6, zorder=0)
+    handles = [key(NAMES[arm], COLOURS[arm], marker=mark, ls="") for arm, mark in PATHS.items()]
+    trained.legend(handles=handles, loc="lower right", handletextpad=0.1, borderaxespad=0.1)
+    across = "scale of Q × scale of K"
+    label(trained, "a   Trained multipliers", xlabel=across, ylabel="scale of Q / scale of K")
+    label(alone, "b   Noise alone", xlabel=across)
+
+
+def _stream(axis, rows: pd.DataFrame) -> None:
+    ends = {}
+    for arm, of_arm in rows.groupby("arm"):
+        median(axis, of_arm, "step", color=COLOURS[arm])
+        last = of_arm[of_arm["step"] == of_arm["step"].max()]
+        ends[NAMES[arm]] = last["value"].median(), shade(COLOURS[arm], -0.2)
     plain_log_axis(axis)
-    plain_log_axis(axis, x=True)
-    label(axis, "a   Multipliers of Q and K, every layer", xlabel="Q · K", ylabel="Q / K")
+    label(axis, "c   Residual stream, last layer", xlabel="step", ylabel="norm (RMS)")
+    name_ends(axis, ends)
 
 
 def _pairs(axis, rows: pd.DataFrame) -> None:
@@ -111,11 +132,12 @@ def _pairs(axis, rows: pd.DataFrame) -> None:
     one, other = (
         rows[rows["arm"] == arm].set_index(keys) for arm in (symmetry.FREE, symmetry.FREE_ORDER)
     )
-    for name, colour, marker in (("product", "#009E73", "o"), ("ratio", "#D55E00", "s")):
+    axis.axline((0, 0), slope=1, **NEUTRAL)
+    for name, (colour, marker) in PAIRS.items():
         x, y = one[name], other[name].reindex(one.index)
         said = f"{name}, r = {np.corrcoef(x, y)[0, 1]:.2f}"
-        axis.plot(x, y, marker, ls="", color=colour, ms=3, alpha=0.6, mew=0, label=said)
-    axis.axline((0, 0), slope=1, color="#bbbbbb", lw=0.6, zorder=0)
-    axis.legend(loc="upper left", handletextpad=0.2)
-    title = "c   Q and K by rotated pair, no weight decay"
-    label(axis, title, xlabel="ln, one order of the data", ylabel="ln, another order")
+        axis.plot(x, y, marker, ls="", color=colour, ms=2.2, alpha=0.7, mew=0, label=said)
+    axis.set_aspect("equal", adjustable="datalim")
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 0.98), ncols=2, handletextpad=0.1)
+    axis.set_title("d   Q and K by rotated pair", loc="left", pad=14)
+    axis.set(xlabel="ln, one order of the data", ylabel="ln, another order of the data")

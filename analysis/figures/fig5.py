@@ -1,40 +1,40 @@
 """Figure 5 (section 4.2): norms and scalar multipliers over the width, η and λ fixed.
 
-Matrix norms; activation norms, those that the model fixes and those that are free in the residual
-stream; multipliers, learned and fixed factor together, with the slopes that muP expects. Solid: the
-multipliers begin ∝ 1/d; dashed: at 1; dotted: s is fixed at 1, the contrast. The legends give
-exponents fitted over all widths of the solid lines, mean and 95% interval over seeds. Lines are
-medians; of the solid ones the seeds are drawn too.
+a: matrix norms; b: activation norms that the model fixes, and the gate's; c: those that are free in
+the residual stream; d: multipliers, learned and fixed factor together, with the slopes that muP
+expects. The multipliers begin ∝ 1/d. Beside each line stands its exponent of d, fitted over all
+widths, mean and 95% interval over seeds. Lines are medians, bands the range of seeds. The csv has
+the other arms too, which ``width_contrasts`` draws.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.axes import median, series
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import plain_log_axis, plain_ticks
+from analysis.drawing.axes import median, name_ends
+from analysis.drawing.page import caption, key, label, page
+from analysis.drawing.style import BLOCK_LOOKS, log_axis, shade, widen
 from analysis.quantities import width_scaling as ws
 from analysis.quantities.stats import with_interval
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
-COLOURS = {
-    "embedding": "#999999", "attention": "#0072B2", "SSM": "#009E73", "MLP": "#D55E00",
-    "projector": "#CC79A7", "logits": "#CC79A7", "Q·K": "#0072B2", "dt": "#009E73",
-    "gate": "#E69F00", "attention output": "#56B4E9", "SSM output": "#44AA99",
-    "MLP output": "#D55E00",
+# The block whose colour a quantity has.
+BLOCKS = {
+    "logits": "projector", "Q·K": "attention", "dt": "SSM", "gate": "MLP",
+    "attention output": "attention", "SSM output": "SSM", "MLP output": "MLP",
 }  # fmt: skip
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
-    ("a   Matrices", "‖W‖", "matrices", tuple(ws.MATRICES)),
-    ("b   Activations", "norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
-    ("c   Outputs to the stream", "norm", "activations", tuple(ws.FREE_IN_STREAM)),
-    ("d   Multipliers", "|s|", "multipliers", tuple(ws.MULTIPLIERS)),
+    ("a   Matrices", r"$\|W\|$ (RMS)", "matrices", tuple(ws.MATRICES)),
+    ("b   Activations", "norm (RMS)", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
+    ("c   Outputs to the stream", "norm (RMS)", "activations", tuple(ws.FREE_IN_STREAM)),
+    ("d   Multipliers", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
 )
-# The lines of the other arms beside the solid ones of LEARNED.
-BESIDE = {ws.FROM_ONE: "--", ws.FIXED: ":"}
+# Slopes that muP expects of two multipliers.
+EXPECTED = {"projector": -1.0, "Q·K": -2.0}
+GUIDE = {"color": "#777777", "lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -60,45 +60,45 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Four panels with their legends beside, and one of the lines below."""
-    figure, axes = page(2, 2, 4.6, below=0.08, w_pad=0.05, sharex=True)
-    widths = sorted(numbers["width"].unique())
-    groups = dict(tuple(numbers.groupby(["panel", "quantity", "arm"])))
+    """Four panels, each line named at its right."""
+    figure, axes = page(2, 2, 3.9, below=0.045, w_pad=0.05, h_pad=0.05, sharex=True)
+    groups = dict(tuple(numbers[numbers["arm"] == ws.LEARNED].groupby(["panel", "quantity"])))
     for axis, (title, name, panel, quantities) in zip(axes.flat, PANELS, strict=True):
+        ends = {}
         for quantity in quantities:
-            look = {"color": COLOURS[quantity], "marker": "o", "ms": 3}
-            learned = groups[panel, quantity, ws.LEARNED]
-            fitted = with_interval(learned.drop_duplicates("seed")["exponent"], 2)
+            rows = groups[panel, quantity]
+            look = BLOCK_LOOKS[BLOCKS.get(quantity, quantity)]
+            median(axis, rows, "width", **look)
+            fitted = with_interval(rows.drop_duplicates("seed")["exponent"], 2)
             fitted = fitted.replace("-0.00", "0.00").replace("-", "−")
-            series(axis, learned, "width", **look, label=f"{quantity}\n{fitted}")
-            for arm, line in BESIDE.items():
-                if (panel, quantity, arm) in groups:  # a fixed s is no multiplier
-                    beside = {"color": COLOURS[quantity], "ls": line, "lw": 1.0, "zorder": 2}
-                    median(axis, groups[panel, quantity, arm], "width", band=None, **beside)
-        axis.set_xscale("log", base=2)
-        axis.set_xticks(widths, [str(width) for width in widths])
-        axis.minorticks_off()
-        right = 1.1 if panel == "multipliers" else 1.0  # the names of the slopes stand there
-        axis.legend(loc="upper left", bbox_to_anchor=(right, 1.03), title="exponent (solid)",
-                    fontsize=6.5, title_fontsize=6.5)  # fmt: skip
-        label(axis, title, yscale="log", ylabel=name)
+            last = rows.loc[rows["width"] == rows["width"].max(), "value"].median()
+            ends[f"{quantity}\n{fitted}"] = last, shade(look["color"], -0.25)
+        if panel == "multipliers":
+            _guides(axis, {name: groups["multipliers", name] for name in EXPECTED})
+        width_axis(axis, numbers)
+        log_axis(axis, pd.concat([groups[panel, name] for name in quantities])["value"])
+        if panel == "matrices":
+            widen(axis, 0.5)
+        name_ends(axis, ends)
+        label(axis, title, ylabel=name)
     for axis in axes[1]:
         axis.set_xlabel("width d")
-    plain_log_axis(axes[0, 0])
-    plain_ticks(axes[0, 1].yaxis, (1, 2, 5))
-    _guides(axes[1, 1], {name: groups["multipliers", name, ws.LEARNED] for name in ws.MULTIPLIERS})
-    said = [f"learned, {start}" for start in ws.STARTS.values()] + ["s = 1"]
-    lines = zip(said, ("-", *BESIDE.values()), strict=True)
-    legend_below(figure, [key(text, color="#444444", ls=line) for text, line in lines], len(said))
-    return caption(figure, context)
+    return caption(figure, context, "numbers: exponents of d, 95%")
+
+
+def width_axis(axis, numbers: pd.DataFrame) -> None:
+    """A logarithmic axis with every width named."""
+    widths = sorted(numbers["width"].unique())
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(widths, [str(width) for width in widths])
+    axis.minorticks_off()
 
 
 def _guides(axis, multipliers: dict[str, pd.DataFrame]) -> None:
-    """Lines ∝ d⁻¹ and d⁻² from where the projector's and Q·K's multipliers begin."""
-    for quantity, exponent in (("projector", -1.0), ("Q·K", -2.0)):
+    """Lines of the slopes expected, from where the multipliers of the least width are."""
+    for quantity, exponent in EXPECTED.items():
         values = multipliers[quantity].groupby("width")["value"].median()
         d = values.index.to_numpy(dtype=float)
         guide = float(values.iloc[0]) * (d / d[0]) ** exponent
-        axis.plot(d, guide, color="#777777", lw=0.8, ls="-.", zorder=1)
-        axis.annotate(f"$d^{{{exponent:g}}}$", (d[-1], guide[-1]), fontsize=7, color="#555555",
-                      xytext=(5, -3), textcoords="offset points")  # fmt: skip
+        axis.plot(d, guide, **GUIDE)
+    axis.legend(handles=[key(r"$d^{-1}$, $d^{-2}$", **GUIDE)], loc="lower left")

@@ -6,7 +6,7 @@ import pandas as pd
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOISE_COLOUR, shade
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_step
 from analysis.tables.context import Context
@@ -16,9 +16,13 @@ EXPERIMENTS = ("frozen_multipliers",)
 NAMES = {
     "VECTOR": "learned while training",
     "LEARNED": "frozen at the learned values",
-    "NOISE": "frozen at Brownian motion's",
+    "NOISE": "frozen at random values",
 }
-COLOURS = {"VECTOR": ARM_COLOURS["VPN"], "LEARNED": ARM_COLOURS["SPN"], "NOISE": NOISE_COLOUR}
+COLOURS = {
+    "VECTOR": ARM_COLOURS["VPN"],
+    "LEARNED": shade(ARM_COLOURS["VPN"], -0.45),
+    "NOISE": NOISE_COLOUR,
+}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -36,13 +40,13 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels: as the constant stage ends, and after the decay."""
-    figure, axes = page(1, 2, 2.1, below=0.08, w_pad=0.06, sharex=True, sharey=True)
-    titles = {"constant": "a   As the constant stage ends", "decay": "b   After the decay"}
+    figure, axes = page(1, 2, 1.5, below=0.09, w_pad=0.05, sharex=True, sharey=True)
+    titles = {"constant": "a   Before the decay", "decay": "b   After the decay"}
     colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()}
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):
         gaps = numbers[numbers["stage"] == stage].groupby("arm")["gap"]
         dots(axis, {NAMES[arm]: gaps.get_group(arm) for arm in NAMES}, colours)
-        axis.axvline(0, color="#999999", lw=0.8, ls=":", zorder=0)
-        axis.locator_params(axis="x", nbins=6)
-        label(axis, title, xlabel="loss − loss without multipliers (nats per token)")
+        axis.axvline(0, **NEUTRAL)
+        axis.locator_params(axis="x", nbins=5)
+        label(axis, title, xlabel="loss − loss without multipliers (nats)")
     return caption(figure, context, "points: seeds; bars: means, 95%")

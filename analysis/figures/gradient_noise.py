@@ -1,7 +1,9 @@
 """Signal-to-noise ratios of gradients, and how far each matrix leaves ‖W‖ ∝ S (claim N1).
 
-Left: the ratio of each matrix, and of the scalar, row and column multipliers that it could have.
-Right: departure of the slope of ln ‖W‖ against ln S from 1 against the matrix's ratio.
+a: the ratio of each matrix's gradient, and of the scalar, row and column multipliers that it could
+have: medians over layers and seeds, lines over their middle half. b: departure of the slope of
+ln ‖W‖ against ln S from 1, against the matrix's ratio, means over layers and seeds. Named are those
+that depart by more than a tenth.
 """
 
 from __future__ import annotations
@@ -10,20 +12,30 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, plain_ticks
+from analysis.drawing.style import (
+    ARM_COLOURS,
+    BLOCK_LOOKS,
+    NEUTRAL,
+    NOISE_COLOUR,
+    plain_log_axis,
+    shade,
+)
 from analysis.quantities.gradient_noise import OF, together
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("gradient_noise",)
-# Height beside the others of the same matrix, colour and name, by column.
+# Height beside the others of the same matrix, look and name, by column.
 LOOKS = {
-    "W": (0.24, "#222222", r"matrix $W$"),
-    "s": (0.08, ARM_COLOURS["SPN"], r"scalar $s$"),
-    "r": (-0.08, ARM_COLOURS["VPN"], r"rows $r$"),
-    "c": (-0.24, ARM_COLOURS["FPN"], r"columns $c$"),
+    "W": (0.27, {"color": NOISE_COLOUR, "marker": "D"}, "matrix $W$ itself"),
+    "s": (0.09, {"color": ARM_COLOURS["SPN"], "marker": "s"}, "scalar $s$"),
+    "r": (-0.09, {"color": ARM_COLOURS["VPN"], "marker": "^"}, "rows $r$"),
+    "c": (-0.27, {"color": shade(ARM_COLOURS["VPN"], 0.45), "marker": "v"}, "columns $c$"),
 }
-BLOCKS = {"attention": "o", "ssm": "s", "mlp": "^"}
+DEPARTURE = r"1 − slope of $\ln\|W\|$ in $\ln S$"
+PARTS = {"attention": "attention", "ssm": "SSM", "mlp": "MLP"}
+# Matrices that depart from slope 1 by more are named.
+NAMED = 0.1
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -33,50 +45,44 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two panels."""
-    figure, (left, right) = page(1, 2, 3.6, below=0.1, w_pad=0.06, width_ratios=[1.25, 1])
-    means = numbers.groupby("tensor")[[*OF.values(), "slope"]].mean().sort_values("W")
-    heights = numbers["tensor"].map(means.index.get_loc)
-    for name, (offset, colour, _) in LOOKS.items():
-        ratios = numbers[name].clip(lower=0)
-        left.scatter(ratios, heights + offset, s=7, color=colour, alpha=0.5, lw=0)
-    left.set_yticks(range(len(means)), means.index)
-    left.set_xscale("symlog", linthresh=1e-3)
-    left.set_xlim(-2e-4, 1.3 * numbers[list(LOOKS)].max().max())
-    label(left, "a   Signal-to-noise ratios", xlabel="signal over noise of one batch's gradient")
+    """Two panels, one legend below."""
+    figure, (left, right) = page(1, 2, 3.0, below=0.11, w_pad=0.05, width_ratios=[1.25, 1])
+    means = numbers.groupby("tensor")[[*OF.values(), "slope"]].mean()
+    order = numbers.groupby("tensor")["W"].median().sort_values().index
+    for name, (offset, look, _) in LOOKS.items():
+        shares = numbers.groupby("tensor")[name].quantile([0.25, 0.5, 0.75]).unstack().loc[order]
+        heights = np.arange(len(order)) + offset
+        shares = shares.clip(lower=1e-3)
+        left.hlines(heights, shares[0.25], shares[0.75], color=look["color"], lw=0.9, alpha=0.7)
+        left.plot(shares[0.5], heights, ls="", ms=3, mew=0, **look)
+    left.set_yticks(range(len(order)), [_said(tensor) for tensor in order])
+    left.set_ylim(-0.6, len(order) - 0.4)
+    left.grid(axis="y", visible=False)
+    for border in np.arange(len(order) - 1) + 0.5:
+        left.axhline(border, color="#dddddd", lw=0.5)
+    plain_log_axis(left, x=True)
+    label(left, "a   Signal-to-noise ratios", xlabel="signal / noise of the gradient")
     ratios, departures = means["W"].clip(lower=1e-5), 1 - means["slope"]
-    for block, marker in BLOCKS.items():
+    for block, name in PARTS.items():
         own = means.index.str.startswith(block)
-        right.scatter(ratios[own], departures[own], marker=marker, s=22, color="#222222", zorder=3)
-    right.axhline(0, color="#999999", lw=0.8, ls=":")
-    right.set(xscale="log", xlabel="the matrix's signal over noise")
-    label(right, "b   Departure from the equilibrium", ylabel=r"1 − slope of $\ln\|W\|$ in $\ln S$")
-    plain_ticks(right.xaxis, (1.0, 2.0, 5.0))
-    _name(right, ratios, departures)
-    dots = {"ls": "", "marker": "o", "ms": 3.5}
-    handles = [key(name, color=colour, **dots) for _, colour, name in LOOKS.values()]
-    for block, marker in BLOCKS.items():
-        handles.append(key(f"b: {block}", color="#222222", ls="", marker=marker, ms=4))
-    legend_below(figure, handles, 7, 0.035, handletextpad=0.2, columnspacing=1.2)
-    return caption(figure, context, "a: each layer and seed; b: means")
+        right.plot(ratios[own], departures[own], ls="", ms=4, **BLOCK_LOOKS[name], label=name)
+    right.axhline(0, **NEUTRAL)
+    low, high = np.log10(ratios).agg(["min", "max"])
+    margin = 0.3 * max(high - low, 0.1)
+    right.set(xlim=(10 ** (low - margin / 2), 10 ** (high + 2 * margin)))
+    for tensor in means.index[departures.abs() > NAMED]:
+        right.annotate(_said(tensor), (ratios[tensor], departures[tensor]), xytext=(4, 0),
+                       textcoords="offset points", va="center", fontsize=6.3)  # fmt: skip
+    plain_log_axis(right, x=True)
+    ratio = "signal / noise of the matrix"
+    label(right, "b   Departure from equilibrium", xlabel=ratio, ylabel=DEPARTURE)
+    handles = [key(name, ls="", ms=3.5, **look) for _, look, name in LOOKS.values()]
+    handles += [key(name, ls="", **BLOCK_LOOKS[name]) for name in PARTS.values()]
+    legend_below(figure, handles, 7, 0.04, handletextpad=0.0, columnspacing=0.9)
+    return caption(figure, context)
 
 
-def _name(axis, x: pd.Series, y: pd.Series) -> None:
-    """The points' names in a column at the right, a thin line to each."""
-    low, high = np.log10(x).agg(["min", "max"])
-    width = max(high - low, 0.3)
-    axis.set_xlim(10 ** (low - 0.12 * width), 10 ** (high + 0.95 * width))
-    at = 10 ** (high + 0.3 * width)
-    gap = 0.075 * max(y.max() - y.min(), 1e-3)
-    heights = y.sort_values()
-    spread = heights.to_numpy().copy()
-    for _ in range(200):  # neighbours that are too close push each other away
-        short = np.clip(gap - np.diff(spread), 0, None) / 2
-        spread[:-1] -= short
-        spread[1:] += short
-    low, high = axis.get_ylim()
-    axis.set_ylim(min(low, spread[0] - gap / 2), max(high, spread[-1] + gap / 2))
-    line = {"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.5, "shrinkA": 1, "shrinkB": 3}
-    for name, height in zip(heights.index, spread, strict=True):
-        axis.annotate(name, (x[name], y[name]), (at, height), fontsize=6, va="center",
-                      color="#444444", arrowprops=line)  # fmt: skip
+def _said(tensor: str) -> str:
+    """``ssm.dt`` as SSM dt, ``attention.q`` as attention Q."""
+    block, _, part = tensor.partition(".")
+    return f"{PARTS.get(block, block)} {part.upper() if part in 'qkv' else part}"

@@ -1,7 +1,7 @@
 """The MLP sweep on variants of the model (appendix B): do they separate the arms?
 
 From S = 1 to 8, without multipliers and with three scalar ones: left the loss that is lost, then
-how the outputs of MLP, SSM and attention grow (logs, mean over layers).
+the factor by which the outputs of MLP, SSM and attention grow (geometric mean over layers).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL
 from analysis.quantities.losses import final_losses
 from analysis.quantities.mlp_scale import BLOCKS
 from analysis.quantities.norms import at_step
@@ -57,15 +57,26 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels."""
-    figure, axes = page(1, 4, 2.4, below=0.16, w_pad=0.03, sharey=True)
+    figure, axes = page(1, 4, 2.1, below=0.155, w_pad=0.02, sharey=True)
     groups = dict(tuple(numbers.groupby(["quantity", "learned", "design"])["value"]))
     for axis, (quantity, title) in zip(axes, TITLES.items(), strict=True):
         for learned, (colour, _) in LOOKS.items():
             named = {name: groups[quantity, learned, own] for own, name in DESIGNS.items()}
-            colours, raised = dict.fromkeys(named, colour), -0.14 if learned else 0.14
+            colours, raised = dict.fromkeys(named, colour), -0.16 if learned else 0.16
             dots(axis, named, colours, raised=raised, intervals=False)
-        axis.axvline(0, color="#999999", lw=0.8, ls=":")
-        label(axis, title, xlabel="nats per token" if quantity == "loss" else "ln of the growth")
+        axis.axvline(0, **NEUTRAL)
+        label(axis, title, xlabel="rise (nats)" if quantity == "loss" else "growth factor")
+        if quantity != "loss":
+            _name_factors(axis)
     handles = [key(name, color=colour, ls="", marker="o") for colour, name in LOOKS.values()]
-    legend_below(figure, handles, 2, 0.04)
-    return caption(figure, context, r"from $S_{MLP}$ = 1 to 8; points: seeds; bars: means")
+    legend_below(figure, handles, 2, 0.055)
+    return caption(figure, context, "S from 1 to 8; bars: means")
+
+
+def _name_factors(axis) -> None:
+    """Factors such as × 10 at the ticks of an axis of their logarithms."""
+    low, high = axis.get_xlim()
+    factors = [f for f in (0.01, 0.1, 1, 10, 100) if low < np.log(f) < high]
+    if len(factors) < 3:
+        factors = [f for f in (0.25, 0.5, 1, 2, 4, 8, 16) if low < np.log(f) < high]
+    axis.set_xticks(np.log(factors), [f"× {f:g}" for f in factors])

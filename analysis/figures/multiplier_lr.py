@@ -1,17 +1,23 @@
-"""The multipliers' own LR: final loss, and the norm that they reach, at three S."""
+"""The multipliers' own LR: final loss, and the norm that they reach, at three S.
+
+Lines are medians, bands the range of seeds. Dotted: the LR of the projector experiment.
+"""
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import caption, page
-from analysis.drawing.style import ARM_LOOKS, power_of_two
+from analysis.drawing.axes import median
+from analysis.drawing.page import caption, key, legend_below, page
+from analysis.drawing.style import ARM_LOOKS, NEUTRAL, plain_log_axis, power_of_two
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_step
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("multiplier_lr",)
+NAMES = {"SPN": "SPN (learned scalar)", "VPN": "VPN (learned vector)"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -28,17 +34,21 @@ def draw(numbers: pd.DataFrame, context: Context):
     """One column per S: loss above, norm below, against the multipliers' LR."""
     scales = sorted(numbers["S"].unique())
     shared = {"sharex": True, "sharey": "row", "squeeze": False}
-    figure, axes = page(2, len(scales), 3.9, below=0.04, **shared)
+    figure, axes = page(2, len(scales), 3.0, below=0.12, w_pad=0.03, **shared)
+    lrs = sorted(numbers["c_lr"].unique())
     for column, s in zip(axes.T, scales, strict=True):
         for axis, quantity in zip(column, ("loss", "norm"), strict=True):
             for arm, rows in numbers[numbers["S"] == s].groupby("arm"):
-                means = rows.groupby("c_lr")[quantity].mean()
-                axis.plot(rows["c_lr"], rows[quantity], ls="", alpha=0.35, ms=3, **ARM_LOOKS[arm])
-                axis.plot(means.index, means, label=arm, **ARM_LOOKS[arm])
+                median(axis, rows.assign(value=rows[quantity]), "c_lr", **ARM_LOOKS[arm])
             axis.set_xscale("log")
+            axis.axvline(lrs[len(lrs) // 2], **NEUTRAL, ls=":")
+            axis.xaxis.set_minor_locator(NullLocator())
         column[0].set_title(f"S = {power_of_two(s)}")
-        column[1].set(yscale="log", xlabel="LR of the multipliers")
-    axes[0, 0].set_ylabel("final loss (nats per token)")
-    axes[1, 0].set_ylabel(r"$\|c\|$ before the decay")
-    axes[0, 0].legend()
-    return caption(figure, context)
+        column[1].set_xlabel("LR of the multipliers")
+        plain_log_axis(column[1])
+    axes[0, 0].set_ylabel("final loss (nats)")
+    axes[1, 0].set_ylabel(r"$\|c\|$ (RMS)")
+    handles = [key(NAMES[arm], **ARM_LOOKS[arm]) for arm in NAMES]
+    handles.append(key("LR of the projector experiment", **NEUTRAL, ls=":"))
+    legend_below(figure, handles, 3, 0.05)
+    return caption(figure, context, "bands: range of seeds")

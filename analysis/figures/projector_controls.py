@@ -1,11 +1,17 @@
-"""Controls of the projector sweep: loss and ‖W‖ / ABM with one thing changed at a time."""
+"""Controls of the projector sweep: what FPN loses to VPN, and ‖W‖, with one thing changed.
+
+a: loss of FPN less that of VPN under the same change. Three rows are compared with the sweep's VPN:
+FPN at S = 1, FPN with a fixed output factor of 1/S, and with the factor that SPN had learned. b:
+‖W‖ over that of Brownian motion. Filled: S = 1/8; open: S = 8.
+"""
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
-from analysis.drawing.page import caption, key, page
-from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, power_of_two
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, NEUTRAL, plain_log_axis, power_of_two
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_stage_ends, at_step
 from analysis.tables.context import Context
@@ -15,9 +21,10 @@ EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
 CONTROLS = {
     "": "as in the sweep",
+    "_CENTRE": "S = 1 instead",
     "_COMPENSATED": "output factor 1/S",
-    "_LEARNED_SMALL": "learned factor, fixed from the start",
-    "_LEARNED_LARGE": "learned factor, fixed from the start",
+    "_LEARNED_SMALL": "output factor that SPN learned",
+    "_LEARNED_LARGE": "output factor that SPN learned",
     "_BATCH_QUARTER": "batch × 1/4",
     "_BATCH_FOURFOLD": "batch × 4",
     "_INIT_QUARTER": "initial norm × 1/4",
@@ -27,7 +34,7 @@ CONTROLS = {
     "_LONG": "4 times as long",
 }
 NAMES = {"FPN": "FPN (no multiplier)", "VPN": "VPN (learned vector)"}
-CENTRE = "FPN_CENTRE"  # S = 1, drawn as a line
+CENTRE = "FPN_CENTRE"  # S = 1, beside both S
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -55,27 +62,38 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Losses at both S, then ‖W‖ over Brownian motion at both S."""
-    centre = numbers.loc[numbers["arm"] == CENTRE, "loss"].mean()
-    numbers = numbers[numbers["arm"] != CENTRE]
-    scales = sorted(numbers["S"].unique())
-    figure, axes = page(1, 4, 3.1, below=0.05, above=0.06, sharey=True)
+    """Two panels with the same rows."""
+    figure, (a, b) = page(1, 2, 2.7, below=0.12, w_pad=0.05, sharey=True)
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
-    at_best = {"color": ARM_COLOURS["FPN"], "lw": 0.8, "ls": ":"}
-    for s, of_loss, of_norm in zip(scales, axes[:2], axes[2:], strict=True):
-        for axis, quantity in ((of_loss, "loss"), (of_norm, "over_noise")):
-            for arm, rows in numbers[numbers["S"] == s].groupby("arm"):
-                height = names.index(CONTROLS[arm[3:]]) + 1
-                axis.plot(rows[quantity], [height] * len(rows), ls="", **ARM_LOOKS[arm[:3]])
-        of_loss.axvline(centre, **at_best)
-        of_loss.set(title=f"loss, S = {power_of_two(s)}", xlabel="nats per token")
-        of_norm.axvline(1.0, color="#555555", lw=0.8, ls=":")
-        of_norm.set(title=rf"$\|W\|$ / ABM, S = {power_of_two(s)}", xscale="log")
-        of_norm.xaxis.set_major_formatter("{x:g}")
-        of_norm.xaxis.set_minor_formatter("")
-        of_norm.set_xticks([0.5, 1, 2, 4])
-    axes[0].set_yticks(range(1, len(names) + 1), names)
+    losses = numbers.pivot_table("loss", "arm", "S")
+    swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
+    # The S nearest the middle lies a little higher: points of both would cover each other.
+    for s, lift in zip(swept, np.linspace(0.13, -0.13, len(swept)), strict=True):
+        fill = {"ls": "", "ms": 3.8, "mew": 0.9}
+        fill |= {} if s < 1 else {"markerfacecolor": "white"}
+        for suffix, name in CONTROLS.items():
+            height, fpn = names.index(name) + lift, f"FPN{suffix}"
+            where = 1.0 if fpn == CENTRE else s
+            if fpn in losses.index and np.isfinite(losses[where][fpn]):
+                twin = losses[s].get(f"VPN{suffix}", np.nan)
+                gap = losses[where][fpn] - (twin if np.isfinite(twin) else losses[s]["VPN"])
+                a.plot([0, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
+                a.plot(gap, height, **ARM_LOOKS["FPN"] | fill)
+            for arm in ("FPN", "VPN"):
+                rows = numbers[(numbers["arm"] == f"{arm}{suffix}") & (numbers["S"] == s)]
+                b.plot(rows["over_noise"], [height] * len(rows), **ARM_LOOKS[arm] | fill)
+    a.axvline(0, **NEUTRAL)
+    b.axvline(1, **NEUTRAL)
+    a.set_yticks(range(len(names)), names)
+    a.set_ylim(-0.6, len(names) - 0.4)
+    label(a, "a   What FPN loses to VPN", xlabel="loss of FPN − loss of VPN (nats per token)")
+    label(b, "b   Matrix norm", xlabel=r"$\|W\|$ / $\|W\|$ of Brownian motion")
+    plain_log_axis(b, x=True)
     handles = [key(name, ls="", **ARM_LOOKS[arm]) for arm, name in NAMES.items()]
-    handles.append(key("FPN at S = 1", **at_best))
-    figure.legend(handles=handles, loc="upper center", ncols=3)
+    marks = {"marker": "D", "ls": "", "ms": 3}
+    handles += [
+        key(f"S = {power_of_two(s)}", **marks | ({} if s < 1 else {"markerfacecolor": "white"}))
+        for s in swept
+    ]
+    legend_below(figure, handles, 4, 0.05)
     return caption(figure, context)

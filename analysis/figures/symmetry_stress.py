@@ -1,9 +1,9 @@
 """Ours beside figure 4: multipliers under stress (section 4.1).
 
-Left: norm of the residual stream in two precisions, without weight decay on multipliers, at their
-LR in figure 4 and at ten times it, and there with weight decay (held). Right: training loss of
-direct and of log-scale multipliers, at that LR and at five times it, means between probes. Median,
-and every seed.
+a: norm of the residual stream in two precisions, without weight decay on multipliers, at their LR
+in figure 4 and at ten times it, and there with weight decay (held). b: training loss of direct and
+of log-scale multipliers, at that LR and at five times it, means between probes. Lines are medians,
+bands the range of seeds.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import each
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.axes import median, name_ends
+from analysis.drawing.page import caption, key, label, page
+from analysis.drawing.style import ARM_COLOURS, shade
 from analysis.quantities import symmetry
 from analysis.quantities.losses import in_bins
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("symmetry_stress",)
+VECTOR, LOGARITHMS = ARM_COLOURS["VPN"], "#8C510A"
+# Colour of the line and its name; the twin in bfloat16 is dotted.
 STREAM = {
-    "FREE": {"color": "#009E73", "ls": "-", "label": "1 × LR"},
-    "FREE_BF16": {"color": "#009E73", "ls": ":", "label": "bfloat16"},
-    "FASTER": {"color": "#0072B2", "ls": "-", "label": "10 × LR"},
-    "FASTER_BF16": {"color": "#0072B2", "ls": ":", "label": "bfloat16"},
-    "FASTER_LIGHT": {"color": "#E69F00", "ls": "-", "label": "10 × LR, held"},
-    "FASTER_LIGHT_BF16": {"color": "#E69F00", "ls": ":", "label": "bfloat16"},
+    "FREE": (VECTOR, "LR of figure 4"),
+    "FASTER": (shade(VECTOR, -0.45), "LR × 10"),
+    "FASTER_LIGHT": (shade(VECTOR, 0.45), "LR × 10,\nweight decay"),
 }
+TWIN = "_BF16"
 LOSSES = {
-    "FREE": {"color": "#0072B2", "ls": "-", "label": "direct"},
-    "LOG": {"color": "#D55E00", "ls": "-", "label": "log-scale"},
-    "FAST": {"color": "#0072B2", "ls": "--", "label": "direct, 5 × LR"},
-    "LOG_FAST": {"color": "#D55E00", "ls": "--", "label": "log-scale, 5 × LR"},
+    "FREE": (VECTOR, "-", "direct"),
+    "LOG": (LOGARITHMS, "-", "log-scale"),
+    "FAST": (VECTOR, "--", "direct, LR × 5"),
+    "LOG_FAST": (LOGARITHMS, "--", "log-scale, LR × 5"),
 }
 
 
@@ -40,8 +41,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["symmetry_stress"]
     parts = []
     for arm in STREAM:
-        norms = np.exp(symmetry.residual(table, arm)).rename("value").reset_index()
-        parts.append(norms.assign(panel="residual", arm=arm))
+        for twin in (arm, f"{arm}{TWIN}"):
+            norms = np.exp(symmetry.residual(table, twin)).rename("value").reset_index()
+            parts.append(norms.assign(panel="residual", arm=twin))
     losses = table.pick(stat="train_loss", arm=tuple(LOSSES))
     losses = in_bins(losses, table.settings["probes"]["every"])
     means = losses.groupby(["arm", "seed", "step"], as_index=False)["value"].mean()
@@ -52,12 +54,34 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, (left, right) = page(1, 2, 3.2, below=0.05, w_pad=0.05)
-    for axis, panel, looks in ((left, "residual", STREAM), (right, "loss", LOSSES)):
-        each(axis, numbers[numbers["panel"] == panel], "step", looks)
-        axis.set_xlabel("step")
-        axis.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=len(looks) // 2)
-    norm, loss = "norm of the residual stream", "training loss (nats per token)"
-    label(left, "a   Residual stream, last layer", yscale="log", ylabel=norm)
-    label(right, "b   Direct and log-scale, no weight decay", ylabel=loss)
+    figure, (left, right) = page(1, 2, 2.5, below=0.06, w_pad=0.05)
+    groups = dict(tuple(numbers.groupby(["panel", "arm"])))
+    ends = {}
+    for arm, (colour, name) in STREAM.items():
+        for twin, look, precision in ((arm, "-", ""), (f"{arm}{TWIN}", ":", ", bfloat16")):
+            rows = groups["residual", twin]
+            median(left, rows, "step", color=colour, ls=look)
+            if arm == "FASTER" or not precision:
+                ends[f"{name}{precision}"] = _end(rows), shade(colour, -0.2)
+    norm = "norm of the residual stream (RMS)"
+    label(left, "a   Residual stream, last layer", yscale="log", xlabel="step", ylabel=norm)
+    name_ends(left, ends)
+    left.legend(handles=[key("float32"), key("bfloat16", ls=":")], loc="upper left")
+    ends = {}
+    for arm, (colour, line, name) in LOSSES.items():
+        rows = groups["loss", arm]
+        median(right, rows, "step", color=colour, ls=line)
+        ends[name] = _end(rows), shade(colour, -0.2)
+    # The fall from the start would leave no room for the rest.
+    losses = numbers[numbers["panel"] == "loss"]
+    after = losses.loc[losses["step"] > losses["step"].min(), "value"]
+    low, high = after.min(), after.max()
+    right.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
+    loss = "training loss (nats per token)"
+    label(right, "b   Direct and log-scale", xlabel="step", ylabel=loss)
+    name_ends(right, ends)
     return caption(figure, context)
+
+
+def _end(rows: pd.DataFrame) -> float:
+    return rows.loc[rows["step"] == rows["step"].max(), "value"].median()

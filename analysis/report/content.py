@@ -28,7 +28,7 @@ ABSTRACT = Path(__file__).with_name("abstract.yaml")
 # Where claims that no experiment decides are shown.
 LIBRARY = "library"
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
-FORMATS = ("png", "pdf", "csv")
+FORMATS = ("png", "svg", "pdf", "csv")
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,15 @@ class Claim:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing: its one-line description, and the content of its files by format."""
+    """A drawing: its one-line description, and the content of its files by format.
+
+    ``caption`` is HTML of the experiment's README about the published drawing.
+    """
 
     name: str
     title: str
     files: dict[str, bytes]
+    caption: str | None = None
     published: bytes | None = None
 
 
@@ -181,12 +185,13 @@ def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path
     facts = _facts(folder / "config.yaml")
     drawings = _drawings(name, facts["figures"] or "")
     title = readme.title if readme else load(folder / "config.yaml").header.title
+    captions = readme.captions if readme else {}
     return Page(
         name,
         title,
         readme,
         claims,
-        [found for f in drawings if (found := _figure(f, scale, source, results))],
+        [f for name in drawings if (f := _figure(name, captions, scale, source, results))],
         sorted(runs, key=lambda run: (run["kind"], run["label"])),
         facts,
     )
@@ -213,13 +218,19 @@ def _drawings(experiment: str, named: str) -> list[str]:
     return sorted(those, key=lambda f: (order.index(f) if f in order else len(order), f))
 
 
-def _figure(name: str, scale: str, source: str, results: Path) -> Figure | None:
+def _figure(
+    name: str, captions: dict[str, str], scale: str, source: str, results: Path
+) -> Figure | None:
     """A drawing of that source; None where it has not been drawn. UserError for a damaged one."""
     there = _drawn(name, results / "reference" / scale / "figures", restore)
     if source == "reference":
-        return there and Figure(name, _first_line(name), there)
+        return there and Figure(name, _first_line(name), there, captions.get(name))
     own = _drawn(name, results / "figures" / scale, lambda _: f"draw it by make {name}")
-    return own and Figure(name, _first_line(name), own, there and there["png"])
+    if own is None:
+        return None
+    beside = there and there["png"]
+    caption = captions.get(name) if beside else None
+    return Figure(name, _first_line(name), own, caption, beside)
 
 
 def _drawn(name: str, folder: Path, remedy: Callable[[Path], str]) -> dict[str, bytes] | None:

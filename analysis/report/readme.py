@@ -19,12 +19,14 @@ OUTCOME = "What came out"
 class Readme:
     """``sections`` are pairs of a heading and its HTML; what stands above all has no heading.
 
-    ``conclusion`` is the HTML of the bold sentence that opens the section of results.
+    ``conclusion`` is the HTML of the bold sentence that opens the section of results. ``captions``
+    maps a picture's name to the HTML of the paragraph in italics below it.
     """
 
     title: str
     conclusion: str
     sections: list[tuple[str, str]]
+    captions: dict[str, str]
 
 
 def read(path: Path, link: Callable[[str], str | None]) -> Readme:
@@ -35,7 +37,8 @@ def read(path: Path, link: Callable[[str], str | None]) -> Readme:
     sentence under "What came out".
     """
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    tokens = _linked(markdown.parse(_without_comments(path.read_text(encoding="utf-8"))), link)
+    tokens, found = _captions(markdown.parse(_without_comments(path.read_text(encoding="utf-8"))))
+    tokens = _linked(tokens, link)
     starts = [n for n, token in enumerate(tokens) if _is_heading(token, "h2")]
     if not tokens or not _is_heading(tokens[0], "h1"):
         raise UserError(f"{path}: the first line has to be its title, # …")
@@ -44,6 +47,7 @@ def read(path: Path, link: Callable[[str], str | None]) -> Readme:
         return markdown.renderer.render(part, markdown.options, {})
 
     title = _text(tokens[1])
+    captions = {name: html(_linked([caption], link)) for name, caption in found.items()}
     sections = [("", html(tokens[3 : starts[0]] if starts else tokens[3:]))]
     conclusion = ""
     for start, stop in zip(starts, [*starts[1:], len(tokens)], strict=True):
@@ -53,7 +57,8 @@ def read(path: Path, link: Callable[[str], str | None]) -> Readme:
         sections.append((name, html(body)))
     if not conclusion:
         raise UserError(f"{path}: open the section '## {OUTCOME}' with a sentence in bold")
-    return Readme(title, conclusion, [(name, body) for name, body in sections if body.strip()])
+    sections = [(name, body) for name, body in sections if body.strip()]
+    return Readme(title, conclusion, sections, captions)
 
 
 def _conclusion(body: list[Token], html: Callable) -> tuple[str, list[Token]]:
@@ -72,6 +77,25 @@ def _conclusion(body: list[Token], html: Callable) -> tuple[str, list[Token]]:
     said = html([inline])
     inline.children = rest
     return said, body if any(t.content.strip() for t in rest) else body[3:]
+
+
+def _captions(tokens: list[Token]) -> tuple[list[Token], dict[str, Token]]:
+    """Tokens without captions, and those by the picture's name: what stands in italics below it."""
+    left, captions = list(tokens), {}
+    texts = [n for n, token in enumerate(tokens) if token.type == "inline"]
+    for above, below in zip(texts[:-1], texts[1:], strict=True):
+        (picture, kinds), (said, looks) = _parts(tokens[above]), _parts(tokens[below])
+        if kinds == ["image"] and looks[:1] + looks[-1:] == ["em_open", "em_close"]:
+            tokens[below].children = said[1:-1]
+            captions[Path(picture[0].attrs["src"]).stem] = tokens[below]
+            left[below - 1 : below + 2] = [None] * 3  # the paragraph's ends too
+    return [token for token in left if token], captions
+
+
+def _parts(inline: Token) -> tuple[list[Token], list[str]]:
+    """The children that say something, and their types. The parser adds empty texts."""
+    children = [child for child in inline.children if child.type != "text" or child.content]
+    return children, [child.type for child in children]
 
 
 def _linked(tokens: list[Token], link: Callable[[str], str | None]) -> list[Token]:

@@ -23,8 +23,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
@@ -33,6 +31,7 @@ from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import Placement, targets
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
+from lrm.multipliers.sharding import is_fsdp, whole
 from lrm.multipliers.wiring import watch
 
 _HANDLE = "_learnable_multipliers"
@@ -84,7 +83,7 @@ def attach_multipliers(
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise UserError("call lrm.attach_multipliers before DistributedDataParallel")
-        if isinstance(module, FSDPModule):
+        if is_fsdp(module):
             raise UserError(
                 "the model is sharded already; call lrm.attach_multipliers before fully_shard"
             )
@@ -180,9 +179,7 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     parameters = [p for _, p in _named_weights(model) if p.grad is not None]
     if not parameters:
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
+    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type))
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
@@ -281,7 +278,7 @@ def _kinds(model: nn.Module, handles: Sequence[Attached]) -> dict[str, str]:
 def _check_sharding(model: nn.Module) -> None:
     """Weights sharded after their multipliers were attached must be FSDP's, which alone gives them
     whole to whoever computes with them."""
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
+    if any(map(is_fsdp, model.modules())):
         return
     for handle in _handles(model):
         for name, weight in handle.weights.items():

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
+from lrm.multipliers.sharding import whole
 
 
 class Attached(Multipliers):
@@ -77,8 +77,7 @@ class Attached(Multipliers):
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return whole.float().square().mean().sqrt()
+    return whole(tensor).float().square().mean().sqrt()
 
 
 def _table(

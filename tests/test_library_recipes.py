@@ -9,6 +9,7 @@ import torch
 import transformers
 
 import lrm
+from lrm.errors import UserError
 
 PAGE = Path(lrm.__file__).parent / "multipliers" / "RECIPES.md"
 
@@ -63,6 +64,10 @@ def test_recipe(title, recipe):
         tokens = names["batches"][0]
         losses = [names["loss_of"](names[name], tokens) for name in ("model", "again")]
         assert losses[0] == losses[1]
+    elif title == "Going on with another placement":
+        with torch.no_grad():
+            logits = [names[name].eval()(names["batches"][0]).logits for name in ("model", "again")]
+        torch.testing.assert_close(*logits)
     elif title == "A log of norms":
         assert "model.layers.*.mlp.up_proj.weight" in repr(names["handle"])
         assert all(value > 0 for value in names["log"].values())
@@ -81,6 +86,10 @@ def test_a_trainer_goes_on_from_its_checkpoint(recipe):
     exec(compile(code, "resumed", "exec"), names)
     for name, weight in names["model"].state_dict().items():
         torch.testing.assert_close(weight, whole[name], rtol=1e-5, atol=1e-6)
+    other = code.replace("attach_multipliers(model)", 'attach_multipliers(model, "hidden")')
+    exec(compile(blocks()[BEGIN], BEGIN, "exec"), names)
+    with pytest.raises(UserError, match="embed_tokens.weight has row_column there and none here"):
+        exec(compile(other, "with another placement", "exec"), names)
 
 
 @pytest.mark.parametrize("multipliers_first", [False, True])

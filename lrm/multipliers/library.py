@@ -31,10 +31,10 @@ from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import Placement, targets
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
+from lrm.multipliers.saving import HANDLE, save_placement
 from lrm.multipliers.sharding import is_fsdp, whole
 from lrm.multipliers.wiring import watch
 
-_HANDLE = "_learnable_multipliers"
 _KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
 
 
@@ -102,7 +102,8 @@ def attach_multipliers(
         model, targets(model, placement, settings | own, role), implementation, roles(model, role)
     )
     _warn_of_convolutions(found, placement)
-    setattr(model, _HANDLE, found)
+    setattr(model, HANDLE, found)
+    found.hooks = save_placement(found)
     watch(found)
     return found
 
@@ -195,7 +196,9 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     handles = _handles(model)
     for handle in handles:
         handle.merge()
-        delattr(handle.model, _HANDLE)
+        for hook in handle.hooks:
+            hook.remove()
+        delattr(handle.model, HANDLE)
     if any("_readers" in module.__dict__ for module in model.modules()):
         raise UserError(
             f"{type(model).__name__} is part of the model that has the multipliers; call "
@@ -233,7 +236,7 @@ def _counts_gradients(model: nn.Module) -> bool:
 
 def _handles(model: nn.Module) -> list[Attached]:
     """Those attached to ``model`` or to what it wraps (DistributedDataParallel, a compiler)."""
-    return [m.__dict__[_HANDLE] for m in model.modules() if _HANDLE in m.__dict__]
+    return [m.__dict__[HANDLE] for m in model.modules() if HANDLE in m.__dict__]
 
 
 def _check_model(model: Any, call: str) -> None:

@@ -70,7 +70,8 @@ def targets(
             "mapping of patterns to kinds, or a function of (name, module, parameter)"
         )
     found: list[Target] = []
-    for name, kind in kinds.items():
+    for name in parameters:  # in the model's order, whatever that of the patterns
+        kind = kinds.get(name)
         if kind is None or kind == "none":
             continue
         if isinstance(kind, bool) or not isinstance(kind, (str, Sequence)):

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
@@ -29,6 +30,7 @@ class Attached(Multipliers):
     ):
         super().__init__(model, targets, implementation)
         self.roles = dict(roles)
+        self.hooks: list[RemovableHandle] = []  # of the model, until they are merged
         self._shapes = {
             name: tuple(p.shape) for name, p in model.named_parameters() if name in roles
         }

@@ -37,7 +37,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report publish probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report publish probe bench test test-models test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -140,6 +140,9 @@ bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, 
 
 test: $(VENV)/.dev  ## run the whole suite of tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-models: $(VENV)/.dev  ## attach, train, save, load and merge models of many kinds; writes lrm/multipliers/MODELS.md
+	@$(BIN)/python -m pytest tests/models.py
 
 test-mutants: $(VENV)/.dev  ## change the judging functions, one small change at a time: do their tests notice?
 	@$(BIN)/python tests/mutants.py

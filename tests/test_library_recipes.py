@@ -1,6 +1,9 @@
 """Each recipe of the page, run as it stands, and what it should leave."""
 
+import ast
+import importlib.util
 import re
+import warnings
 from pathlib import Path
 
 import peft
@@ -27,6 +30,18 @@ def blocks() -> dict[str, str]:
 BEGIN, *RECIPES = blocks()
 
 
+def need(code: str) -> None:
+    """Skip a test of ``code`` that imports what is not installed, with a warning in the summary."""
+    for node in ast.walk(ast.parse(code)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in {name.partition(".")[0] for name in names}:
+            if importlib.util.find_spec(name) is None:
+                told = f"{name} is not installed, its recipe was not run; see lrm-suite[recipes]"
+                warnings.warn(told, stacklevel=2)
+                pytest.skip(told)
+
+
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
     """Runs a recipe in a new folder; what its names then mean."""
@@ -46,6 +61,7 @@ def recipe(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("title", RECIPES)
 def test_recipe(title, recipe):
+    need(blocks()[title])
     names = recipe(title)
     before = transformers.LlamaForCausalLM(names["config"])
     for folder in ("merged", "average"):
@@ -64,6 +80,30 @@ def test_recipe(title, recipe):
         tokens = names["batches"][0]
         losses = [names["loss_of"](names[name], tokens) for name in ("model", "again")]
         assert losses[0] == losses[1]
+    elif title == "Lightning":
+        tokens, training = names["batches"][0], names["training"]
+        again = names["Training"].load_from_checkpoint("lightning.ckpt")
+        assert lrm.effective_weights(again.model)
+        lrm.merge_multipliers(again.model)
+        for name, weight in again.model.state_dict().items():
+            assert torch.equal(weight, training.model.state_dict()[name]), name
+        state = torch.load("lightning.ckpt", weights_only=False)["optimizer_states"][0]
+        assert len(state["param_groups"]) == 4
+    elif title == "TRL":
+        assert len(names["trainer"].optimizer.param_groups) == 4
+        assert names["trainer"].state.global_step == 6
+    elif title == "Quantizing by torchao":
+        tokens = names["batches"][0]
+        want, found = names["want"], names["merged"](tokens).logits
+        assert type(names["merged"].model.layers[0].mlp.up_proj.weight).__name__ == "Int8Tensor"
+        assert 0 < (found - want).abs().max() < 0.05 * want.abs().max()
+        with pytest.raises(UserError, match="is quantized .*; attach before quantizing"):
+            lrm.attach_multipliers(names["merged"])
+        lrm.attach_multipliers(before)
+        from torchao.quantization import Int8WeightOnlyConfig, quantize_
+
+        with pytest.raises(UserError, match=r"cannot be replaced; .* merge the multipliers first"):
+            quantize_(before, Int8WeightOnlyConfig())
     elif title == "Going on with another placement":
         with torch.no_grad():
             logits = [names[name].eval()(names["batches"][0]).logits for name in ("model", "again")]

@@ -150,6 +150,64 @@ def test_the_command_names_the_extra_that_it_needs(clean, tmp_path):
     assert call("prob").returncode == 2
 
 
+CALLER = """
+import torch
+from torch import nn
+
+import lrm
+
+model = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+handle: lrm.Attached = lrm.attach_multipliers(
+    model,
+    {"preset": "all", "0.weight": [(0, 4, "row_column"), (4, 8, "scalar")]},
+    implementation="optimizer",
+    row={"parametrization": "log"},
+)
+optimizer = torch.optim.AdamW(
+    lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1, by_kind={"embedding": {"lr": 3e-3}})
+)
+with lrm.same_weights(model):
+    loss: torch.Tensor = model(torch.ones(3, 4)).sum()
+    loss.backward()  # type: ignore[no-untyped-call]  # torch's
+norm: torch.Tensor = lrm.clip_grad_norm_(model, 1.0)
+optimizer.step()
+norms: dict[str, float] = handle.norms()
+weights: dict[str, torch.Tensor] = lrm.effective_weights(model)
+state = model.state_dict()
+plain: nn.Module = lrm.merge_multipliers(model)
+
+
+def kind(name: str, module: nn.Module, parameter: nn.Parameter) -> str | None:
+    return "row" if parameter.dim() == 2 else None
+
+
+try:
+    lrm.attach_multipliers(plain, **lrm.saved_placement(state))
+    lrm.attach_multipliers(plain, kind)
+except lrm.UserError as error:
+    print(error, lrm.__version__)
+"""
+
+
+def test_a_caller_is_checked_by_mypy(clean, tmp_path):
+    """Against the wheel's types and torch's own; a slip is found."""
+    pytest.importorskip("mypy", reason="mypy is not installed: types of callers were not checked")
+    command = [sys.executable, "-m", "mypy", "--strict", "--python-executable", clean / "python"]
+
+    def check(text: str) -> str:
+        (tmp_path / "caller.py").write_text(text)
+        found = subprocess.run(
+            [*command, "caller.py"], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert not found.stderr
+        return found.stdout
+
+    assert check(CALLER).startswith("Success"), check(CALLER)
+    slip = check(CALLER.replace("lr=1e-3, ", 'lr="1e-3", ').replace("clip_grad_norm_", "clip"))
+    assert 'Module has no attribute "clip"' in slip
+    assert 'Argument "lr" to "build_param_groups" has incompatible type "str"' in slip
+
+
 def test_the_command_does_what_its_modules_do():
     found = subprocess.run(
         [warm.python, "-c", "from lrm.cli import main; main()", "symmetries", "irredundant",

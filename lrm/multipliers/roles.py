@@ -15,7 +15,7 @@ from torch import nn
 from lrm.errors import UserError
 from lrm.multipliers.layout import owners
 
-# ``tied``: an embedding that is the head too. ``convolution``: one that mixes channels. All else
+# ``tied``: an embedding that is the head too. ``convolution``: one that is not depthwise. All else
 # that is not multiplied or decayed of itself is a ``vector``.
 ROLES = ("matrix", "embedding", "head", "tied", "convolution", "vector")
 # Parameters whose rows and columns are outputs and inputs, by the class that holds them. What such

@@ -165,3 +165,24 @@ def test_an_average_made_by_hand_and_a_copy_keep_the_placement(implementation):
         lrm.merge_multipliers(other)
         assert list(other.state_dict()) == list(network().state_dict())
         other.load_state_dict(network().state_dict())
+
+
+class Counted(nn.Linear):
+    """A layer with an extra state of its own."""
+
+    def get_extra_state(self):
+        return torch.ones(2, 2)
+
+    def set_extra_state(self, state):
+        assert state.sum() == 4
+
+
+def test_extra_states_of_other_modules_are_left_alone():
+    with pytest.raises(UserError, match="Counted saves an extra state, .*; attach to a module th"):
+        lrm.attach_multipliers(Counted(4, 4))
+    model = nn.Sequential(Counted(4, 4), nn.Linear(4, 2))
+    lrm.attach_multipliers(model)
+    state = model.state_dict()
+    assert {"_extra_state", "0._extra_state"} <= set(state)
+    assert set(lrm.saved_placement(state)["placement"]) == {"0.weight", "1.weight"}
+    assert not model.load_state_dict(state).unexpected_keys

@@ -87,6 +87,11 @@ def attach_multipliers(
             raise UserError(
                 "the model is sharded already; call lrm.attach_multipliers before fully_shard"
             )
+    if type(model).get_extra_state is not nn.Module.get_extra_state:
+        raise UserError(
+            f"{type(model).__name__} saves an extra state, where the placement would be; attach "
+            "to a module that holds it"
+        )
     settings = {"lr": lr, "weight_decay": weight_decay, "parametrization": parametrization}
     own = {"row": dict(row or {}), "column": dict(column or {})}
     for axis, fields in own.items():

@@ -39,13 +39,23 @@ def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     They are ``placement`` by full names, and how scalars, rows and columns learn. Raises UserError
     where ``state_dict`` holds no placement, or several.
     """
-    found = [value for key, value in state_dict.items() if key.rpartition(".")[2] == _KEY]
+    extra = (value for key, value in state_dict.items() if key.rpartition(".")[2] == _KEY)
+    found = [arguments for value in extra if (arguments := _decoded(value)) is not None]
     if len(found) != 1:
         raise UserError(
             f"the state_dict holds {len(found)} placements; give that of the model on which "
             "lrm.attach_multipliers was called"
         )
-    return json.loads(bytes(found[0].float().round().int().tolist()))
+    return found[0]
+
+
+def _decoded(extra: Any) -> dict[str, Any] | None:
+    """The arguments in what a module has saved; None of other modules' own."""
+    try:
+        found = json.loads(bytes(extra.float().round().int().tolist()))
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "placement" in found else None
 
 
 def _after_saving(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
@@ -57,11 +67,10 @@ def _after_saving(module: nn.Module, state_dict: dict[str, Any], prefix: str, _:
 def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     handle = module.__dict__[HANDLE]
     here = _arguments(handle)
-    if (saved := state_dict.pop(prefix + _KEY, None)) is None:
+    there = saved = _decoded(state_dict.pop(prefix + _KEY, None))
+    if there is None:
         named = {key.removeprefix(prefix) for key in state_dict}
         there = {**here, "placement": _by_names(handle, here["placement"], named)}
-    else:
-        there = saved_placement({_KEY: saved})
     ours, theirs = _by_name(here), _by_name(there)
     for name in {**ours, **theirs}:
         kinds = theirs.get(name, "none"), ours.get(name, "none")

@@ -11,7 +11,6 @@ PUBLISH ?=
 SEARCH ?= tuning_search
 CLAIM ?=
 ALL ?=
-PLACEMENTS ?= all scalar symmetry_free irredundant
 
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
 # ours by their names.
@@ -38,7 +37,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report publish probe bench test test-models test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,7 +66,7 @@ $(VENV)/.core: pyproject.toml requirements.lock
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "error: Python 3.11 or later is needed; make PYTHON=python3.11"; exit 2; }
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $$(grep '^torch==' requirements.lock)
-	$(call install,-c requirements.lock -e .)
+	$(call install,-c requirements.lock -e '.[suite]')
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.core
@@ -115,9 +114,6 @@ $(UNDRAWN): $(VENV)/.core
 tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found
 	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results $(RESULTS) $(if $(PUBLISH),--publish)
 
-symmetries: $(VENV)/.core  ## count the symmetries of multipliers: PLACEMENTS="all symmetry_free", derived and found
-	@$(BIN)/python -m lrm.symmetry $(PLACEMENTS)
-
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
 	@$(BIN)/python -m analysis.notebooks
 
@@ -134,11 +130,8 @@ report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
 
-export: $(VENV)/.dev  ## a finished run as a folder for transformers: RUN=results/runs/projector/<id> TO=folder
-	@$(BIN)/python -m lrm.exchange.export $(RUN) $(TO)
-
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
-	@folder=$$($(BIN)/python -m lrm.exchange.measure_checkpoint $(MODEL) --results $(RESULTS)) \
+	@folder=$$($(BIN)/lrm probe $(MODEL) --results $(RESULTS)) \
 		&& $(BIN)/python -m analysis.explore.checkpoint_norms $$folder
 
 bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, PUBLISH=name (20 or more) keeps it in the reference
@@ -147,6 +140,9 @@ bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, 
 
 test: $(VENV)/.dev  ## run the whole suite of tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-models: $(VENV)/.dev  ## attach, train, save, load and merge models of many kinds; writes lrm/multipliers/MODELS.md
+	@$(BIN)/python -m pytest tests/models.py
 
 test-mutants: $(VENV)/.dev  ## change the judging functions, one small change at a time: do their tests notice?
 	@$(BIN)/python tests/mutants.py

@@ -12,15 +12,16 @@ _CALLS = (
     "effective_weights",
     "merge_multipliers",
     "same_weights",
+    "saved_placement",
 )
 __all__ = [*_CALLS, "Attached", "UserError"]
 
 
 def __getattr__(name: str):
     if name in _CALLS or name == "Attached":
-        from lrm.multipliers import library
+        from lrm.multipliers import library, saving
 
-        return getattr(library, name)
+        return getattr(saving if name == "saved_placement" else library, name)
     if name == "UserError":
         from lrm.errors import UserError
 

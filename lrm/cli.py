@@ -1,9 +1,10 @@
-"""How every command begins and ends, and text for people."""
+"""How every command begins and ends, the command ``lrm``, and text for people."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import os
 import re
 import shutil
@@ -17,6 +18,36 @@ from typing import Any
 from lrm.errors import Stopped, UserError, ending, printable, shown
 
 _MOST_SEEDS, _LARGEST_SEED, _MOST_PROCESSES = 10_000, 1 << 53, 1024
+# What ``lrm`` can do: the module whose ``main`` takes the arguments, and the extra that it needs.
+_VERBS = {
+    "probe": ("lrm.exchange.measure_checkpoint", "evaluation", "norms of a model's matrices"),
+    "export": ("lrm.exchange.export", "evaluation", "a finished run as a transformers folder"),
+    "adopt": ("lrm.exchange.adopt", "evaluation", "settings that train a Falcon-H1 further"),
+    "symmetries": ("lrm.symmetry.found", "suite", "symmetries of placements, counted"),
+}
+
+
+def main() -> None:
+    """The command ``lrm``."""
+    guarded(lambda: _main(sys.argv[1:]))
+
+
+def _main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="lrm", description="lrm VERB --help says more of each.")
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, (_, _, told) in _VERBS.items():
+        verbs.add_parser(verb, help=told, add_help=False)
+    verb = parser.parse_args(arguments[:1]).verb
+    module, extra, _ = _VERBS[verb]
+    try:
+        found = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("lrm"):
+            raise
+        raise UserError(
+            f"lrm {verb} needs {error.name}; run pip install 'lrm-suite[{extra}]'"
+        ) from None
+    found.main(arguments[1:])
 
 
 def positive(text: str) -> int:

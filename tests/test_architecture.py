@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[1]
 LRM = ("errors", "cli", "store", "multipliers", "model", "plan", "data", "optim", "noise", "train",
        "sweep", "exchange", "symmetry", "bench")  # fmt: skip
 # The files of the multipliers, from the bottom to the top.
-MULTIPLIERS = ("parametrization", "multiplier", "precision", "layout", "equations", "effective",
-               "writing", "reading", "attach", "wiring", "groups", "roles",
-               "placement", "report", "library")  # fmt: skip
+MULTIPLIERS = ("parametrization", "multiplier", "precision", "layout", "sharding", "equations",
+               "effective", "writing", "reading", "attach", "wiring", "saving", "groups",
+               "roles", "placement", "report", "library")  # fmt: skip
 # What else a room must not import, though it stands below.
 APART = {"train": {"noise"}, "multipliers": {"store", "cli"}, "data": {"model", "multipliers"},
          "figures": {"claims"}}  # fmt: skip
@@ -109,6 +109,8 @@ HEAVY = ("pydantic", "yaml", "pandas", "scipy", "matplotlib", "transformers",
     [
         ("import lrm", ("torch", "numpy", "pydantic")),
         (LIBRARY, HEAVY),
+        ("import lrm, torch; lrm.attach_multipliers(torch.nn.Linear(2, 2))",
+         ("torch.distributed.tensor", "sympy")),
         ("import lrm.sweep.command", ("torch",)),
         ("import analysis.figures.__main__", ("torch",)),
         ("import analysis.needs", ("numpy", "pandas", "yaml")),

@@ -286,7 +286,7 @@ def test_without_transformers_one_line_names_the_remedy(tmp_path):
         "--results", tmp_path, code=2, env={"PYTHONPATH": path, "PATH": "", "OMP_NUM_THREADS": "1"}
     )
     assert progress.count("\n") == 1
-    assert "transformers" in progress and ".[evaluation]" in progress
+    assert "transformers" in progress and "pip install 'lrm-suite[evaluation]'" in progress
 
 
 def test_publishing_asks_for_a_whole_benchmark(tmp_path):

@@ -394,7 +394,7 @@ def test_the_stdlib_is_large_and_named_after_its_version():
 
 def test_huggingface_needs_its_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(UserError, match=r"pip install -e .\[data\]"):
+    with pytest.raises(UserError, match=r"pip install 'lrm-suite\[data\]'"):
         prepare(DataConfig(source="huggingface", path="org/name"), VOCAB, tmp_path)
 
 

@@ -28,6 +28,7 @@ from lrm.train import loop, probes
 from lrm.train.learner import build
 
 ROOT = Path(__file__).parents[1]
+LRM = [warm.python, "-c", "from lrm.cli import main; main()"]  # the command, installed or not
 RULES = [
     {"match": "mlp.*", "multiplier": {"kind": "row_column"}},
     {"match": "ssm.x", "multiplier": {"kind": "scalar"}, "forward": 0.7},
@@ -138,7 +139,7 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
     """By the settings that lrm.adopt prints; the weights are part of the run's identity."""
     export(finished, tmp_path / "a")
     printed = subprocess.run(
-        [warm.python, "-m", "lrm.exchange.adopt", str(tmp_path / "a")],
+        [*LRM, "adopt", str(tmp_path / "a")],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout  # fmt: skip
     adopted = yaml.safe_load(printed)
@@ -160,7 +161,7 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
     hub.save_transformers(weights, tmp_path / "a")
     assert run.id != before
     other = begun.model_copy(update={"model": begun.model.model_copy(update={"head_dim": 8})})
-    message = r"has model.head_dim = 4, the settings 8; python -m lrm.exchange.adopt"
+    message = r"has model.head_dim = 4, the settings 8; lrm adopt"
     with pytest.raises(UserError, match=message):
         build(other, 0)
     nowhere = begun.train.model_copy(update={"start": str(tmp_path)})
@@ -189,7 +190,7 @@ def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
     with pytest.raises(UserError, match="nowhere is no folder"):
         measure_checkpoint.located("nowhere")
     found = subprocess.run(
-        [warm.python, "-m", "lrm.exchange.export", str(tmp_path), str(tmp_path / "new")],
+        [*LRM, "export", str(tmp_path), str(tmp_path / "new")],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
     assert found.returncode == 2 and found.stderr.startswith("error: ")

@@ -1,4 +1,7 @@
-"""Multipliers under DistributedDataParallel and FSDP2: two gloo processes train as one does."""
+"""Multipliers under DistributedDataParallel and FSDP2: two gloo processes train as one does.
+
+And their checkpoints, which go on in one process and in two.
+"""
 
 import subprocess
 import sys
@@ -6,8 +9,16 @@ import sys
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 import warm
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_state_dict,
+)
 
 import lrm
 from lrm.errors import UserError
@@ -24,12 +35,14 @@ def model() -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
-def train(built, wrapped, rank=0, world=1, steps=10):
-    """Losses of this process's rows, gradient norms, and W̄ in the end."""
-    groups = lrm.build_param_groups(wrapped, lr=0.02, weight_decay=0.1)
-    optimizer = torch.optim.AdamW(groups)
+def adamw(wrapped):
+    return torch.optim.AdamW(lrm.build_param_groups(wrapped, lr=0.02, weight_decay=0.1))
+
+
+def losses(wrapped, optimizer, steps, rank=0, world=1):
+    """Those of this process's rows, and gradient norms."""
     found = []
-    for step in range(steps):
+    for step in steps:
         x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step)).double()
         optimizer.zero_grad()
         mine = x.chunk(world)[rank]
@@ -38,6 +51,12 @@ def train(built, wrapped, rank=0, world=1, steps=10):
         norm = lrm.clip_grad_norm_(wrapped, 0.3)
         optimizer.step()
         found.append((loss.item(), norm.item()))
+    return found
+
+
+def train(built, wrapped, rank=0, world=1):
+    """Losses of this process's rows, gradient norms, and W̄ in the end."""
+    found = losses(wrapped, adamw(wrapped), range(10), rank, world)
     weights = {name: _whole(w) for name, w in lrm.effective_weights(built).items()}
     lrm.merge_multipliers(built)
     merged = {name: _whole(p.detach()) for name, p in built.named_parameters()}
@@ -48,64 +67,138 @@ def _whole(tensor):
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
-def ddp(rank, implementation):
+def ddp(rank, implementation, folder):
     built = model()
     lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
     wrapped = nn.parallel.DistributedDataParallel(built, gradient_as_bucket_view=True)
     return train(built, wrapped, rank, WORLD)
 
 
-def fsdp(rank, implementation):
+def shard(whole):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    built = model()
     mesh = init_device_mesh("cpu", (WORLD,))
+    for layer in whole:
+        if isinstance(layer, nn.Linear):
+            fully_shard(layer, mesh=mesh)
+    return fully_shard(whole, mesh=mesh)
 
-    def shard(whole):
-        for layer in whole:
-            if isinstance(layer, nn.Linear):
-                fully_shard(layer, mesh=mesh)
-        fully_shard(whole, mesh=mesh)
 
-    late = model()
-    shard(late)
+def fsdp(rank, implementation, folder):
+    late = shard(model())
     with pytest.raises(UserError, match="sharded already; call lrm.attach_multipliers before"):
         lrm.attach_multipliers(late, PLACEMENT, implementation=implementation)
+    built = model()
     lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
     shard(built)
     return train(built, built, rank, WORLD)
+
+
+def begun(implementation, sharded=False):
+    """A model with multipliers, all of its tensors others than those of ``model``; its AdamW."""
+    built = model()
+    with torch.no_grad():
+        for parameter in built.parameters():
+            parameter.neg_()
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+    built = shard(built) if sharded else built
+    return built, adamw(built)
+
+
+def loaded(built, optimizer, folder):
+    """What ``checkpoint`` saved, in another model and another optimizer."""
+    model_state, optimizer_state = get_state_dict(built, optimizer)
+    dcp.load({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{folder}/dcp")
+    set_state_dict(built, optimizer, model_state_dict=model_state, optim_state_dict=optimizer_state)
+    return built, optimizer
+
+
+def checkpoint(rank, implementation, folder):
+    """Losses behind a checkpoint without a stop, and of what goes on from it; all tensors whole."""
+    built = model()
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+    pair = shard(built), adamw(built)
+    losses(*pair, range(5), rank, WORLD)
+    model_state, optimizer_state = get_state_dict(*pair)
+    dcp.save({"model": model_state, "optimizer": optimizer_state}, checkpoint_id=f"{folder}/dcp")
+    without_a_stop = losses(*pair, range(5, 10), rank, WORLD)
+    again = loaded(*begun(implementation, sharded=True), folder)
+    resumed = losses(*again, range(5, 10), rank, WORLD)
+    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    # A whole checkpoint that the first process alone holds is given to all.
+    whole = get_model_state_dict(again[0], options=options)
+    other, _ = begun(implementation, sharded=True)
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(other, dict(whole) if rank == 0 else {}, options=options)
+    given = {name: _whole(w) for name, w in lrm.effective_weights(other).items()}
+    states = [{n: _whole(w) for n, w in each.state_dict().items()} for each in (pair[0], again[0])]
+    return without_a_stop, resumed, states, whole, given
 
 
 def _child(job, implementation, folder, rank):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=int(rank),
                             world_size=WORLD)  # fmt: skip
-    torch.save(globals()[job](int(rank), implementation), f"{folder}/{rank}.pt")
+    torch.save(globals()[job](int(rank), implementation, folder), f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def started(job, implementation, folder):
+    """Two processes that do ``job``."""
+    command = [warm.python, __file__, job.__name__, implementation, str(folder)]
+    return [subprocess.Popen([*command, str(rank)]) for rank in range(WORLD)]
+
+
+def ended(children, folder):
+    """What each of them has returned."""
+    for child in children:
+        assert child.wait(300) == 0
+    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+
+
+def means(records):
+    """Losses over the rows of all processes."""
+    return [sum(pair) / WORLD for pair in zip(*([a for a, _ in r] for r in records), strict=True)]
+
+
+both = pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+
+
+@both
 @pytest.mark.parametrize("job", [ddp, fsdp])
 def test_two_processes_train_as_one(job, implementation, tmp_path):
-    command = [warm.python, __file__, job.__name__, implementation, str(tmp_path)]
-    children = [subprocess.Popen([*command, str(rank)]) for rank in range(WORLD)]
+    children = started(job, implementation, tmp_path)
     built = model()
     lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
     records, weights, merged = train(built, built)
-    for child in children:
-        assert child.wait(120) == 0
-    found = [torch.load(tmp_path / f"{rank}.pt") for rank in range(WORLD)]
-    losses = [
-        sum(pair) / WORLD for pair in zip(*([a for a, _ in f[0]] for f in found), strict=True)
-    ]
-    assert losses == pytest.approx([a for a, _ in records], rel=1e-9)
+    found = ended(children, tmp_path)
+    assert means(f[0] for f in found) == pytest.approx([a for a, _ in records], rel=1e-9)
     for mine, of_whole, after in found:
         assert [norm for _, norm in mine] == pytest.approx([b for _, b in records], rel=1e-9)
         for have, want in ((of_whole, weights), (after, merged)):
             assert have.keys() == want.keys()
             for name, weight in want.items():
                 torch.testing.assert_close(have[name], weight, rtol=1e-8, atol=1e-10)
+
+
+@both
+def test_a_sharded_checkpoint_goes_on_in_two_processes_and_in_one(implementation, tmp_path):
+    found = ended(started(checkpoint, implementation, tmp_path), tmp_path)
+    for without_a_stop, resumed, states, whole, _ in found:
+        assert resumed == without_a_stop
+        for name, value in states[0].items():
+            assert torch.equal(states[1][name], value), name
+        if whole:
+            built, _ = begun(implementation)
+            built.load_state_dict(whole)
+            for name, value in lrm.effective_weights(built).items():
+                for each in found:
+                    assert torch.equal(each[4][name], value), name
+    alone = loaded(*begun(implementation), tmp_path)
+    records = losses(*alone, range(5, 10))
+    assert means(f[0] for f in found) == pytest.approx([a for a, _ in records], rel=1e-9)
+    assert [b for _, b in found[0][0]] == pytest.approx([b for _, b in records], rel=1e-9)
 
 
 if __name__ == "__main__":

@@ -353,7 +353,7 @@ def test_hub_refuses_what_it_would_change():
 
 def test_hub_names_the_missing_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "transformers", None)
-    with pytest.raises(UserError, match=r"pip install -e \.\[evaluation\]"):
+    with pytest.raises(UserError, match=r"pip install 'lrm-suite\[evaluation\]'"):
         hub.to_transformers(build(small()))
 
 

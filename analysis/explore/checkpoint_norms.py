@@ -1,6 +1,6 @@
 """``python -m analysis.explore.checkpoint_norms DIR``: norms of rows and columns of a checkpoint.
 
-``DIR`` is what ``python -m lrm.exchange.measure_checkpoint`` wrote. Each layer's norms are divided
+``DIR`` is what ``lrm probe`` wrote. Each layer's norms are divided
 by their mean and pooled over layers, as in figure 3.
 """
 
@@ -113,7 +113,7 @@ def main() -> None:
 
 def read(folder: Path) -> tuple[pd.DataFrame, str]:
     """The norms in ``folder`` and their model's name; UserError where a file is damaged."""
-    remedy = f"remove {folder} and run python -m lrm.exchange.measure_checkpoint MODEL again"
+    remedy = f"remove {folder} and run lrm probe MODEL again"
     for name in ("norms.parquet", "model.json"):
         read_listed(folder / name, remedy)
     table = read_table(folder / "norms.parquet")
@@ -124,9 +124,7 @@ def read(folder: Path) -> tuple[pd.DataFrame, str]:
 def render(folder: Path) -> str:
     """Draw the norms in ``folder``; their summary as text."""
     if not folder.is_dir():
-        raise UserError(
-            f"{folder} is not there; run python -m lrm.exchange.measure_checkpoint MODEL first"
-        )
+        raise UserError(f"{folder} is not there; run lrm probe MODEL first")
     table, name = read(folder)
     matplotlib.use("agg")
     numbers = summary(table)

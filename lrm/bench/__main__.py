@@ -49,7 +49,7 @@ def _main(options: argparse.Namespace) -> None:
     if importlib.util.find_spec("transformers") is None:
         raise UserError(
             "the benchmark compares with transformers, which is not installed; "
-            "run make setup-dev, or pip install -e .[evaluation]"
+            "run make setup-dev, or pip install 'lrm-suite[evaluation]'"
         )
     began = time.monotonic()
 

@@ -179,7 +179,7 @@ def _huggingface_documents(config: DataConfig, place: Place) -> Texts:
         from datasets import load_dataset
     except ImportError:
         raise UserError(
-            "data.source = huggingface needs the data extra: pip install -e .[data]"
+            "data.source = huggingface needs the data extra: pip install 'lrm-suite[data]'"
         ) from None
     where = f"data set {config.path} (subset {config.subset}, split {config.split})"
     # The caller moves ``place`` on with every document.

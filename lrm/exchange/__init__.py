@@ -1,5 +1,1 @@
 """Finished runs as transformers folders, and back; norms of any checkpoint."""
-
-from lrm.cli import begin
-
-begin()

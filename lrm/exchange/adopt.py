@@ -1,4 +1,4 @@
-"""``python -m lrm.exchange.adopt FOLDER``: settings that train a Falcon-H1 further."""
+"""``lrm adopt FOLDER``: settings that train a Falcon-H1 further."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from lrm.cli import guarded
 from lrm.model.transformers import load_transformers
 
 
@@ -25,13 +24,9 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
     }
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Print them as YAML, for an experiment's file."""
-    parser = argparse.ArgumentParser(prog="python -m lrm.exchange.adopt", description=__doc__)
-    parser.add_argument("folder", type=Path, help="what save_pretrained or lrm.export wrote")
-    options = parser.parse_args()
-    guarded(lambda: print(yaml.safe_dump(settings_of(options.folder), sort_keys=False), end=""))
-
-
-if __name__ == "__main__":
-    main()
+    parser = argparse.ArgumentParser(prog="lrm adopt", description=__doc__)
+    parser.add_argument("folder", type=Path, help="what save_pretrained or lrm export wrote")
+    options = parser.parse_args(arguments)
+    print(yaml.safe_dump(settings_of(options.folder), sort_keys=False), end="")

@@ -1,4 +1,4 @@
-"""``python -m lrm.exchange.export RUN FOLDER``: a finished run as a folder of transformers."""
+"""``lrm export RUN FOLDER``: a finished run as a folder of transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from lrm import data
-from lrm.cli import guarded
 from lrm.data.tokenizer import END_OF_TEXT
 from lrm.errors import UserError, first_line
 from lrm.model.falcon_h1 import FalconH1
@@ -81,18 +80,14 @@ def export(path: Path, folder: Path, fold: bool = False) -> None:
     save_transformers(model, folder, corpus.path / "tokenizer.json", END_OF_TEXT, keep=not fold)
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Parse the command line and export."""
-    parser = argparse.ArgumentParser(prog="python -m lrm.exchange.export", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lrm export", description=__doc__)
     parser.add_argument("run", type=Path, help="results/runs/<experiment>/<id>")
     parser.add_argument("folder", type=Path, help="new folder for from_pretrained")
     parser.add_argument(
         "--fold", action="store_true", help="forward multipliers into the weights as well"
     )
-    options = parser.parse_args()
-    guarded(lambda: export(options.run, options.folder, options.fold))
+    options = parser.parse_args(arguments)
+    export(options.run, options.folder, options.fold)
     print(f"wrote {options.folder}")
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,4 @@
-"""``python -m lrm.exchange.measure_checkpoint MODEL``: norms of any transformers checkpoint.
+"""``lrm probe MODEL``: norms of any transformers checkpoint.
 
 Read from its safetensors files, tensor by tensor: no architecture has to be known, and no model
 is built. ``analysis.explore.checkpoint_norms`` draws them.
@@ -15,7 +15,6 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.store.digests import MANIFEST
 from lrm.store.files import as_json, make_folder, write_listed
@@ -36,7 +35,9 @@ def norms(folder: Path) -> pd.DataFrame:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
-        raise UserError("safetensors is not installed; run pip install -e .[evaluation]") from None
+        raise UserError(
+            "safetensors is not installed; run pip install 'lrm-suite[evaluation]'"
+        ) from None
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no .safetensors files; save the model with save_pretrained")
@@ -79,7 +80,7 @@ def located(model: str) -> Path:
         from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
     except ImportError:
         raise UserError(
-            "huggingface_hub is not installed; run pip install -e .[evaluation]"
+            "huggingface_hub is not installed; run pip install 'lrm-suite[evaluation]'"
         ) from None
     try:
         return Path(snapshot_download(model, allow_patterns=["*.safetensors", "*.json"]))
@@ -88,15 +89,13 @@ def located(model: str) -> Path:
         raise UserError(f"{model} cannot be fetched from the hub: {reason}") from None
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Parse the command line, measure, write ``<results>/probes/<name>/``."""
-    parser = argparse.ArgumentParser(
-        prog="python -m lrm.exchange.measure_checkpoint", description=__doc__
-    )
+    parser = argparse.ArgumentParser(prog="lrm probe", description=__doc__)
     parser.add_argument("model", help="a folder of safetensors, or a name on the hub")
     parser.add_argument("--results", type=Path, default=Path("results"))
-    options = parser.parse_args()
-    guarded(lambda: print(measure(options.model, options.results)))
+    options = parser.parse_args(arguments)
+    print(measure(options.model, options.results))
 
 
 def measure(model: str, results: Path) -> Path:
@@ -110,7 +109,3 @@ def measure(model: str, results: Path) -> Path:
     described = as_json({"model": model})
     write_listed(target, {"norms.parquet": buffer.getvalue(), "model.json": described})
     return target
-
-
-if __name__ == "__main__":
-    main()

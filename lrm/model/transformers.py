@@ -221,7 +221,7 @@ def take_weights(model: FalconH1, folder: str | Path) -> None:
         if name not in INERT and value != given[name]:
             raise UserError(
                 f"train.start: {folder} has model.{name} = {given[name]!r}, the settings "
-                f"{value!r}; python -m lrm.exchange.adopt {folder} prints what to write"
+                f"{value!r}; lrm adopt {folder} prints what to write"
             )
     for address in addresses(model.config):
         rows = slice(*address.rows) if address.rows else slice(None)
@@ -259,5 +259,7 @@ def _transformers() -> ModuleType:
     try:
         import transformers
     except ImportError:
-        raise UserError("transformers is not installed; run pip install -e .[evaluation]") from None
+        raise UserError(
+            "transformers is not installed; run pip install 'lrm-suite[evaluation]'"
+        ) from None
     return transformers

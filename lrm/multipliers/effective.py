@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 
 from lrm.multipliers import equations
 from lrm.multipliers.equations import Part
 from lrm.multipliers.layout import Layout
 from lrm.multipliers.multiplier import Multiplier, Target
 from lrm.multipliers.precision import HALF, upcast
+from lrm.multipliers.sharding import is_distributed, mesh_dimensions, replicated_like
 
 
 class Scaling(nn.Module):
@@ -34,10 +34,7 @@ class Scaling(nn.Module):
         for axis, multiplier in self.multipliers.items():
             start = multiplier.parametrization.raw(multiplier.init)
             raw = torch.full(layout.size(axis, shape), start, dtype=dtype, device=like.device)
-            if isinstance(like, DTensor):
-                mesh = like.device_mesh
-                raw = distribute_tensor(raw, mesh, [Replicate()] * mesh.ndim)
-            self.register_parameter(axis, nn.Parameter(raw))
+            self.register_parameter(axis, nn.Parameter(replicated_like(raw, like)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Scaling:
         """As of any module, for ``to`` and the like; but multipliers stay out of half precision."""
@@ -71,10 +68,6 @@ class Scaling(nn.Module):
         return equations.scaled(weight, self.spread())
 
 
-def _mesh_dimensions(tensor: Tensor) -> int:
-    return tensor.device_mesh.ndim if isinstance(tensor, DTensor) else 0
-
-
 class EffectiveWeight(nn.Module):
     """One parameter's multipliers: a ``Scaling`` of all of it, or of each of some of its rows.
 
@@ -96,7 +89,7 @@ class EffectiveWeight(nn.Module):
             name = "all" if target.rows is None else "rows_{}_{}".format(*target.rows)
             scaling = Scaling(part.of(weight).shape, target.multipliers, weight, layout)
             self.add_module(name, scaling)
-        self._mesh = _mesh_dimensions(weight)
+        self._mesh = mesh_dimensions(weight)
         self._keeping = False
         self._kept: Tensor | None = None
         self._holding = False
@@ -159,7 +152,7 @@ class EffectiveWeight(nn.Module):
 
     def is_sharded(self, weight: Tensor) -> bool:
         """Whether ``weight`` lies on more dimensions of a mesh than when this was attached."""
-        return _mesh_dimensions(weight) > self._mesh
+        return mesh_dimensions(weight) > self._mesh
 
     def keep(self, keeping: bool) -> None:
         """Build W̄ once and use it again, until this is called with False."""
@@ -170,7 +163,7 @@ class EffectiveWeight(nn.Module):
 
         Tensors that lie on a mesh, or that FSDP gathers for each use, are built at each read.
         """
-        if isinstance(weight, DTensor) or getattr(self, "_is_fsdp_managed_module", False):
+        if is_distributed(weight) or getattr(self, "_is_fsdp_managed_module", False):
             return
         held = self._held
         if held is None or (held.shape, held.dtype, held.device) != (
@@ -202,7 +195,7 @@ class EffectiveWeight(nn.Module):
 
         None where it is not, and where rows have multipliers of their own.
         """
-        if self.by_step or self.parts[0].rows is not None or isinstance(weight, DTensor):
+        if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
             return None
         if not torch.compiler.is_compiling() and self._keeping:
             return None

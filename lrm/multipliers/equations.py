@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
-from torch.distributed.tensor import DTensor
 
 from lrm.multipliers.precision import upcast, without_autocast
+from lrm.multipliers.sharding import is_distributed
 
 # Entries of a block; its few temporaries fit a core's second cache.
 _BLOCK = 1 << 16
@@ -52,7 +52,7 @@ def effective(weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -
 
     Its gradients follow equation (4) and are differentiable themselves. Entries in no part are W's.
     """
-    if isinstance(weight, DTensor) or torch.compiler.is_compiling() or _is_transformed():
+    if is_distributed(weight) or torch.compiler.is_compiling() or _is_transformed():
         return _plain(weight, parts, values)
     return _Effective.apply(weight, None, tuple(parts), *values)
 
@@ -125,7 +125,7 @@ def write(
     out: Tensor | None = None,
 ) -> Tensor:
     """``effective`` without a graph, into ``out`` where that is given."""
-    if isinstance(weight, DTensor):
+    if is_distributed(weight):
         found = _plain(weight, parts, values)
         return found if out is None else out.copy_(found)
     if out is None:
@@ -186,7 +186,7 @@ def _relations(
 
 def _multiply(source: Tensor, values: Sequence[Tensor], out: Tensor) -> None:
     """``scaled`` into ``out``, which may be ``source``."""
-    if isinstance(out, DTensor) or any(value.dtype != out.dtype for value in values):
+    if is_distributed(out) or any(value.dtype != out.dtype for value in values):
         out.copy_(scaled(source, values))
         return
     first, *others = values
@@ -201,7 +201,7 @@ def _summed(product: Tensor, others: Sequence[Tensor], shape: torch.Size) -> Ten
     if len(others) == 1 and product.dim() == 2 and len(over) == 1 and product.is_floating_point():
         # As a product of matrix and vector it is one pass.
         [other] = others
-        if other.dtype == product.dtype and not isinstance(product, DTensor):
+        if other.dtype == product.dtype and not is_distributed(product):
             if over == [1] and other.shape[0] == 1:
                 return product @ other.expand(1, product.shape[1]).T
             if over == [0] and other.shape[1] == 1:
@@ -213,7 +213,7 @@ def _summed(product: Tensor, others: Sequence[Tensor], shape: torch.Size) -> Ten
 
 def _blocks(weight: Tensor) -> list[slice]:
     """Rows of a matrix on the CPU, some at a time; all of anything else at once."""
-    if weight.dim() != 2 or weight.device.type != "cpu" or isinstance(weight, DTensor):
+    if weight.dim() != 2 or weight.device.type != "cpu" or is_distributed(weight):
         return [slice(None)]
     rows = max(1, _BLOCK // max(1, weight.shape[1]))
     if rows >= weight.shape[0]:

@@ -23,8 +23,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
@@ -33,9 +31,10 @@ from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import Placement, targets
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
+from lrm.multipliers.saving import HANDLE, save_placement
+from lrm.multipliers.sharding import is_fsdp, whole
 from lrm.multipliers.wiring import watch
 
-_HANDLE = "_learnable_multipliers"
 _KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
 
 
@@ -84,10 +83,15 @@ def attach_multipliers(
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise UserError("call lrm.attach_multipliers before DistributedDataParallel")
-        if isinstance(module, FSDPModule):
+        if is_fsdp(module):
             raise UserError(
                 "the model is sharded already; call lrm.attach_multipliers before fully_shard"
             )
+    if type(model).get_extra_state is not nn.Module.get_extra_state:
+        raise UserError(
+            f"{type(model).__name__} saves an extra state, where the placement would be; attach "
+            "to a module that holds it"
+        )
     settings = {"lr": lr, "weight_decay": weight_decay, "parametrization": parametrization}
     own = {"row": dict(row or {}), "column": dict(column or {})}
     for axis, fields in own.items():
@@ -103,7 +107,8 @@ def attach_multipliers(
         model, targets(model, placement, settings | own, role), implementation, roles(model, role)
     )
     _warn_of_convolutions(found, placement)
-    setattr(model, _HANDLE, found)
+    setattr(model, HANDLE, found)
+    found.hooks = save_placement(found)
     watch(found)
     return found
 
@@ -180,9 +185,7 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     parameters = [p for _, p in _named_weights(model) if p.grad is not None]
     if not parameters:
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
-    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type)
-    if isinstance(norm, DTensor):
-        norm = norm.full_tensor()
+    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type))
     torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
     return norm
 
@@ -198,7 +201,9 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     handles = _handles(model)
     for handle in handles:
         handle.merge()
-        delattr(handle.model, _HANDLE)
+        for hook in handle.hooks:
+            hook.remove()
+        delattr(handle.model, HANDLE)
     if any("_readers" in module.__dict__ for module in model.modules()):
         raise UserError(
             f"{type(model).__name__} is part of the model that has the multipliers; call "
@@ -236,7 +241,7 @@ def _counts_gradients(model: nn.Module) -> bool:
 
 def _handles(model: nn.Module) -> list[Attached]:
     """Those attached to ``model`` or to what it wraps (DistributedDataParallel, a compiler)."""
-    return [m.__dict__[_HANDLE] for m in model.modules() if _HANDLE in m.__dict__]
+    return [m.__dict__[HANDLE] for m in model.modules() if HANDLE in m.__dict__]
 
 
 def _check_model(model: Any, call: str) -> None:
@@ -281,7 +286,7 @@ def _kinds(model: nn.Module, handles: Sequence[Attached]) -> dict[str, str]:
 def _check_sharding(model: nn.Module) -> None:
     """Weights sharded after their multipliers were attached must be FSDP's, which alone gives them
     whole to whoever computes with them."""
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
+    if any(map(is_fsdp, model.modules())):
         return
     for handle in _handles(model):
         for name, weight in handle.weights.items():

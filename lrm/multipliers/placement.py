@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.multiplier import AXES, Multiplier, Target, of_kind
 from lrm.multipliers.roles import roles
+from lrm.multipliers.sharding import is_distributed
 
 # A kind (scalar, row, column, row_column, none), or several for rows [start, stop) each.
 Kind = str | Sequence[tuple[int, int, str]]
@@ -70,7 +70,8 @@ def targets(
             "mapping of patterns to kinds, or a function of (name, module, parameter)"
         )
     found: list[Target] = []
-    for name, kind in kinds.items():
+    for name in parameters:  # in the model's order, whatever that of the patterns
+        kind = kinds.get(name)
         if kind is None or kind == "none":
             continue
         if isinstance(kind, bool) or not isinstance(kind, (str, Sequence)):
@@ -93,7 +94,8 @@ def _of_preset(preset: Any, kind_of: Mapping[str, str]) -> dict[str, Kind | None
 
 def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
     """Why ``weight`` cannot be multiplied, and the remedy."""
-    if type(weight.data) is not Tensor and not isinstance(weight.data, (nn.Parameter, DTensor)):
+    ordinary = type(weight.data) is Tensor or isinstance(weight.data, nn.Parameter)
+    if not (ordinary or is_distributed(weight)):
         return f"is quantized ({type(weight.data).__name__}); attach before quantizing"
     if not weight.is_floating_point() and not weight.is_complex():
         return f"holds integers ({weight.dtype}); attach before quantizing"

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from lrm.errors import UserError
+from lrm.multipliers.sharding import is_distributed
 from lrm.multipliers.writing import Effective, guarded
 
 # The attribute of a module that maps names of parameters to what reads them.
@@ -116,7 +116,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
 
 def _may_replace(module: nn.Module, value: Any) -> bool:
     """Loading with ``assign`` and sharding put W in another tensor; all others mean W̄."""
-    sharded = isinstance(value, DTensor) or getattr(module, "_is_fsdp_managed_module", False)
+    sharded = is_distributed(value) or getattr(module, "_is_fsdp_managed_module", False)
     return sharded or _LOADING in module.__dict__
 
 

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch.utils.hooks import RemovableHandle
 
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
+from lrm.multipliers.sharding import whole
 
 
 class Attached(Multipliers):
@@ -29,6 +30,7 @@ class Attached(Multipliers):
     ):
         super().__init__(model, targets, implementation)
         self.roles = dict(roles)
+        self.hooks: list[RemovableHandle] = []  # of the model, until they are merged
         self._shapes = {
             name: tuple(p.shape) for name, p in model.named_parameters() if name in roles
         }
@@ -77,8 +79,7 @@ class Attached(Multipliers):
 
 
 def _norm(tensor: Tensor) -> Tensor:
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return whole.float().square().mean().sqrt()
+    return whole(tensor).float().square().mean().sqrt()
 
 
 def _table(

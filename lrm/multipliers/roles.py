@@ -15,7 +15,7 @@ from torch import nn
 from lrm.errors import UserError
 from lrm.multipliers.layout import owners
 
-# ``tied``: an embedding that is the head too. ``convolution``: one that mixes channels. All else
+# ``tied``: an embedding that is the head too. ``convolution``: one that is not depthwise. All else
 # that is not multiplied or decayed of itself is a ``vector``.
 ROLES = ("matrix", "embedding", "head", "tied", "convolution", "vector")
 # Parameters whose rows and columns are outputs and inputs, by the class that holds them. What such
@@ -34,7 +34,9 @@ _PLAIN = (
 # Elsewhere: names of matrices and of stacks of matrices (experts).
 _NAMED = re.compile(r"(\w+_)?(weights?|kernel|proj|projection|experts?|w|W)\d*|[wW](_\w+|\d+)?")
 # Words in the names of embeddings of positions, which are added and multiply nothing.
-_POSITIONS = re.compile(r"(^|[._])(wpe|rpe|pos|positions?|positional|relative|sinusoidal)([._]|$)")
+_POSITIONS = re.compile(
+    r"(^|[._])(wpe|rpe|rel|pos|positions?|positional|relative|sinusoidal)([._]|$)"
+)
 # Names of the last linear map of a language model, where the model itself does not tell.
 _HEADS = ("lm_head", "head", "embed_out", "output_projection", "unembed")
 
@@ -71,10 +73,9 @@ def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
     if dimensions < 2 or isinstance(module, _PLAIN) or "Norm" in type(module).__name__:
         return "vector"
     if isinstance(module, nn.modules.conv._ConvNd):
-        mixes = attribute == "weight" and module.groups < min(
-            module.in_channels, module.out_channels
-        )
-        return "convolution" if mixes else "vector"
+        fewest = min(module.in_channels, module.out_channels)
+        mixes = module.groups == 1 or module.groups < fewest
+        return "convolution" if mixes and attribute == "weight" else "vector"
     for kind, pattern in _MATRICES:
         if isinstance(module, kind):
             return "matrix" if re.fullmatch(pattern, attribute) else "vector"
@@ -91,7 +92,8 @@ def _of_embedding(name: str, module: nn.Module) -> str:
 
 def _heads(model: nn.Module) -> list[nn.Module]:
     for module in model.modules():
-        if (getter := getattr(module, "get_output_embeddings", None)) is not None:
-            return [found] if (found := getter()) is not None else []
+        getter = getattr(module, "get_output_embeddings", None)
+        if getter is not None and (found := getter()) is not None:
+            return [found]
     named = model.named_modules()
     return [m for path, m in named if path.rpartition(".")[2] in _HEADS and hasattr(m, "weight")]

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from lrm.errors import UserError
+from lrm.multipliers.sharding import is_distributed
 
 _MEANT = "merge the multipliers first (lrm.merge_multipliers)"
 # Methods that end like writes and leave all values as they are.
@@ -42,7 +42,7 @@ class Link:
         """Whether ``tensor`` is W̄ or a view of it."""
         return (
             tensor.layout == torch.strided
-            and not isinstance(tensor, DTensor)
+            and not is_distributed(tensor)
             and tensor.untyped_storage()._cdata == self.effective.untyped_storage()._cdata
         )
 

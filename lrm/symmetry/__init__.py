@@ -1,5 +1,1 @@
 """Rescalings that leave the model's output as it is, derived and found."""
-
-from lrm.cli import begin
-
-begin()

@@ -1,6 +1,6 @@
 """Rescalings of multipliers that leave a model's output as it is, found and derived (4.1).
 
-``python -m lrm.symmetry all symmetry_free`` compares, for any placements among the presets, the
+``lrm symmetries all symmetry_free`` compares, for any placements among the presets, the
 null space of a small model's Jacobian with what ``lrm.symmetry.derived`` derives on paper.
 """
 
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.model import blocks
 from lrm.model.config import ModelConfig
@@ -162,9 +161,9 @@ def distance(found: np.ndarray, derived: np.ndarray) -> float:
     return float(np.sqrt(max(0.0, 1.0 - cosines.min() ** 2)))
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: list[str]) -> None:
     """The command line: one line a placement, and what frees its symmetries."""
-    parser = argparse.ArgumentParser(prog="python -m lrm.symmetry", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lrm symmetries", description=__doc__)
     parser.add_argument("placements", nargs="+", metavar="PLACEMENT", help="a preset, e.g. all")
     parser.add_argument("--mixer", default="both", help="as in model.mixer (default: both)")
     parser.add_argument("--layers", type=int, default=SMALL.num_hidden_layers)
@@ -190,7 +189,3 @@ def main(arguments: list[str] | None = None) -> None:
         for freedom, count in gauge.count(found.plans, model, given.filters).items():
             if count:
                 print(f"  {count:4d}  {gauge.freedoms()[freedom]}")
-
-
-if __name__ == "__main__":
-    guarded(main)

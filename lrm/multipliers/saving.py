@@ -1,0 +1,133 @@
+"""The placement in a checkpoint, beside W and the multipliers, and how it is used in loading one.
+
+Names and shapes do not tell a multiplier from its logarithm, and loaders that are not strict pass
+over what is missing. Hence the placement is saved, and compared before anything is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from lrm.errors import UserError
+from lrm.multipliers.attach import CHILD, Multipliers
+from lrm.multipliers.multiplier import AXES, Multiplier
+
+# The attribute of a model that holds its multipliers.
+HANDLE = "_learnable_multipliers"
+# Torch's name for what a module saves beside its tensors; other tools let it through.
+_KEY = "_extra_state"
+_KINDS = {axes: kind for kind, axes in AXES.items()}
+
+
+def save_placement(handle: Multipliers) -> list[RemovableHandle]:
+    """From now on the model's ``state_dict`` has the placement, and loading one compares it."""
+    return [
+        handle.model.register_state_dict_post_hook(_after_saving),
+        handle.model.register_load_state_dict_pre_hook(_before_loading),
+    ]
+
+
+def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``attach_multipliers`` with which the model of a checkpoint was prepared.
+
+    They are ``placement`` by full names, and how scalars, rows and columns learn. Raises UserError
+    where ``state_dict`` holds no placement, or several.
+    """
+    extra = (value for key, value in state_dict.items() if key.rpartition(".")[2] == _KEY)
+    found = [arguments for value in extra if (arguments := _decoded(value)) is not None]
+    if len(found) != 1:
+        raise UserError(
+            f"the state_dict holds {len(found)} placements; give that of the model on which "
+            "lrm.attach_multipliers was called"
+        )
+    return found[0]
+
+
+def _decoded(extra: Any) -> dict[str, Any] | None:
+    """The arguments in what a module has saved; None of other modules' own."""
+    try:
+        found = json.loads(bytes(extra.float().round().int().tolist()))
+    except (AttributeError, TypeError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "placement" in found else None
+
+
+def _after_saving(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
+    text = json.dumps(_arguments(module.__dict__[HANDLE]))
+    # A tensor, which is all that safetensors take, of a dtype in which weights can be averaged.
+    state_dict[prefix + _KEY] = torch.tensor(list(text.encode()), dtype=torch.float32)
+
+
+def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    handle = module.__dict__[HANDLE]
+    here = _arguments(handle)
+    there = saved = _decoded(state_dict.pop(prefix + _KEY, None))
+    if there is None:
+        named = {key.removeprefix(prefix) for key in state_dict}
+        there = {**here, "placement": _by_names(handle, here["placement"], named)}
+    ours, theirs = _by_name(here), _by_name(there)
+    for name in {**ours, **theirs}:
+        kinds = theirs.get(name, "none"), ours.get(name, "none")
+        if kinds[0] != kinds[1]:
+            remedy = "attach by lrm.attach_multipliers(model, **lrm.saved_placement(state_dict))"
+            if not there["placement"]:
+                remedy = "load the weights of a plain model before lrm.attach_multipliers"
+            elif saved is None:
+                remedy = "attach with the placement with which it was made"
+            raise UserError(
+                f"the checkpoint's multipliers are not the model's: {name} has {kinds[0]} there "
+                f"and {kinds[1]} here; {remedy}"
+            )
+
+
+def _arguments(handle: Multipliers) -> dict[str, Any]:
+    placement: dict[str, Any] = {}
+    settings: dict[str, dict[str, Any]] = {}  # by axis; all multipliers of one share them
+    for name, found in handle.effective.items():
+        parts = []
+        for target in found.targets:
+            axes = tuple(each.axis for each in target.multipliers)
+            parts.append([*(target.rows or ()), _KINDS[axes]])
+            settings |= {each.axis: _settings(each) for each in target.multipliers}
+        placement[name] = parts[0][0] if found.targets[0].rows is None else parts
+    return {"placement": placement, **settings.pop("scalar", {}), **settings}
+
+
+def _settings(multiplier: Multiplier) -> dict[str, Any]:
+    return {
+        "lr": multiplier.lr,
+        "weight_decay": multiplier.weight_decay,
+        "parametrization": multiplier.parametrization.name,
+    }
+
+
+def _by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What is compared: the kind of each parameter, and the parametrization of each axis."""
+    axes = {"scalar": arguments, "row": arguments.get("row"), "column": arguments.get("column")}
+    learned = {
+        f"every {axis}": settings["parametrization"]
+        for axis, settings in axes.items()
+        if settings and "parametrization" in settings
+    }
+    return arguments["placement"] | learned
+
+
+def _by_names(handle: Multipliers, placement: Mapping[str, Any], saved: set[str]) -> dict[str, Any]:
+    """The placement of a checkpoint that holds none, as far as its names ``saved`` tell.
+
+    Of parameters that are not in it nothing is asked, since parts of a model are loaded alone.
+    """
+    names = {id(parameter): name for name, parameter in handle.model.named_parameters()}
+    found = {}
+    for name, kind in placement.items():
+        added = {names[id(p)] for p in handle.effective[name].parameters()}
+        if added <= saved or not saved & (added | {name}):
+            found[name] = kind
+    others = sorted(saved - set(names.values()))
+    return found | {name: "multipliers" for name in others if f".{CHILD}." in f".{name}"}

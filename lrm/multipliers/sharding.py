@@ -1,0 +1,42 @@
+"""What torch.distributed has made of tensors and modules.
+
+Nothing of it is imported before it is used: its tensors take seconds to import, and only a user
+who has imported them has any.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from torch import Tensor, nn
+
+
+def is_distributed(tensor: Any) -> bool:
+    """Whether ``tensor`` lies on a mesh of devices (DTensor)."""
+    return hasattr(tensor, "device_mesh")
+
+
+def mesh_dimensions(tensor: Tensor) -> int:
+    """On how many dimensions of a mesh ``tensor`` lies; 0 for an ordinary tensor."""
+    return tensor.device_mesh.ndim if is_distributed(tensor) else 0
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of ``tensor``, as an ordinary tensor."""
+    return tensor.full_tensor() if is_distributed(tensor) else tensor
+
+
+def replicated_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """``tensor`` on the mesh of ``like`` where that lies on one, whole on each device."""
+    if not is_distributed(like):
+        return tensor
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    return distribute_tensor(tensor, like.device_mesh, [Replicate()] * like.device_mesh.ndim)
+
+
+def is_fsdp(module: nn.Module) -> bool:
+    """Whether ``fully_shard`` (FSDP2) was called on ``module``."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and isinstance(module, fsdp.FSDPModule)

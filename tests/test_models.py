@@ -1,0 +1,42 @@
+"""What each parameter of many models is. ``tests/models.py`` trains these models."""
+
+import fnmatch
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from zoo import CASES
+
+import lrm
+from lrm.multipliers.layout import layout, owners
+from lrm.multipliers.roles import roles
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_a_matrix(name):
+    """Every parameter has the role that the case states, and every matrix its rows."""
+    case = CASES[name]
+    with torch.device("meta"):
+        model = case.build()
+    parameters, places = dict(model.named_parameters()), owners(model)
+    found = roles(model)
+    for full, parameter in parameters.items():
+        said = [role for end, role in case.roles.items() if fnmatch.fnmatch(full, end)]
+        assert found[full] == (said[-1] if said else "vector"), full
+        assert parameter.dim() >= 2 or found[full] == "vector", full
+        if found[full] == "matrix":
+            last = any(fnmatch.fnmatch(full, pattern) for pattern in case.transposed)
+            rows = layout(places[full][0][0], parameter).row
+            assert rows == parameter.dim() - (1 if last else 2), full
+    linear = {id(m.weight) for m in model.modules() if type(m) is nn.Linear}
+    for full, parameter in parameters.items():
+        assert id(parameter) not in linear or found[full] in ("matrix", "head", "tied"), full
+
+
+def test_the_table_names_these_models():
+    page = (Path(lrm.__file__).parent / "multipliers" / "MODELS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ([^|]+?) \| \d", page, re.MULTILINE)
+    assert rows == list(CASES), "run make test-models"
+    assert len(rows) >= 40 and f"{len(rows)} models" in page

@@ -11,6 +11,7 @@ PUBLISH ?=
 SEARCH ?= tuning_search
 CLAIM ?=
 ALL ?=
+OPTIONS ?=
 PLACEMENTS ?= all scalar symmetry_free irredundant
 
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
@@ -38,7 +39,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report readme publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -121,8 +122,10 @@ symmetries: $(VENV)/.core  ## count the symmetries of multipliers: PLACEMENTS="a
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
 	@$(BIN)/python -m analysis.notebooks
 
-lab: $(VENV)/.notebooks  ## open the notebooks in Jupyter
-	@$(BIN)/jupyter lab notebooks
+# Jupyter writes into what it opens, so it gets copies, which stay as their user leaves them.
+lab: $(VENV)/.notebooks  ## open copies of the notebooks, in lab/, in Jupyter; OPTIONS="--no-browser" goes to jupyter lab
+	@mkdir -p lab && for file in notebooks/*; do test -e lab/$${file##*/} || cp $$file lab/; done
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(OPTIONS) lab
 
 claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FROM=runs judged from yours; CLAIM=P1, ALL=1
 	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM) \
@@ -130,6 +133,10 @@ claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FRO
 
 report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs: yours beside what is published
 	@$(BIN)/python -m analysis.report --scale $(SCALE) --results $(RESULTS) --source $(FROM)
+
+readme: $(VENV)/.report  ## write the published results into README.md and experiments/README.md
+	@$(BIN)/python -m analysis.report.overview
+	@$(BIN)/python -m analysis.drawing.idea
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)

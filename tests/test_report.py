@@ -98,9 +98,8 @@ def test_every_experiment_is_in_one_of_the_overviews():
 def test_an_overview_counts_and_breaks_lines(site):
     claims = site.claims
     counts = {w: sum(c.record["verdict"] == w for c in claims) for w in ("holds", "open")}
-    assert f"{counts['holds']} hold, " in tally(claims) and f", {counts['open']} open" in tally(
-        claims
-    )
+    told = tally(claims)
+    assert f"{counts['holds']} hold, " in told and f", {counts['open']} open" in told
     assert tally(c for c in claims if c.id == "P0") == "1 holds" and tally([]) == ""
     words = Row("some_name", ["fig8", "table1"], "Why < so?", "word " * 60 + "end.", claims)
     text = table([words])

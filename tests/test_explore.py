@@ -198,6 +198,8 @@ def test_distributions_stand_beside_noise(runs, vectors):
     early = explore.distribution(vectors, chosen, "mlp.up", "row_multiplier", step=30)
     assert early["step"].item() == 20 and set(early["values"].item()) == {20.0}
     assert early["noise"].isna().all()
+    with pytest.raises(UserError, match=r"no row_multiplier of mlp.up .* step 0; .* 20, 40"):
+        explore.distribution(vectors, chosen, "mlp.up", "row_multiplier", step=0)
     (row,) = explore.distribution(vectors, chosen, "projector", "singular_values").to_dict(
         "records"
     )
@@ -271,7 +273,8 @@ def test_menus_draw_what_is_chosen(monkeypatch, runs, scalars, vectors):
     menus.tensor.value = "mlp.up"
     assert len(drawn) == 4  # once, though other menus followed
     assert menus.stat.value == "weight_norm" and menus.vector.value == "row_norms"
-    assert [value for _, value in menus.layer.options] == [None, 0, 1]
+    assert menus.layer.options == ("all", 0, 1)
+    assert (menus.layer.value, menus.step.value) == ("all", "last")  # and not blank
     menus.step.value = 20
     assert "step 20" in drawn[-1].axes[0].get_title()
     menus.arms.value = ()

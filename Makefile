@@ -35,7 +35,7 @@ OWN := $(filter-out $(UNTUNED),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
-options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
+options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS) $(if $(YES),--yes)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help

@@ -19,7 +19,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     lines = [f"{experiment.name}: {experiment.header.title}", ""]
     rate = _measured_rate(results, runs[0])
     seconds = dollars = 0.0
-    above = None
+    first: list[str] = []
     for run in runs:
         estimate = run.estimate()
         own = estimate.tokens / rate if rate and estimate.tokens else estimate.seconds
@@ -28,10 +28,9 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         lines.append(f"{run.label}  [{_state(run, results)}]")
         lines.append(f"  {run.summary()}, about {duration(own)}")
         tables = _tables(run)
-        # Seeds share their tables.
-        lines += ["  (same table as above)"] if tables and tables == above else tables
+        lines += _changed(first, tables) if first and tables else tables
         lines.append("")
-        above = tables
+        first = first or tables
     cost = runs[0].cost
     source = "measured on finished runs" if rate else f"assumed for {cost.device}"
     lines.append(
@@ -77,6 +76,20 @@ def _tables(run: Run) -> list[str]:
         return []
     rules = _rules(table(run.plans, run.settings))
     return ["  " + line for line in [*rules, "", *_products(products(run.plans, run.settings))]]
+
+
+def _changed(first: list[str], tables: list[str]) -> list[str]:
+    """The lines of ``tables`` that the first run's do not have, and names that these lack."""
+    there, here = ({" ".join(line.split()) for line in lines} for lines in (first, tables))
+    names, own = ({line.strip().partition("  ")[0] for line in lines} for lines in (first, tables))
+    new = [line for line in tables if " ".join(line.split()) not in there]
+    # Rulers are as wide as their columns.
+    new = [line for line in new if line.strip(" -")]
+    gone = sorted(names - own - {""} - {n for n in names if not n.strip(" -")})
+    if here == there or not (new or gone):
+        return ["  (the first table)"]
+    without = [f"  without {', '.join(gone)}"] if gone else []
+    return ["  (the first table, but:)", *new, *without]
 
 
 def _rules(records: list[dict]) -> list[str]:

@@ -231,6 +231,13 @@ def test_a_course_of_few_steps_has_no_line(runs, scalars):
     assert "n = 2 seeds that judge" in figure.texts[-1].get_text()
 
 
+def test_a_drawing_at_smoke_says_that_it_is_no_result(runs, scalars):
+    table = explore.course(scalars, runs, "projector", "weight_norm")
+    for scale, said in (("smoke", True), ("tiny", False)):
+        figure = explore.draw_course(table, explore.about(runs, scale, "runs"))
+        assert ("no result" in figure.texts[-1].get_text()) == said
+
+
 def test_distributions_are_drawn(runs, vectors):
     stats = ["row_norms", "column_norms", "row_multiplier"]
     found = [explore.distribution(vectors, runs, "mlp.up", stat) for stat in stats]

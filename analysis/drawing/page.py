@@ -53,7 +53,8 @@ def caption(figure, context, note: str = ""):
         [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
     )
     whose = {"runs": "own runs", "reference": "published runs"}[context.source]
-    parts = [f"scale: {context.scale}", n, f"corpus: {context.corpus}", whose, note]
+    smoke = " (tests that all works; no result)" if context.scale == "smoke" else ""
+    parts = [f"scale: {context.scale}{smoke}", n, f"corpus: {context.corpus}", whose, note]
     figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
                 fontsize=6.5, color="#444444")  # fmt: skip
     return figure

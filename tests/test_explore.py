@@ -13,6 +13,8 @@ import pandas as pd
 import pytest
 
 from analysis import explore
+from analysis.drawing.page import caption
+from analysis.drawing.style import STYLE_FILE
 from analysis.explore.menus import Menus
 from analysis.quantities.norms import noise_spread
 from lrm.errors import UserError
@@ -229,6 +231,17 @@ def test_a_course_of_few_steps_has_no_line(runs, scalars):
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["VPN S=0.5", "Brownian motion", "at these steps only"]
     assert "n = 2 seeds that judge" in figure.texts[-1].get_text()
+
+
+def test_a_caption_keeps_clear_of_the_labels(runs):
+    """Of an axis that nobody has laid out, as in the guide's example."""
+    with plt.style.context(STYLE_FILE):
+        figure, axis = plt.subplots()
+        axis.set_xlabel("factor")
+        caption(figure, explore.about(runs, "tiny", "runs"))
+        figure.draw_without_rendering()
+    label, said = (text.get_window_extent() for text in (axis.xaxis.label, figure.texts[-1]))
+    assert said.y1 <= label.y0
 
 
 def test_a_drawing_at_smoke_says_that_it_is_no_result(runs, scalars):

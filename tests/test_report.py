@@ -9,8 +9,11 @@ from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
+from analysis.drawing import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import Site, gather, newest
 from analysis.report.intervals import WIDTH, strip
@@ -106,6 +109,16 @@ def test_an_overview_counts_and_breaks_lines(site):
     assert max(map(len, text.splitlines())) <= 120 and "<td>8, table 1<td>" in text
     assert '<a href="experiments/some_name">Why &lt; so?</a>' in " ".join(text.split())
     assert listing([words]) == "" and "](some_name) word" in listing([replace(words, claims=[])])
+
+
+def test_the_picture_of_the_idea_shows_the_equilibrium():
+    for lr, weight_decay in ((8e-3, 0.5), (8e-3, 1.0)):
+        late = [idea.walk(start, lr, weight_decay, 2000)[1500:].mean() for start in (0.0, 0.3)]
+        assert late == pytest.approx([(lr / (2 * weight_decay)) ** 0.5] * 2, rel=0.03)
+    with plt.style.context(idea.STYLE_FILE):
+        figure = idea.draw(pd.read_csv(idea.PUBLISHED))
+    raw, freed = (line.get_ydata() for line in figure.axes[2].lines)
+    assert max(raw) > 500 * min(raw) and max(freed) < 1.5 * min(freed)
 
 
 def test_a_page_without_marks_says_so(tmp_path):

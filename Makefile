@@ -11,6 +11,7 @@ PUBLISH ?=
 SEARCH ?= tuning_search
 CLAIM ?=
 ALL ?=
+OPTIONS ?=
 
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
 # ours by their names.
@@ -33,11 +34,11 @@ OWN := $(filter-out $(UNTUNED),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
-options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
+options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS) $(if $(YES),--yes)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report publish probe bench test test-models test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish probe bench test test-models test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -117,8 +118,10 @@ tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLI
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
 	@$(BIN)/python -m analysis.notebooks
 
-lab: $(VENV)/.notebooks  ## open the notebooks in Jupyter
-	@$(BIN)/jupyter lab notebooks
+# Jupyter writes into what it opens, so it gets copies, which stay as their user leaves them.
+lab: $(VENV)/.notebooks  ## open copies of the notebooks, in lab/, in Jupyter; OPTIONS="--no-browser" goes to jupyter lab
+	@mkdir -p lab && for file in notebooks/*; do test -e lab/$${file##*/} || cp $$file lab/; done
+	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(OPTIONS) lab
 
 claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FROM=runs judged from yours; CLAIM=P1, ALL=1
 	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM) \
@@ -126,6 +129,10 @@ claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FRO
 
 report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs: yours beside what is published
 	@$(BIN)/python -m analysis.report --scale $(SCALE) --results $(RESULTS) --source $(FROM)
+
+readme: $(VENV)/.report  ## write the published results into README.md and experiments/README.md
+	@$(BIN)/python -m analysis.report.overview
+	@$(BIN)/python -m analysis.drawing.idea
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)

@@ -220,8 +220,10 @@ class Display:
         """A line that stays, above those that are rewritten; each is shown once."""
         if line not in self.notes:
             self.notes.add(line)
-            sys.stderr.write(printable(line) + "\n")
-            self.shown = 0
+            # In the place of those lines, which come again below it.
+            over = f"\x1b[{self.shown}A\x1b[J" if self.live and self.shown else ""
+            sys.stderr.write(over + printable(line) + "\n")
+            self.shown, self.last = 0, -1e9
 
     def show(self, lines: Sequence[str], last: bool = False) -> None:
         """One line for each name; drops calls that come too soon, but not the ``last``."""

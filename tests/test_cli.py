@@ -173,18 +173,18 @@ def test_claims_of_smoke_runs(trained):
 def test_results_as_a_tidy_frame(trained):
     from analysis.tables.results import load, load_runs, load_vectors
 
-    frame = load("projector", "smoke", results=trained)
+    frame = load("projector", "smoke", "runs", trained)
     assert {"experiment", "run", "kind", "arm", "seed", "scale", "corpus", "S", "step", "layer",
             "tensor", "stat", "value"} == set(frame.columns)  # fmt: skip
     trained_runs = frame[frame["kind"] == "train"]
     assert trained_runs.groupby(["arm", "S", "seed"]).ngroups == 18
     q = frame[(frame["tensor"] == "attention.q") & (frame["stat"] == "weight_norm")]
     assert set(q["layer"]) == {0, 1}
-    vectors = load_vectors("projector", "smoke", results=trained)
+    vectors = load_vectors("projector", "smoke", "runs", trained)
     rows = vectors[(vectors["tensor"] == "projector") & (vectors["stat"] == "row_norms")]
     assert {len(value) for value in rows["value"]} == {384}
-    assert len(load_runs("projector", "smoke", results=trained)) == 24
-    placement = load("projector_placement", "smoke", results=trained)
+    assert len(load_runs("projector", "smoke", "runs", trained)) == 24
+    placement = load("projector_placement", "smoke", "runs", trained)
     assert placement["run"].nunique() == 9
 
 
@@ -194,12 +194,13 @@ def test_runs_of_another_configuration_are_left_out(trained, tmp_path):
     override = ("--set", "train.steps=20", "--set", "schedule.decay_steps=5")
     run("projector", "--results", tmp_path, "--only", "FPN*", *override)
     with pytest.raises(UserError, match="3 incomplete or of another configuration"):
-        load("projector", "smoke", results=tmp_path)
-    assert load("projector", "smoke", results=tmp_path, configuration="all")["run"].nunique() == 3
+        load("projector", "smoke", "runs", tmp_path)
+    assert load("projector", "smoke", "runs", tmp_path, "all")["run"].nunique() == 3
 
 
 def test_reference_round_trip(trained, tmp_path, monkeypatch):
     from analysis import publish as publishing
+    from analysis.explore import compare
     from analysis.tables.results import load, load_runs, load_vectors
 
     results = tmp_path / "results"
@@ -214,7 +215,7 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     folder /= "projector"
     assert sum(f.stat().st_size for f in folder.iterdir()) < 2_000_000
     keys = ["run", "step", "tensor", "layer", "stat"]
-    mine = load("projector", "smoke", results=results)
+    mine = load("projector", "smoke", "runs", results)
     theirs = load("projector", "smoke", source="reference", results=results)
     dense = ["train_loss", "global_gradient_norm"]  # averaged between probes
     for stat in dense:
@@ -233,6 +234,16 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["step"]) == {50, 60} and set(last["seed"]) == {0}
     assert len(load_runs("projector", "smoke", "reference", results)) == 24
+    # Own runs beside them, one of which was changed.
+    run("projector", "--results", results, "--only", "FPN S=1 *", "--set", "train.steps=30")
+    beside = compare("projector", scale="smoke", results=results)
+    assert beside.groupby("source")["run"].nunique().to_dict() == {"reference": 24, "runs": 25}
+    assert (beside.loc[beside["source"] == "reference", "changes"] == "").all()
+    shorter = compare("projector", "train.steps=30", "smoke", results).query("source == 'runs'")
+    assert shorter["run"].nunique() == 1 and shorter["step"].max() == 30
+    assert "train.steps=30" in shorter["changes"].iloc[0]
+    with pytest.raises(UserError, match=r"the change 'train.steps=31'; there are .*steps=30"):
+        compare("projector", "train.steps=31", "smoke", results)
     # Seeds that are published later stand beside those that are there.
     whole = load("projector", "smoke", source="reference", results=results)
     shutil.rmtree(folder)

@@ -256,10 +256,7 @@ def test_the_command_line_under_torchrun(tmp_path):
     alone = [warm.python, "experiments/projector/run.py", "--scale", "smoke", "--results",
              tmp_path / "one", *call[2:]]  # fmt: skip
     subprocess.run(alone, cwd=ROOT, check=True, capture_output=True)
-    frames = [
-        load("projector", "smoke", results=tmp_path / name, configuration="all")
-        for name in ("one", "two")
-    ]
+    frames = [load("projector", "smoke", "runs", tmp_path / name, "all") for name in ("one", "two")]
     for frame in frames:
         frame.drop(columns="run", inplace=True)
     first, second = frames

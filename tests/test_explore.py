@@ -13,6 +13,8 @@ import pandas as pd
 import pytest
 
 from analysis import explore
+from analysis.drawing.page import caption
+from analysis.drawing.style import STYLE_FILE
 from analysis.explore.menus import Menus
 from analysis.quantities.norms import noise_spread
 from lrm.errors import UserError
@@ -198,6 +200,8 @@ def test_distributions_stand_beside_noise(runs, vectors):
     early = explore.distribution(vectors, chosen, "mlp.up", "row_multiplier", step=30)
     assert early["step"].item() == 20 and set(early["values"].item()) == {20.0}
     assert early["noise"].isna().all()
+    with pytest.raises(UserError, match=r"no row_multiplier of mlp.up .* step 0; .* 20, 40"):
+        explore.distribution(vectors, chosen, "mlp.up", "row_multiplier", step=0)
     (row,) = explore.distribution(vectors, chosen, "projector", "singular_values").to_dict(
         "records"
     )
@@ -227,6 +231,24 @@ def test_a_course_of_few_steps_has_no_line(runs, scalars):
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["VPN S=0.5", "Brownian motion", "at these steps only"]
     assert "n = 2 seeds that judge" in figure.texts[-1].get_text()
+
+
+def test_a_caption_keeps_clear_of_the_labels(runs):
+    """Of an axis that nobody has laid out, as in the guide's example."""
+    with plt.style.context(STYLE_FILE):
+        figure, axis = plt.subplots()
+        axis.set_xlabel("factor")
+        caption(figure, explore.about(runs, "tiny", "runs"))
+        figure.draw_without_rendering()
+    label, said = (text.get_window_extent() for text in (axis.xaxis.label, figure.texts[-1]))
+    assert said.y1 <= label.y0
+
+
+def test_a_drawing_at_smoke_says_that_it_is_no_result(runs, scalars):
+    table = explore.course(scalars, runs, "projector", "weight_norm")
+    for scale, said in (("smoke", True), ("tiny", False)):
+        figure = explore.draw_course(table, explore.about(runs, scale, "runs"))
+        assert ("no result" in figure.texts[-1].get_text()) == said
 
 
 def test_distributions_are_drawn(runs, vectors):
@@ -271,7 +293,8 @@ def test_menus_draw_what_is_chosen(monkeypatch, runs, scalars, vectors):
     menus.tensor.value = "mlp.up"
     assert len(drawn) == 4  # once, though other menus followed
     assert menus.stat.value == "weight_norm" and menus.vector.value == "row_norms"
-    assert [value for _, value in menus.layer.options] == [None, 0, 1]
+    assert menus.layer.options == ("all", 0, 1)
+    assert (menus.layer.value, menus.step.value) == ("all", "last")  # and not blank
     menus.step.value = 20
     assert "step 20" in drawn[-1].axes[0].get_title()
     menus.arms.value = ()

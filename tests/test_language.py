@@ -8,9 +8,11 @@ import pytest
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "lrm" / "README.md", ROOT / "lrm" / "multipliers" / "TUNING.md",
-         *ROOT.glob("experiments/**/README.md")]  # fmt: skip
+PAGES = [*ROOT.glob("*.md"), ROOT / "lrm" / "README.md", ROOT / "lrm" / "multipliers" / "TUNING.md",
+         ROOT / "notebooks" / "README.md", *ROOT.glob("experiments/**/README.md")]  # fmt: skip
 MOST_WORDS = 30
+# Of the first page: what a visitor reads, on a narrow screen too.
+MOST_LINES, LONGEST_LINE = 150, 120
 
 
 def sentences(text: str) -> Iterator[str]:
@@ -36,10 +38,35 @@ def words(sentence: str) -> int:
     return sum(bool(re.search(r"\w", word)) for word in plain.split())
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_no_sentence_is_too_long(page):
     found = [s for s in sentences(page.read_text(encoding="utf-8")) if words(s) > MOST_WORDS]
     assert not found, f"{page.relative_to(ROOT)}: more than {MOST_WORDS} words: {found}"
+
+
+def test_the_first_page_is_short():
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MOST_LINES
+    assert not [line for line in lines if len(line) > LONGEST_LINE]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)|(?:href|src)=\"([^\"]+)", text):
+        name, _, anchor = "".join(target).partition("#")
+        if name.startswith("https://"):
+            continue
+        there = page.parent / name if name else page
+        assert there.exists(), f"{page.name}: {name}"
+        if anchor:
+            assert anchor in anchors(there), f"{page.name}: {name}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", name).strip().lower().replace(" ", "-") for name in headings}
 
 
 def test_sentences_are_told_apart():

@@ -1,6 +1,6 @@
 """The guide of experiments/README.md, as a reader would follow it."""
 
-import importlib
+import importlib.util
 import os
 import re
 import shutil
@@ -97,6 +97,20 @@ def calls(tmp_path):
     python.chmod(0o755)
     (tmp_path / ".core").touch()
     return f"VENV={tmp_path}"
+
+
+def test_every_module_that_a_command_names_can_be_run():
+    """Those of the Makefile and of the pages, as ``python -m``."""
+    pages = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("*/README.md"),
+             *ROOT.glob("experiments/*/README.md")]  # fmt: skip
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    named = set(re.findall(r"python -m ((?:lrm|analysis)[\w.]*)", text))
+    assert len(named) > 10
+    for name in named:
+        found = importlib.util.find_spec(name)
+        if found and found.submodule_search_locations:
+            found = importlib.util.find_spec(f"{name}.__main__")
+        assert found, f"python -m {name}"
 
 
 def test_make_trains_what_figure_1_reads(calls):

@@ -4,19 +4,26 @@ import re
 import shutil
 import subprocess
 import warnings
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 
+import matplotlib.pyplot as plt
+import pandas as pd
 import pytest
 
+from analysis.drawing import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import Site, gather, newest
 from analysis.report.intervals import WIDTH, strip
+from analysis.report.overview import Row, listing, renewed, table, tally
+from analysis.report.overview import pages as overviews
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS
 from lrm.errors import UserError
 
+REMEDY = "make readme"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -75,6 +82,49 @@ def test_the_folder_needs_no_network_and_is_small(report, pages):
     style = (report / "report.css").read_text() + (report / "report.js").read_text()
     assert "//" not in re.sub(r"^\s*//.*$", "", style, flags=re.MULTILINE)
     assert sum(path.stat().st_size for path in report.rglob("*") if path.is_file()) < 10e6
+
+
+def test_the_results_in_the_repository_s_pages_are_current():
+    for path, text in overviews().items():
+        assert path.read_text(encoding="utf-8") == text, REMEDY
+
+
+def test_every_experiment_is_in_one_of_the_overviews():
+    text = "".join(overviews().values())
+    for config in EXPERIMENTS.glob("*/config.yaml"):
+        name = config.parent.name
+        linked = text.count(f'"experiments/{name}"') + text.count(f"]({name})")
+        assert linked == 1, name
+        assert "\n#   question: " in config.read_text(encoding="utf-8"), f"{name}: no question"
+
+
+def test_an_overview_counts_and_breaks_lines(site):
+    claims = site.claims
+    counts = {w: sum(c.record["verdict"] == w for c in claims) for w in ("holds", "open")}
+    told = tally(claims)
+    assert f"{counts['holds']} hold, " in told and f", {counts['open']} open" in told
+    assert tally(c for c in claims if c.id == "P0") == "1 holds" and tally([]) == ""
+    words = Row("some_name", ["fig8", "table1"], "Why < so?", "word " * 60 + "end.", claims)
+    text = table([words])
+    assert max(map(len, text.splitlines())) <= 120 and "<td>8, table 1<td>" in text
+    assert '<a href="experiments/some_name">Why &lt; so?</a>' in " ".join(text.split())
+    assert listing([words]) == "" and "](some_name) word" in listing([replace(words, claims=[])])
+
+
+def test_the_picture_of_the_idea_shows_the_equilibrium():
+    for lr, weight_decay in ((8e-3, 0.5), (8e-3, 1.0)):
+        late = [idea.walk(start, lr, weight_decay, 2000)[1500:].mean() for start in (0.0, 0.3)]
+        assert late == pytest.approx([(lr / (2 * weight_decay)) ** 0.5] * 2, rel=0.03)
+    with plt.style.context(idea.STYLE_FILE):
+        figure = idea.draw(pd.read_csv(idea.PUBLISHED))
+    raw, freed = (line.get_ydata() for line in figure.axes[2].lines)
+    assert max(raw) > 500 * min(raw) and max(freed) < 1.5 * min(freed)
+
+
+def test_a_page_without_marks_says_so(tmp_path):
+    (tmp_path / "README.md").write_text("# A page\n")
+    with pytest.raises(UserError, match="put the lines <!-- results"):
+        renewed(tmp_path / "README.md", "")
 
 
 def test_every_experiment_has_a_page_and_a_conclusion(report, pages):

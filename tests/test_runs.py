@@ -89,7 +89,7 @@ def test_a_run_that_trains_no_model_is_one_more_class(experiment, tmp_path, monk
     command.main(script, arguments)
     assert "0 to train, 4 finished" in capsys.readouterr().out
     monkeypatch.setattr(find, "EXPERIMENTS", flows.path.parents[1])
-    frame = results.load("some_name", "smoke", results=tmp_path / "results")
+    frame = results.load("some_name", "smoke", "runs", tmp_path / "results")
     assert set(frame["kind"]) == {"flow"} and frame["corpus"].isna().all()
     ends = frame[(frame["stat"] == "x") & (frame["step"] == 19)]
     assert len(ends) == 4

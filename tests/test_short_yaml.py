@@ -8,7 +8,8 @@ import pytest
 
 from lrm.errors import UserError
 from lrm.model.config import ModelConfig
-from lrm.model.tensors import ROLES, addresses, matches
+from lrm.model.tensors import ROLES, addresses, matches, roles
+from lrm.plan.config import AxisRule, MultiplierRule, Rule, WidthExponent
 from lrm.plan.experiment import load
 from lrm.plan.groups import GROUPS, patterns
 from lrm.plan.rules import resolve
@@ -161,3 +162,30 @@ def test_the_example_of_the_core_s_page_plans(experiment):
     assert len(runs) == 8 * 6
     assert {"ADAM_NONE", "ADAM_FULL", "MUON_FULL_VECTOR"} <= {run.arm for run in runs}
     assert {run.grid["recipe"] for run in runs} == {"LR", "SCALE"}
+
+
+def test_the_core_s_page_lists_every_key_address_and_group():
+    page = (Path(__file__).parents[1] / "lrm" / "README.md").read_text(encoding="utf-8")
+    page = page.partition("### Rules: keys")[2].partition("\n## ")[0]
+    keys, tensors, groups = re.findall(r"^\|---.*\n((?:\|.*\n)+)", page, re.M)
+
+    def named(text: str) -> list[str]:
+        return re.findall(r"`([\w.*\[\]]+)`", text)
+
+    def cells(table: str) -> list[list[str]]:
+        return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()]
+
+    listed = [name for row in cells(keys) for name in named(row[0])]
+    assert sorted(name for name in listed if "." not in name) == sorted(Rule.model_fields)
+    # What needs a word of its own; both axes have what the multiplier itself has but its kind.
+    of_multipliers = {name.partition(".")[2] for name in listed if "." in name}
+    assert of_multipliers == MultiplierRule.model_fields.keys() - {"lr", "weight_decay", "init"}
+    for rule, model in (("multiplier", MultiplierRule), ("multiplier.row", AxisRule),
+                        ("width_exponent", WidthExponent)):  # fmt: skip
+        [row] = [row for row in cells(keys) if rule in named(row[0])]
+        assert set(re.findall(r"\w+", row[1])) == model.model_fields.keys(), rule
+    roles_listed = {}
+    for _, role, addresses_listed in cells(tensors):
+        roles_listed |= dict.fromkeys(named(addresses_listed), ROLES[named(role)[0]])
+    assert roles_listed == roles()
+    assert {named(name)[0]: tuple(named(stands)) for name, stands in cells(groups)} == GROUPS

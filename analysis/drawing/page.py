@@ -10,6 +10,8 @@ from matplotlib.patches import Patch
 from analysis.drawing.style import NOT_JUDGED, TEXT_WIDTH
 from analysis.tables.results import FIRST_JUDGING_SEED
 
+_CAPTION = 0.18  # inches
+
 
 def page(rows: int, columns: int, height: float, *, below: float, above: float = 0.0,
          w_pad: float | None = None, h_pad: float | None = None, **subplots):  # fmt: skip
@@ -48,12 +50,20 @@ def legend_below(figure, handles: list, ncols: int, height: float = 0.03, **opti
 
 
 def caption(figure, context, note: str = ""):
-    """What every figure must say: scale, n and which seeds, corpus, whose runs. Returns it."""
+    """What every figure must say: scale, n and which seeds, corpus, whose runs. Returns it.
+
+    Panels make room for it where nobody has told them how much they may take.
+    """
+    layout = figure.get_layout_engine()
+    if layout is not None and layout.get().get("rect") == (0, 0, 1, 1):
+        below = _CAPTION / figure.get_figheight()
+        layout.set(rect=(0, below, 1, 1 - below))
     n = ", ".join(
         [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
     )
     whose = {"runs": "own runs", "reference": "published runs"}[context.source]
-    parts = [f"scale: {context.scale}", n, f"corpus: {context.corpus}", whose, note]
+    smoke = " (tests that all works; no result)" if context.scale == "smoke" else ""
+    parts = [f"scale: {context.scale}{smoke}", n, f"corpus: {context.corpus}", whose, note]
     figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
                 fontsize=5.8, color="#444444")  # fmt: skip
     return figure

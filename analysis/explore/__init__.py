@@ -8,6 +8,7 @@ mean squares.
 # What is imported here is for users of the package.
 # ruff: noqa: F401
 
+from analysis.explore.comparison import compare
 from analysis.explore.drawings import draw_course, draw_distribution
 from analysis.explore.menus import widgets
 from analysis.explore.selection import (

@@ -71,8 +71,7 @@ def _draw(tables: pd.DataFrame | Iterable[pd.DataFrame], context: Context, panel
     handles += [key(note, **look) for note, look in _NOTES.items() if note in notes]
     columns = 1 + (len(handles) - 1) // 20
     figure.legend(handles=handles, loc="outside right center", ncols=columns, handlelength=1.6)
-    below = 0.18 / figure.get_figheight()
-    figure.get_layout_engine().set(rect=(0, below, 1, 1 - below), w_pad=0.06, h_pad=0.05)
+    figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     return caption(figure, context)
 
 

@@ -42,6 +42,10 @@ def widgets(
     return Menus(ipywidgets, scale, source, results, tables or {}).box
 
 
+# A menu shows nothing where its value is None.
+_ALL, _LAST = "all", "last"
+
+
 class Menus:
     """The state of the menus: what is chosen bounds what may be chosen next."""
 
@@ -119,13 +123,13 @@ class Menus:
             table[table["tensor"] == self.tensor.value] for table in (self._logged, self._vectors)
         )
         layers = sorted(set().union(*scalars["layers"], *arrays["layers"]))
-        _offer(self.layer, [("all", None), *((str(layer), layer) for layer in layers)])
+        _offer(self.layer, [_ALL, *layers])
         _offer(self.stat, list(scalars["stat"]), prefer="weight_norm")
         _offer(self.vector, list(arrays["stat"]), prefer="row_norms")
         vectors = self.tables.vectors
         same = (vectors["tensor"] == self.tensor.value) & (vectors["stat"] == self.vector.value)
         steps = sorted(map(int, vectors.loc[same, "step"].unique()), reverse=True)
-        _offer(self.step, [("last", None), *((str(step), step) for step in steps)])
+        _offer(self.step, [_LAST, *steps])
 
     def _draw(self) -> None:
         self.output.clear_output(wait=True)
@@ -134,11 +138,14 @@ class Menus:
                 runs = select(self.tables.runs, self.arms.value, self.points.value,
                               self.seeds.value, self.brownian.value)  # fmt: skip
                 context = about(runs, *self._where[:2])
-                what = (self.tensor.value, self.stat.value, self.layer.value)
+                tensor = self.tensor.value
+                layer = None if self.layer.value == _ALL else self.layer.value
+                step = None if self.step.value == _LAST else self.step.value
                 if self.stat.value:
+                    what = (tensor, self.stat.value, layer)
                     _show(draw_course(course(self.tables.scalars, runs, *what), context))
-                what = (self.tensor.value, self.vector.value, self.layer.value, self.step.value)
                 if self.vector.value:
+                    what = (tensor, self.vector.value, layer, step)
                     table = distribution(self.tables.vectors, runs, *what)
                     _show(draw_distribution(table, context))
                 else:
@@ -149,15 +156,10 @@ class Menus:
 
 def _offer(menu, options: list, prefer=None) -> None:
     """New options, keeping the value where it is still among them."""
-    values = [option[1] if isinstance(option, tuple) else option for option in options]
     old = menu.value
     menu.options = options
-    if old in values:
-        menu.value = old
-    elif prefer in values:
-        menu.value = prefer
-    else:
-        menu.value = values[0] if values else None
+    first = next(iter(options), None)
+    menu.value = next((value for value in (old, prefer) if value in options), first)
 
 
 def _show(figure) -> None:

@@ -80,9 +80,15 @@ def distribution(
     * ``rows`` and ``columns`` of the matrix, ``dead``, the number of rows or columns below a
       thousandth of the mean.
 
-    No rows of runs without it; UserError where none in ``vectors`` has it.
+    No rows of runs without it; UserError where none in ``vectors`` has it, and where ``step`` is
+    before the first that was kept.
     """
     rows, layers = _rows(vectors, runs, tensor, stat, layer)
+    if step is not None and len(rows) and step < rows["step"].min():
+        there = ", ".join(map(str, sorted(rows["step"].unique())))
+        raise UserError(
+            f"no {stat} of {tensor} was kept at or before step {step}; it was at {there}"
+        )
     rows = rows if step is None else rows[rows["step"] <= step]
     rows = at_step(rows, rows["step"].max()).sort_values("layer") if len(rows) else rows
     records = []

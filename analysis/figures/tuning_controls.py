@@ -1,7 +1,7 @@
 """Controls of the tuning ablation: other learning rates, another start or placement (ours).
 
 Each point is a seed: the loss after the decay minus that of the model without multipliers whose
-base LR alone is tuned. Left of 0 is better.
+base LR alone is tuned. Left of 0 is better. "Norms …" are norms, convolutions and biases.
 """
 
 from __future__ import annotations
@@ -16,21 +16,22 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("tuning_controls",)
-# From top to bottom, by the end of the arms' names after the optimizer's.
+# From top to bottom, by the end of the arms' names after the optimizer's. "Norms …" are norms,
+# convolutions and biases.
 CONTROLS = {
-    "_NONE": "base LR tuned",
-    "_LR": "and LR of vectors × 4",
+    "_NONE": "none: base LR tuned",
+    "_LR": "LR of norms … × 4",
     "_FULL": "and forward factors",
-    "_LRM_NONE": "base LR tuned",
+    "_LRM_NONE": "vectors: base LR tuned",
     "_LRM_HALF": "LR of multipliers × 1/2",
     "_LRM_QUARTER": "LR of multipliers × 1/4",
-    "_LRM_VECTORS": "LR of vectors × 4",
-    "_LRM_VECTORS_HALF": "both: × 4 and × 1/2",
-    "_LRM_VECTORS_QUARTER": "both: × 4 and × 1/4",
-    "_LRM_VECTORS_START": "× 4, and start as tuned without",
     "_LRM_IRREDUNDANT": "no redundant multipliers",
-    "_SCALAR_NONE": "base LR tuned",
-    "_SCALAR_VECTORS": "LR of vectors × 4",
+    "_LRM_VECTORS": "LR of norms … × 4",
+    "_LRM_VECTORS_HALF": "× 4, multipliers × 1/2",
+    "_LRM_VECTORS_QUARTER": "× 4, multipliers × 1/4",
+    "_LRM_VECTORS_START": "× 4, start as tuned without",
+    "_SCALAR_NONE": "scalars: base LR tuned",
+    "_SCALAR_VECTORS": "LR of norms … × 4",
 }
 OPTIMIZERS = {"ADAM": "AdamW", "MUON": "Muon"}
 # By what stands first in the name.

@@ -137,7 +137,7 @@ def gather(scale: str, source: str, results: Path) -> Site:
         published = {record["id"]: record["verdict"] for record in stored["claims"]}
     claims = newest(ledger["claims"], published)
     pages = []
-    for name in _ordered():
+    for name in ordered():
         own = [claim for claim in claims if claim.experiment == name]
         pages.append(_page(name, own, scale, source, results))
     pages.append(_library([claim for claim in claims if claim.experiment == LIBRARY]))
@@ -168,7 +168,8 @@ def _entry(claim: str) -> int:
     return int(claim.partition(".")[2] or 1)
 
 
-def _ordered() -> list[str]:
+def ordered() -> list[str]:
+    """The names of all experiments, in the order of their claims."""
     headers = {path.parent.name: load(path).header for path in EXPERIMENTS.glob("*/config.yaml")}
     return sorted(headers, key=lambda name: (headers[name].order or 1000, name))
 
@@ -182,7 +183,7 @@ def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path
         runs = [description for description, _ in find(name, scale, source, results)]
     except NothingFound:
         runs = []
-    facts = _facts(folder / "config.yaml")
+    facts = facts_of(folder / "config.yaml")
     drawings = _drawings(name, facts["figures"] or "")
     title = readme.title if readme else load(folder / "config.yaml").header.title
     captions = readme.captions if readme else {}
@@ -207,7 +208,7 @@ def _library(claims: list[Claim]) -> Page:
         claims,
         [],
         [],
-        {"run": "make bench, make test", "cost": None, "figures": None},
+        {"question": None, "run": "make bench, make test", "cost": None, "figures": None},
     )
 
 
@@ -247,9 +248,9 @@ def _first_line(figure: str) -> str:
     return text.rstrip(".")
 
 
-def _facts(config: Path) -> dict[str, str | None]:
+def facts_of(config: Path) -> dict[str, str | None]:
     """The fields of the comment that opens a YAML: run, cost and others."""
-    found: dict[str, str | None] = {"run": None, "cost": None, "figures": None}
+    found: dict[str, str | None] = dict.fromkeys(("question", "run", "cost", "figures"))
     for line in config.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break

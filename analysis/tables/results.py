@@ -45,7 +45,7 @@ class Tables:
         cls,
         experiment: str,
         scale: str = "tiny",
-        source: str = "runs",
+        source: str = "reference",
         results: Path = RESULTS,
         configuration: str = "current",
         only: Collection[str] = (),

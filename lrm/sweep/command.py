@@ -26,6 +26,8 @@ from lrm.store.rundir import is_complete, read_description, read_outcome
 from lrm.sweep import dry_run, machine, twins
 from lrm.sweep.scheduler import Job, sweep, sweep_together
 
+# Seconds; what is longer has to be asked for.
+_DAY = 86400.0
 # What torchrun tells each of its processes.
 _TORCHRUN = {"RANK", "WORLD_SIZE"}
 
@@ -105,14 +107,30 @@ def _parse(
     add("--only", metavar="PATTERN", action="append", default=[],
         help="only runs whose label matches, e.g. 'FPN*' (repeatable)")  # fmt: skip
     add("--dry-run", action="store_true", help="show the plan, train nothing")
+    add("--yes", action="store_true", help="begin even if it takes more than a day without a GPU")
     add("--results", type=Path, default=results, help="folder of runs and corpora")
     return parser.parse_args(arguments)
 
 
 def _sweep(missing: list[Job], options: argparse.Namespace) -> None:
-    if missing:
-        workers = options.workers or machine.default_workers([run for run, _ in missing])
-        sweep(missing, options.results / "data", workers)
+    if not missing:
+        return
+    runs = [run for run, _ in missing]
+    workers = options.workers or machine.default_workers(runs)
+    sweep(missing, options.results / "data", workers)
+    folders = ", ".join(sorted({str(path.parent) for _, path in missing}))
+    print(f"trained {len(missing)} runs; they lie in {folders} (make list shows them, "
+          "make help says what can be drawn)")  # fmt: skip
+
+
+def _check_length(runs: list[Run], workers: int) -> None:
+    """UserError where a machine without a GPU would be busy for longer than a day."""
+    seconds = sum(run.estimate().seconds for run in runs) / workers
+    if seconds > _DAY and not machine.gpus():
+        raise UserError(
+            f"{len(runs)} runs would take {dry_run.duration(seconds)} or more on this machine, "
+            "which has no GPU; use --yes to begin, or look at --dry-run"
+        )
 
 
 def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> list[Job]:
@@ -140,6 +158,8 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     ]
     workers = options.workers or machine.default_workers(runs)
     machine.check_memory(unfinished, workers, processes)
+    if not options.yes:
+        _check_length(unfinished, workers)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
     copied = twins.copy_finished(jobs)
     missing = [job for job in jobs if not _has_finished(job[1])]

@@ -20,7 +20,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     lines = [f"{experiment.name}: {experiment.header.title}", ""]
     rate = _measured_rate(results, runs[0])
     seconds = dollars = 0.0
-    above = None
+    first: list[str] = []
     known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
     for run in runs:
         estimate = run.estimate()
@@ -32,9 +32,9 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         if run.settings not in known:
             known[run.settings] = _tables(run)
         tables = known[run.settings]
-        lines += ["  (same table as above)"] if tables and tables == above else tables
+        lines += _changed(first, tables) if first and tables else tables
         lines.append("")
-        above = tables
+        first = first or tables
     cost = runs[0].cost
     source = "measured on finished runs" if rate else f"assumed for {cost.device}"
     lines.append(
@@ -80,6 +80,20 @@ def _tables(run: Run) -> list[str]:
         return []
     rules = _rules(table(run.plans, run.settings))
     return ["  " + line for line in [*rules, "", *_products(products(run.plans, run.settings))]]
+
+
+def _changed(first: list[str], tables: list[str]) -> list[str]:
+    """The lines of ``tables`` that the first run's do not have, and names that these lack."""
+    there, here = ({" ".join(line.split()) for line in lines} for lines in (first, tables))
+    names, own = ({line.strip().partition("  ")[0] for line in lines} for lines in (first, tables))
+    new = [line for line in tables if " ".join(line.split()) not in there]
+    # Rulers are as wide as their columns.
+    new = [line for line in new if line.strip(" -")]
+    gone = sorted(names - own - {""} - {n for n in names if not n.strip(" -")})
+    if here == there or not (new or gone):
+        return ["  (the first table)"]
+    without = [f"  without {', '.join(gone)}"] if gone else []
+    return ["  (the first table, but:)", *new, *without]
 
 
 def _rules(records: list[dict]) -> list[str]:

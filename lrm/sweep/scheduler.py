@@ -107,6 +107,8 @@ class _Sweep:
         self.weights: dict[str, float] = {}
         self.total = self.finished = 0.0
         self.done = 0
+        # Seconds until the first step.
+        self.moving: float | None = None
         self._add(jobs)
         # Labels tell the runs of one experiment apart.
         self.several = len({run.experiment for run, _ in jobs}) > 1
@@ -255,7 +257,12 @@ class _Sweep:
             under_way += part * self.weights[worker.run.id]
             lines.append(_run_line(worker.run, worker.step, worker.loss, self.several))
         part = (self.finished + under_way) / self.total
-        self.display.show([*lines, _whole_line(part, self.done, self.count, elapsed)], last)
+        # What came before the first step, compiling above all, does not come again.
+        if part and self.moving is None:
+            self.moving = elapsed
+        working = elapsed - (self.moving or 0.0)
+        whole = _whole_line(part, self.done, self.count, elapsed, working)
+        self.display.show([*lines, whole], last)
 
 
 def sweep_together(jobs: Sequence[Job], corpora: Path, group: Group) -> None:
@@ -280,7 +287,8 @@ def sweep_together(jobs: Sequence[Job], corpora: Path, group: Group) -> None:
             run, _ = jobs[done]
             line = _run_line(run, step, loss)
             part += step / run.settings.train.steps
-        whole = _whole_line(part / len(jobs), done, len(jobs), time.monotonic() - began)
+        elapsed = time.monotonic() - began
+        whole = _whole_line(part / len(jobs), done, len(jobs), elapsed, elapsed)
         display.show([line, whole], last)
 
     def note(line: str) -> None:
@@ -314,10 +322,13 @@ def _raise_first(errors: Sequence[str]) -> None:
 def _run_line(run: Run, step: int, loss: float, several: bool = False) -> str:
     steps = run.settings.train.steps
     shown = "" if math.isnan(loss) else f"  loss {loss:.3f}"
+    if not step and run.trains:
+        shown = "  begins; the first run compiles its layers, for about a minute"
     label = f"{run.experiment} {run.label}" if several else run.label
     return f"{bar(step / steps)} {step:>6}/{steps}  {label}{shown}"
 
 
-def _whole_line(part: float, done: int, count: int, elapsed: float) -> str:
-    left = clock(elapsed * (1 - part) / part) if part > 0.003 else "--:--"
+def _whole_line(part: float, done: int, count: int, elapsed: float, working: float) -> str:
+    """``working``: seconds since the first step, from which the rest is estimated."""
+    left = clock(working * (1 - part) / part) if part > 0.003 else "--:--"
     return f"{bar(part)} {done}/{count} runs  {clock(elapsed)} passed, {left} left"

@@ -176,6 +176,8 @@ def main(arguments: list[str]) -> None:
         raise UserError(f"--layers {given.layers}: at least one layer")
     shape = {"num_hidden_layers": given.layers, "mamba_rms_norm": given.inner_norm}
     model = small(given.mixer).model_copy(update=shape)
+    # So small a model is many times slower with several threads.
+    torch.set_num_threads(1)
     for name in given.placements:
         settings = Settings(model=model, rules=tuple(preset_rules(f"placement/{name}")))
         found = find(settings, filters=given.filters)
@@ -184,7 +186,8 @@ def main(arguments: list[str]) -> None:
             f"{name}: {sum(block.size for block in found.scales)} scales, "
             f"{len(derived)} symmetries derived, {len(found.basis)} found "
             f"(singular values {found.null:.0e} and {found.other:.0e}; "
-            f"angle between the two spaces {distance(found.basis, derived):.0e})"
+            f"angle between the two spaces {distance(found.basis, derived):.0e})",
+            flush=True,
         )
         for freedom, count in gauge.count(found.plans, model, given.filters).items():
             if count:

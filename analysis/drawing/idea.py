@@ -1,0 +1,126 @@
+"""``python -m analysis.drawing.idea``: the method in one picture, for the repository's README.
+
+(a) What is learned, (b) why a matrix's norm is not, by a simulation, (c) what a learned scale does
+about it, measured on the LM head (the published numbers of figure 1). Norms are root mean squares.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import matplotlib
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.patches import Rectangle
+
+from analysis.drawing.page import label
+from analysis.drawing.palette import in_palette
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, STYLE_FILE, TEXT_WIDTH, power_of_two
+from analysis.tables.find import RESULTS, relative
+from lrm.cli import guarded
+from lrm.store.files import write_atomic
+
+TARGET = Path(__file__).with_suffix(".png")
+PUBLISHED = RESULTS / "reference" / "tiny" / "figures" / "fig1.csv"
+# Those of the scale tiny.
+LR, WEIGHT_DECAY = 8e-3, 0.5
+STARTS = (0.25, 0.0)
+
+
+def walk(start: float, lr: float, weight_decay: float, steps: int, entries: int = 4096):
+    """‖W‖ before and after each step of pure noise and weight decay, shape (steps + 1,).
+
+    W ← (1 − ηλ) W − η u with u ~ N(0, 1): Adam's update where gradients are only noise, without
+    momentum. It ends at sqrt(η / (2λ)), to first order in ηλ.
+    """
+    draw = np.random.default_rng(0).normal
+    values = start * draw(size=entries)
+    norms = [np.sqrt(np.mean(values**2))]
+    for _ in range(steps):
+        values = (1 - lr * weight_decay) * values - lr * draw(size=entries)
+        norms.append(np.sqrt(np.mean(values**2)))
+    return np.array(norms)
+
+
+def draw(published: pd.DataFrame):
+    """The picture; ``published`` are the numbers of figure 1. Returns the Figure."""
+    size = (TEXT_WIDTH, 2.25)
+    figure, axes = plt.subplots(1, 3, figsize=size, width_ratios=(0.75, 1, 1))
+    _method(axes[0])
+    _tug_of_war(axes[1])
+    _freed(axes[2], published)
+    return figure
+
+
+def _method(axis) -> None:
+    rows, columns = 6, 5
+    random = np.random.default_rng(1)
+
+    def cell(x, y, colour, alpha):
+        axis.add_patch(Rectangle((x, y), 0.9, 0.9, color=colour, alpha=alpha, lw=0))
+
+    for y in range(rows):
+        cell(-1.6, y, ARM_COLOURS["VPN"], random.uniform(0.3, 1))
+        for x in range(columns):
+            cell(x, y, NOISE_COLOUR, random.uniform(0.15, 0.55))
+    for x in range(columns):
+        cell(x, rows + 0.7, ARM_COLOURS["VPN"], random.uniform(0.3, 1))
+    axis.text(-2, rows / 2, "r", color=ARM_COLOURS["VPN"], ha="right", va="center", size=11)
+    axis.text(columns / 2, rows + 1.8, "c", color=ARM_COLOURS["VPN"], ha="center", size=11)
+    axis.text(columns / 2, rows / 2, "W", ha="center", va="center", size=13, weight="bold")
+    axis.text(columns / 2 - 1, -0.7, "W keeps its weight decay;\nr and c have almost none",
+              ha="center", va="top", size=7)  # fmt: skip
+    axis.set(xlim=(-3.2, columns + 0.4), ylim=(-2.4, rows + 2.8), aspect="equal")
+    axis.set_axis_off()
+    label(axis, "a   W̄ᵢⱼ = rᵢ Wᵢⱼ cⱼ")
+
+
+def _tug_of_war(axis) -> None:
+    steps, rest = 1000, np.sqrt(LR / (2 * WEIGHT_DECAY))
+    for start in STARTS:
+        axis.plot(walk(start, LR, WEIGHT_DECAY, steps), color=NOISE_COLOUR)
+    axis.axhline(rest, color=ARM_COLOURS["FPN"], ls="--")
+    text = {"size": 7, "ha": "center"}
+    axis.text(330, 0.19, "weight decay\npulls it down", color=NOISE_COLOUR, **text)
+    axis.text(360, 0.015, "gradient noise\npushes it up", color=NOISE_COLOUR, **text)
+    axis.text(steps, rest + 0.01, "$\\sqrt{η/2λ}$", color=ARM_COLOURS["FPN"], ha="right", size=9)
+    label(axis, "b   Any start ends at one norm", xlabel="step of pure noise", ylabel="‖W‖")
+    axis.set(ylim=(0, 0.27), xlim=(0, steps))
+
+
+def _freed(axis, published: pd.DataFrame) -> None:
+    late = published[(published["panel"] == "c") & (published["kind"] == "train")]
+    norms = late.pivot_table("value", ["arm", "quantity"], "S", aggfunc="median")
+    matrix, scale = norms.loc["SPN", "W"], norms.loc["SPN", "c"]
+    colour = ARM_COLOURS["SPN"]
+    axis.plot(matrix.index, matrix, color=NOISE_COLOUR, marker="o")
+    axis.plot(matrix.index, matrix * scale, color=colour, marker="s")
+    axis.set_xscale("log", base=2)
+    axis.set_yscale("log")
+    axis.set_xticks(matrix.index, [power_of_two(s) for s in matrix.index])
+    axis.minorticks_off()
+    text = {"size": 7, "transform": axis.transAxes}
+    axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
+    axis.text(0.03, 0.45, "‖W̄‖ = s ‖W‖\nwith a learned s", color=colour, **text)
+    label(axis, "c   A learned scale frees it", xlabel="S = sqrt(η/λ), relative",
+          ylabel="norm, LM head")  # fmt: skip
+
+
+def main() -> None:
+    """Draw the picture beside this file."""
+    guarded(_main)
+
+
+def _main() -> None:
+    matplotlib.use("agg")
+    with plt.style.context(STYLE_FILE):
+        picture = io.BytesIO()
+        draw(pd.read_csv(PUBLISHED)).savefig(picture, format="png", metadata={"Software": None})
+    write_atomic(TARGET, in_palette(picture.getvalue()))
+    print(f"drew {relative(TARGET)}")
+
+
+if __name__ == "__main__":
+    main()

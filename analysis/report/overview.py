@@ -1,0 +1,128 @@
+"""``python -m analysis.report.overview``: the results at a glance in two pages of the repository.
+
+An experiment's figures and question stand in its YAML's head, its answer is the conclusion that its
+README gives in bold, and the verdicts are those of its claims on the published runs.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from analysis.claims.judging import HOLDS
+from analysis.claims.stored import claims_file, read_ledger
+from analysis.report.content import VERDICTS, Claim, facts_of, newest, ordered
+from analysis.report.readme import read
+from analysis.tables.criteria import every_criterion
+from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, relative
+from lrm.cli import guarded
+from lrm.errors import UserError
+from lrm.store.files import write_atomic
+
+# The pages with a part that is made here.
+README, INDEX = ROOT / "README.md", EXPERIMENTS / "README.md"
+SCALE = "tiny"
+BEGIN, END = "<!-- results: make readme -->\n", "<!-- end of the results -->\n"
+_WIDTH = 120
+
+
+@dataclass(frozen=True)
+class Row:
+    """An experiment's part of the overview; ``claims`` has the newest entry of each of its own."""
+
+    name: str
+    figures: list[str]
+    question: str
+    conclusion: str
+    claims: list[Claim]
+
+
+def rows() -> list[Row]:
+    """All experiments with a README, in the order of their claims.
+
+    Raises UserError as ``read`` and ``read_ledger`` do.
+    """
+    criteria = every_criterion()
+    found = []
+    for name in ordered():
+        folder = EXPERIMENTS / name
+        if not (folder / "README.md").exists():
+            continue
+        facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
+        own = [r for r in _records() if criteria.get(r["id"], {}).get("experiment") == name]
+        named = re.findall(r"fig\d+|table\d+", facts["figures"] or "")
+        conclusion = " ".join(readme.conclusion.split())
+        question = facts["question"] or readme.title
+        found.append(Row(name, named, question, conclusion, newest(own, {})))
+    return found
+
+
+def _records() -> list[dict[str, Any]]:
+    return read_ledger(claims_file(SCALE, "reference", RESULTS))["claims"]
+
+
+def tally(claims: Iterable[Claim]) -> str:
+    """How many claims have each verdict, such as ``7 hold, 1 open``."""
+    verdicts = [claim.record["verdict"] for claim in claims]
+    counts = {word: verdicts.count(word) for word in VERDICTS}
+    return ", ".join(
+        f"{n} {'hold' if word == HOLDS and n > 1 else word}" for word, n in counts.items() if n
+    )
+
+
+def table(shown: Iterable[Row]) -> str:
+    """The experiments that decide claims, as HTML in lines of at most 120 characters.
+
+    Markdown has no way to break a row of a table. Above it stands the sum of all claims.
+    """
+    claims = newest(_records(), {})
+    lines = [f"**{len(claims)} claims: {tally(claims)}.**", ""]
+    lines += ["<table><tr><th>figure<th>question<th>answer<th>claims"]
+    for row in filter(lambda row: row.claims, shown):
+        figures = ", ".join(re.sub(r"^fig|(?<=table)", " ", f).strip() for f in row.figures)
+        link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
+        cells = (figures, link, row.conclusion, tally(row.claims))
+        text = "<tr>" + "".join(f"<td>{cell}" for cell in cells)
+        lines += textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join([*lines, "</table>"]) + "\n"
+
+
+def listing(shown: Iterable[Row]) -> str:
+    """The experiments that decide no claim, as a list."""
+    rest = [row for row in shown if not row.claims]
+    return "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
+
+
+def renewed(path: Path, part: str) -> str:
+    """The page at ``path`` with ``part`` between its two marks; UserError where it lacks them."""
+    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"{path}: put the lines {BEGIN.strip()} and {END.strip()} into it")
+    return f"{before}{begin}{part}{end}{after}"
+
+
+def pages() -> dict[Path, str]:
+    """Both pages as they are with today's results."""
+    shown = rows()
+    return {README: renewed(README, table(shown)), INDEX: renewed(INDEX, listing(shown))}
+
+
+def main() -> None:
+    """Write the results into both pages; exits with 2 where that cannot be done."""
+    guarded(_main)
+
+
+def _main() -> None:
+    for path, text in pages().items():
+        write_atomic(path, text.encode())
+        print(f"wrote the results into {relative(path)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -77,8 +77,8 @@ class Harness:
                         bootstrap_iters=0, log_samples=True)  # fmt: skip
         except (OSError, KeyError, ValueError) as error:
             raise UserError(
-                f"the harness cannot evaluate {', '.join(tasks)} ({first_line(error)}); the data of "
-                "its own tasks come from the Hugging Face hub"
+                f"the harness cannot evaluate {', '.join(tasks)} ({first_line(error)}); the data "
+                "of its own tasks come from the Hugging Face hub"
             ) from None
         for name, task in self._tasks.items():
             there = said.get("versions", {}).get(self._prefix + name)

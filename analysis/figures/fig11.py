@@ -22,7 +22,7 @@ EXPERIMENTS = ("long_run",)
 # As in the criteria; where no task counts the average is that of all.
 CLEAR = 5.0
 COLOURS = {WITHOUT: ARM_COLOURS["FPN"], WITH: ARM_COLOURS["VPN"]}
-NAMES = {WITHOUT: "without", WITH: "vector multipliers"}
+NAMES = {WITHOUT: "without", WITH: "with multipliers"}
 TITLES = {"Adam": "AdamW", "Muon": "Muon"}
 LINES = {"Adam": "-", "Muon": "--"}
 

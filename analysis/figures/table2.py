@@ -81,8 +81,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     axis.axis("off")
 
     def write(x: float, y: float, text: str, **style) -> None:
-        axis.text(x, y, text, transform=axis.transAxes, va="center",
-                  **{"fontsize": 6.5, **style})  # fmt: skip
+        look = {"fontsize": 6.5, "va": "center", "in_layout": False} | style
+        axis.text(x, y, text, transform=axis.transAxes, **look)
 
     here = numbers[numbers["panel"] == "here"]
     top = _table(write, here, 0.98, f"here, at {context.scale}")
@@ -91,11 +91,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     spread = numbers[numbers["panel"] == "spread"]
     needed = {row.optimizer: row.value for row in spread.dropna(subset="optimizer").itertuples()}
     told = " and ".join(f"{value:.2f} ({TITLES[name]})" for name, value in needed.items())
-    write(0, bottom - 0.03, "Chance alone would explain the paper's gains in the average, in 5% of "
-          f"cases, if one run's average varied by {told} points between seeds.")  # fmt: skip
+    write(0, bottom - 0.02, f"If one run's average varied by {told} points between seeds, chance "
+          "alone would explain the paper's gains in 5% of cases.")  # fmt: skip
     own = spread[spread["optimizer"].isna()]["value"]
     said = f"Here it varies by {own.iloc[0]:.2f} points." if len(own) else "Here one seed has run."
-    write(0, bottom - 0.08, f"{said} These are standard deviations; the tasks are others.")
+    write(0, bottom - 0.07, f"{said} These are standard deviations; the tasks are others.")
     return caption(figure, context, "± 95% over seeds")
 
 

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
+from lrm.plan.evaluation import CHOICES
+
 # Modules that do something when they are imported.
 _NOISY = {"antigravity", "this", "idlelib", "turtledemo", "test", "tests", "__main__"}
 # Seconds for one import, and for all of them.
@@ -39,6 +41,16 @@ def example(
     choices = [right, *wrong]
     draw.shuffle(choices)
     return Example(query, tuple(choices), choices.index(right), checked)
+
+
+def others_like(draw: random.Random, right: str, wrong: Sequence[str]) -> list[str]:
+    """So many of ``wrong`` as a question needs, about as long as ``right``; none where too few.
+
+    Else the shortest choice would often be the likeliest.
+    """
+    near = sorted(draw.sample(wrong, len(wrong)), key=lambda other: abs(len(other) - len(right)))
+    near = near[: 4 * CHOICES]
+    return draw.sample(near, CHOICES - 1) if len(near) >= CHOICES else []
 
 
 def parsed(texts: Sequence[str]) -> Iterator[tuple[str, ast.Module]]:

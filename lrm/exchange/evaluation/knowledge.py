@@ -18,9 +18,9 @@ from lrm.exchange.evaluation.examples import (
     example,
     importable,
     look_up,
+    others_like,
     parsed,
 )
-from lrm.plan.evaluation import CHOICES
 
 _THE_WORD = re.compile(r"\b(?:the|a|an|of|its) ([a-z]{5,12})\b")
 
@@ -43,8 +43,7 @@ def imports(
         if has is not None and name not in has:
             continue
         lacks = [other for other in others if other not in found[module] | (has or {}).keys()]
-        if len(lacks) >= CHOICES:
-            wrong = [f" {other}" for other in draw.sample(lacks, CHOICES - 1)]
+        if wrong := [f" {other}" for other in others_like(draw, name, lacks)]:
             query = f"from {module} import"
             yield example(draw, query, f" {name}", wrong, has is not None)
 
@@ -65,8 +64,7 @@ def arguments(
         if takes is not None and argument not in takes:
             continue
         lacks = [a for a in every if a not in used[module, name] | set(takes or ())]
-        if len(lacks) >= CHOICES:
-            wrong = [f"{other}=" for other in draw.sample(lacks, CHOICES - 1)]
+        if wrong := [f"{other}=" for other in others_like(draw, argument, lacks)]:
             query = before(text, place, context)
             yield example(draw, query, f"{argument}=", wrong, takes is not None)
 
@@ -129,8 +127,7 @@ def docstrings(
         if not new:
             continue
         match = draw.choice(new)
-        near = [w for w in words if abs(len(w) - len(match[1])) <= 1 and w not in said]
-        if len(near) >= CHOICES:
-            wrong = [f" {word}" for word in draw.sample(near, CHOICES - 1)]
+        unsaid = [word for word in words if word not in said]
+        if wrong := [f" {word}" for word in others_like(draw, match[1], unsaid)]:
             query = before(text, place + match.start(1) - 1, context)
             yield example(draw, query, f" {match[1]}", wrong, False)

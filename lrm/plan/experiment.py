@@ -202,7 +202,9 @@ class Experiment:
     def evaluation(self, scale: str) -> Evaluation | None:
         """How its runs are evaluated at ``scale``; UserError where that is said wrongly."""
         said = self.header.evaluation
-        return said and self._at_scale(Evaluation, said, scale, f"{self.path}: evaluation")
+        if said is None:
+            return None
+        return self._at_scale(Evaluation, said, scale, f"{self.path}: evaluation")
 
     @staticmethod
     def _at_scale(cls: type[Strict], said: dict[str, Any], scale: str, where: str) -> Any:

@@ -12,6 +12,9 @@ SEARCH ?= tuning_search
 CLAIM ?=
 ALL ?=
 OPTIONS ?=
+RUN ?=
+STEP ?=
+TASKS ?=
 
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
 # ours by their names.
@@ -24,12 +27,17 @@ SEARCHES := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls '^search:' expe
 UNDRAWN := $(filter-out $(PAPER) $(OURS) $(SEARCHES),$(EXPERIMENTS))
 # What uses tuned presets waits at each scale for the search that finds them.
 TUNED := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls 'tuned/[$$]scale' experiments/*/config.yaml)))
-UNTUNED := $(if $(wildcard lrm/plan/presets/tuned/$(SCALE)),,$(basename $(notdir \
-	$(foreach name,$(TUNED),$(shell grep -ls '^EXPERIMENTS = .*"$(name)"' analysis/figures/*.py)))))
+UNTUNED = $(if $(wildcard lrm/plan/presets/tuned/$(SCALE)),,$(filter-out $(NOT_HERE),$(call figures_of,$(TUNED))))
+# What is made for some scales alone, and what calls the harness.
+figures_of = $(basename $(notdir $(foreach name,$(1),$(shell grep -ls '^EXPERIMENTS = .*"$(name)"' analysis/figures/*.py))))
+configured = $(notdir $(patsubst %/config.yaml,%,$(shell grep -lsE '$(1)' experiments/*/config.yaml)))
+ELSEWHERE := $(filter-out $(call configured,^at: .*$(SCALE)),$(call configured,^at: ))
+EVALUATED := $(call configured,^evaluation:)
+NOT_HERE := $(call figures_of,$(ELSEWHERE))
 # Those of ours whose drawing is published at this scale need no runs, unless FROM=runs.
 PUBLISHED := $(filter $(basename $(notdir $(wildcard $(RESULTS)/reference/$(SCALE)/figures/*.csv))),$(OURS))
 BORROWED := $(if $(filter reference,$(FROM)),$(PUBLISHED))
-OWN := $(filter-out $(UNTUNED),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
+OWN := $(filter-out $(UNTUNED) $(NOT_HERE),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -38,7 +46,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS) $(if
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish probe bench test test-models test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,11 +86,16 @@ $(VENV)/.report: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[report]')
 	@touch $@
 
+$(VENV)/.evaluation: $(VENV)/.core
+	$(call install,-c requirements.lock -e '.[evaluation]')
+	@touch $@
+
 $(VENV)/.notebooks: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[notebooks]')
 	@touch $@
 
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
+tell_not_here = echo "left out: $(strip $(NOT_HERE)). They have no runs at $(SCALE)"
 
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
 	@$(call draw,fig1) --source reference
@@ -91,11 +104,12 @@ demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainin
 	@$(BIN)/python -m analysis.demo --results $(RESULTS)
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
-all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
+all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation)  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
 	@runs=$$($(BIN)/python -m analysis.needs $(OWN)) \
 		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2) $(options) || test $$? -eq 3; }
 	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
 	@$(if $(UNTUNED),$(tell_untuned),:)
+	@$(if $(NOT_HERE),$(tell_not_here),:)
 
 own_figures: $(VENV)/.core
 	@$(call draw,$(OWN))
@@ -108,6 +122,8 @@ $(PAPER) $(OURS): $(VENV)/.core
 	@runs=$$($(BIN)/python -m analysis.needs $@) \
 		&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
 	@$(call draw,$@)
+
+$(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.evaluation
 
 $(UNDRAWN): $(VENV)/.core
 	@$(BIN)/python experiments/$@/run.py $(options)
@@ -136,6 +152,9 @@ readme: $(VENV)/.report  ## write the published results into README.md and exper
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
+
+evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transformers with TASKS: RUN=results/runs/long_run/<id> STEP=11200
+	@$(BIN)/python -m lrm.exchange.evaluation $(RUN) --results $(RESULTS) $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
 
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
 	@folder=$$($(BIN)/lrm probe $(MODEL) --results $(RESULTS)) \

@@ -178,6 +178,15 @@ def _on_stop(handler: Callable[[int, Any], None]) -> dict[int, Any]:
     return {number: signal.signal(number, handler) for number in heeded}
 
 
+def size(count: float) -> str:
+    """So many bytes, for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"
+
+
 def parse_seeds(text: str) -> list[int]:
     """``3`` is seeds 0 to 2; ``100-102,7`` and ``5,`` are lists. Raises UserError."""
     parts = [part.strip() for part in text.split(",") if part.strip()]

@@ -38,6 +38,8 @@ NOT_DESIGNED = {
 
 def missing_at(experiment: Experiment, scale: str) -> str | None:
     """What an experiment that cannot be planned at ``scale`` says of it; None if it can be."""
+    if scale not in experiment.header.at:
+        return f"there are no runs at {scale}; use"
     if (experiment.name, scale) in NOT_DESIGNED:
         return "config.yaml: .*; define it|config.yaml: .* must divide"
     tuned = (PRESETS / "tuned" / scale).exists()

@@ -4,6 +4,7 @@ import dataclasses
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -15,9 +16,16 @@ from lrm.plan.config import BatchStage, Execution, ScheduleConfig
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
 from lrm.plan.run import Cost, TrainRun
-from lrm.plan.schedule import batch_size_at, constant_end, lr_factors, sequences_before
+from lrm.plan.schedule import (
+    batch_size_at,
+    constant_end,
+    lr_factors,
+    sequences_before,
+    snapshot_steps,
+)
 from lrm.plan.timescales import products
 from lrm.store.files import read_json
+from lrm.store.rundir import open_run, read_file, weights_file
 from lrm.train import loop
 from lrm.train.step import train_step
 
@@ -72,6 +80,12 @@ def test_a_decay_to_zero_wastes_no_step(shape):
 def test_impossible_schedules(settings):
     with pytest.raises(UserError, match="an exponential never reaches zero; use linear"):
         settings(schedule={"decay_factor": None})
+    with pytest.raises(UserError, match="minimum_steps = 4 are the last of decay_steps = 4"):
+        settings(schedule={"minimum_steps": 4})
+    with pytest.raises(UserError, match="at an LR of zero minimum_steps would be idle"):
+        settings(schedule={"minimum_steps": 1, "shape": "linear", "decay_factor": None})
+    with pytest.raises(UserError, match="snapshots = 4 are more than the steps after"):
+        settings(train={"snapshots": 4, "snapshots_after": 9})
     bad = [
         ([{"until_step": 5, "fraction": 0.5}, {"until_step": 5, "fraction": 0.75}], "until_step"),
         ([{"until_step": 5, "fraction": 0.5}, {"until_step": 6, "fraction": 0.25}], "fraction"),
@@ -83,6 +97,26 @@ def test_impossible_schedules(settings):
     for ramp, message in bad:
         with pytest.raises(UserError, match=message):
             settings(schedule={"batch_ramp": ramp})
+
+
+@pytest.mark.parametrize("shape", ["exponential", "linear", "cosine"])
+def test_the_last_steps_stay_at_the_minimum(shape):
+    """The decay is that of a run without them, and ends earlier; the constant stage is as long."""
+    longer = ScheduleConfig(shape=shape, warmup_steps=2, decay_steps=9, minimum_steps=4,
+                            decay_factor=32.0)  # fmt: skip
+    plain = longer.model_copy(update={"decay_steps": 5, "minimum_steps": 0})
+    np.testing.assert_array_equal(lr_factors(longer, 24)[:20], lr_factors(plain, 20))
+    np.testing.assert_allclose(lr_factors(longer, 24)[19:], 1 / 32)
+    assert constant_end(longer, 24) == constant_end(plain, 20) == 15
+
+
+def test_snapshots_are_evenly_spaced(settings):
+    """The last is the end; those of the long run meet the ends of its stages."""
+    train = settings(train={"steps": 12, "snapshots": 3, "snapshots_after": 3}).train
+    assert snapshot_steps(train) == (6, 9, 12)
+    assert snapshot_steps(settings().train) == ()
+    long = settings(train={"steps": 17500, "snapshots": 21, "snapshots_after": 7700}).train
+    assert {11900, 14700, 17500} <= set(snapshot_steps(long)) and len(snapshot_steps(long)) == 21
 
 
 def test_a_ramp_and_its_learning_rate():
@@ -148,6 +182,44 @@ def test_killed_anywhere_on_a_ramp(run, tmp_path, monkeypatch):
     loop.train(run, tmp_path / "broken", tmp_path / "data")
     a, b = (torch.load(tmp_path / n / "weights.pt") for n in ("whole", "broken"))
     assert a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_snapshots_of_a_run_that_was_killed(run, tmp_path, monkeypatch):
+    """The same weights as without; validated; and listed, so that a damaged one is noticed."""
+    config = run.settings.model_copy(
+        update={"train": run.settings.train.model_copy(update={"snapshots": 4})}
+    )
+    kept = dataclasses.replace(run, settings=config)
+    assert kept.id != run.id and kept.estimate().disk == 4 * run.estimate().disk
+    loop.train(run, tmp_path / "plain", tmp_path / "data")
+    loop.train(kept, tmp_path / "whole", tmp_path / "data")
+    real = train_step
+    for stop in (4, 7, 10):
+
+        def step(learner, batch, settings, number, *rest, stop=stop):
+            if number == stop:
+                raise Killed
+            return real(learner, batch, settings, number, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(loop, "train_step", step)
+            with pytest.raises(Killed):
+                loop.train(kept, tmp_path / "broken", tmp_path / "data")
+    loop.train(kept, tmp_path / "broken", tmp_path / "data")
+    names = [weights_file(step) for step in (3, 6, 9)]
+    for name in [*names, "weights.pt"]:
+        assert read_file(tmp_path / "whole", name) == read_file(tmp_path / "broken", name), name
+    plain, last = (torch.load(tmp_path / n / "weights.pt") for n in ("plain", "whole"))
+    assert all(torch.equal(plain[name], last[name]) for name in plain)
+    scalars = pd.read_parquet(tmp_path / "broken" / "scalars.parquet")
+    validated = scalars[scalars["stat"] == "validation_loss"]
+    assert {3, 6, 9, 12} <= set(validated["step"])
+    with open_run(tmp_path / "copy") as directory:  # as twins are
+        directory.take_over(tmp_path / "whole", kept.describe())
+    assert read_file(tmp_path / "copy", names[0]) == read_file(tmp_path / "whole", names[0])
+    (tmp_path / "broken" / names[1]).write_bytes(b"nonsense")
+    with pytest.raises(UserError, match="weights-6.pt .*; remove .*broken and run again"):
+        read_file(tmp_path / "broken", names[1])
 
 
 def test_a_ramp_is_counted_right(run, tmp_path):

@@ -45,7 +45,7 @@ class Tables:
         cls,
         experiment: str,
         scale: str = "tiny",
-        source: str = "reference",
+        source: str = "runs",
         results: Path = RESULTS,
         configuration: str = "current",
         only: Collection[str] = (),

@@ -15,15 +15,17 @@ from lrm.model.falcon_h1 import FalconH1
 from lrm.model.transformers import save_transformers
 from lrm.plan.config import Settings, validate
 from lrm.plan.run import TrainRun
-from lrm.store.rundir import is_complete, read_description, read_file
+from lrm.plan.schedule import snapshot_steps
+from lrm.store.rundir import is_complete, read_description, read_file, weights_file
 from lrm.train import probes
 from lrm.train.learner import build
 
 
-def trained(path: Path) -> FalconH1:
-    """The plain model at the end of the finished run in ``path``, its multipliers merged.
+def trained(path: Path, step: int | None = None) -> FalconH1:
+    """The plain model of the finished run in ``path``, its multipliers merged.
 
-    Raises UserError where there is no finished run, or its files are damaged.
+    It is that at the end, or after ``step`` steps. Raises UserError where there is no finished run,
+    no weights of that step are kept, or files are damaged.
     """
     if not is_complete(path):
         raise UserError(f"{path} is no finished run; give a folder of results/runs/<experiment>")
@@ -31,9 +33,16 @@ def trained(path: Path) -> FalconH1:
     if description["kind"] != TrainRun.kind:
         raise UserError(f"{path} is a run without a model (kind {description['kind']})")
     settings = validate(Settings, description["settings"], str(path / "run.json"))
+    kept = snapshot_steps(settings.train)
+    if step == settings.train.steps:
+        step = None
+    if step is not None and step not in kept:
+        steps = f"those of the steps {', '.join(map(str, kept))}" if kept else "the last alone"
+        raise UserError(f"{path} keeps no weights of step {step}; there are {steps}")
+    file = weights_file(step)
     learner = build(settings, description["seed"])
     try:
-        content = io.BytesIO(read_file(path, "weights.pt"))
+        content = io.BytesIO(read_file(path, file))
         weights = torch.load(content, weights_only=True, map_location="cpu")
         views = probes.Views(learner.model, learner.plans, learner.multipliers)
         with torch.no_grad():
@@ -45,7 +54,7 @@ def trained(path: Path) -> FalconH1:
         raise
     except Exception as error:  # a damaged file raises whatever its reader likes
         raise UserError(
-            f"{path / 'weights.pt'} is missing or damaged ({first_line(error)}); "
+            f"{path / file} is missing or damaged ({first_line(error)}); "
             f"remove {path} and run again"
         ) from None
     return learner.multipliers.merge()
@@ -58,16 +67,16 @@ def _take(target: torch.Tensor, value: torch.Tensor, name: str) -> None:
     target.copy_(value)
 
 
-def export(path: Path, folder: Path, fold: bool = False) -> None:
+def export(path: Path, folder: Path, fold: bool = False, step: int | None = None) -> None:
     """Write the run in ``path`` to ``folder``, with its tokenizer.
 
-    Forward multipliers stay in the configuration, or with ``fold`` are in the weights. Raises
-    UserError where ``folder`` holds something already, the corpus is no longer there, and as
-    ``trained`` does.
+    It is the model at the end, or after ``step`` steps. Forward multipliers stay in the
+    configuration, or with ``fold`` are in the weights. Raises UserError where ``folder`` holds
+    something already, the corpus is no longer there, and as ``trained`` does.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already; give the name of a new folder")
-    model = trained(path)
+    model = trained(path, step)
     description = read_description(path)
     settings = validate(Settings, description["settings"], str(path / "run.json"))
     corpora = path.resolve().parents[2] / "data"
@@ -88,6 +97,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument(
         "--fold", action="store_true", help="forward multipliers into the weights as well"
     )
+    parser.add_argument("--step", type=int, help="a snapshot of the run, not its end")
     options = parser.parse_args(arguments)
-    export(options.run, options.folder, options.fold)
+    export(options.run, options.folder, options.fold, options.step)
     print(f"wrote {options.folder}")

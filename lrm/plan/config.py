@@ -80,6 +80,10 @@ class TrainConfig(Strict):
     data_order: int = Field(0, ge=0)
     validation_sequences: int = Field(256, ge=1)
     validation_every: int = Field(0, ge=0)  # 0: only at the end of each stage
+    # Weights are kept at so many steps, evenly spaced: the first after ``snapshots_after`` steps,
+    # the last at the end. They are validated there too, and can be exported and evaluated.
+    snapshots: int = Field(0, ge=0, le=1000)
+    snapshots_after: int = Field(0, ge=0)
     # A folder with transformers' Falcon-H1, whose weights take the place of random ones.
     start: str | None = None
     # What a loss that is not finite makes of the run: an error, after which it is not finished, or
@@ -134,6 +138,8 @@ class ScheduleConfig(Strict):
     warmup_steps: int = Field(0, ge=0)
     decay_steps: int = Field(0, ge=0)
     decay_factor: Annotated[float, Field(ge=1)] | None = 8.0  # None: to zero
+    # The last of the ``decay_steps``, which stay at the LR that the decay has come to.
+    minimum_steps: int = Field(0, ge=0)
     # Smaller batches at the beginning; the LR follows the square root of the batch.
     batch_ramp: tuple[BatchStage, ...] = ()
 
@@ -141,6 +147,13 @@ class ScheduleConfig(Strict):
     def _shape_is_possible(self) -> ScheduleConfig:
         if self.decay_factor is None and self.shape == "exponential":
             raise ValueError("decay_factor = null: an exponential never reaches zero; use linear")
+        if self.minimum_steps and self.minimum_steps >= self.decay_steps:
+            raise ValueError(
+                f"minimum_steps = {self.minimum_steps} are the last of decay_steps = "
+                f"{self.decay_steps}; make them fewer"
+            )
+        if self.minimum_steps and self.decay_factor is None:
+            raise ValueError("decay_factor = null: at an LR of zero minimum_steps would be idle")
         for name in BatchStage.model_fields:
             values = [getattr(stage, name) for stage in self.batch_ramp]
             if sorted(set(values)) != values:
@@ -277,6 +290,11 @@ class Settings(Strict):
             raise ValueError(
                 f"schedule.warmup_steps + schedule.decay_steps = {ramp} exceed "
                 f"train.steps = {self.train.steps}"
+            )
+        if self.train.snapshots > self.train.steps - self.train.snapshots_after:
+            raise ValueError(
+                f"train.snapshots = {self.train.snapshots} are more than the steps after "
+                f"train.snapshots_after = {self.train.snapshots_after}"
             )
         for stage in self.schedule.batch_ramp:
             size = stage.fraction * self.train.batch_size

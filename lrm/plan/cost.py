@@ -36,6 +36,8 @@ class Estimate:
     flops: float
     seconds: float
     dollars: float
+    # Of the weights that are kept, in bytes.
+    disk: int = 0
 
 
 def flops_per_token(config: ModelConfig, sequence_length: int) -> float:
@@ -59,7 +61,9 @@ def of_training(settings: Settings, plans: Sequence[TensorPlan], cost: Cost) -> 
         flops += train.steps * step_flops(matrix.rows, matrix.columns, iterations)
     seconds = flops / (cost.flops_per_second * cost.devices)
     dollars = seconds / 3600 * cost.devices * cost.price_per_hour
-    return Estimate(sum(plan.address.size for plan in plans), tokens, flops, seconds, dollars)
+    parameters = sum(plan.address.size for plan in plans)
+    disk = 4 * parameters * max(1, train.snapshots)
+    return Estimate(parameters, tokens, flops, seconds, dollars, disk)
 
 
 def of_noise(steps: int, flops_per_step: float, cost: Cost) -> Estimate:

@@ -25,6 +25,7 @@ from lrm.model.config import Strict
 from lrm.plan.arms import Arm, read_arms
 from lrm.plan.config import Execution, Settings, validate
 from lrm.plan.cost import Cost
+from lrm.plan.evaluation import Evaluation, EvaluationRun
 from lrm.plan.groups import spelled_out
 from lrm.plan.run import Brownian, BrownianRun, LayerRun, NoiseRun, Run, SeededLayerRun, TrainRun
 from lrm.plan.scales import SCALES
@@ -77,6 +78,11 @@ class Header(Strict):
     search: dict[str, Any] | None = None
     # The experiment whose search found the presets of its arms.
     tuned_by: str | None = None
+    # The tasks with which the snapshots of its runs are evaluated (lrm.plan.evaluation).
+    # ``scales`` in it changes what it says for one scale.
+    evaluation: dict[str, Any] | None = None
+    # The scales that it is made for.
+    at: tuple[str, ...] = SCALES
 
 
 @dataclass(frozen=True)
@@ -101,6 +107,10 @@ class Experiment:
         that matches nothing, or patterns of labels, ``only``, that select no run.
         """
         _check_scale(scale)
+        if scale not in self.header.at:
+            raise UserError(
+                f"{self.path}: there are no runs at {scale}; use {', '.join(self.header.at)}"
+            )
         runs: list[Run] = []
         axes: set[str] = set()
         used: set[str] = set()
@@ -135,6 +145,9 @@ class Experiment:
         if not runs:
             raise UserError(f"{self.path}: no arm is for the scale {scale}; choose another")
         runs = [self._with_predecessor(run, runs) for run in runs]
+        evaluation = self.evaluation(scale)
+        if evaluation is not None:
+            runs += [EvaluationRun.of(run, evaluation) for run in runs if run.trains]
         if not only:
             return runs
         chosen = [run for run in runs if _matches(run.label, only)]
@@ -184,10 +197,21 @@ class Experiment:
         said = self.header.search
         if said is None:
             raise UserError(f"{self.path}: search is missing; experiments/tuning_search has one")
-        where = f"{self.path}: search"
+        return self._at_scale(Search, said, scale, f"{self.path}: search")
+
+    def evaluation(self, scale: str) -> Evaluation | None:
+        """How its runs are evaluated at ``scale``; UserError where that is said wrongly."""
+        said = self.header.evaluation
+        if said is None:
+            return None
+        return self._at_scale(Evaluation, said, scale, f"{self.path}: evaluation")
+
+    @staticmethod
+    def _at_scale(cls: type[Strict], said: dict[str, Any], scale: str, where: str) -> Any:
+        """Validate ``said`` with what stands in it for one scale."""
         own = mapping(mapping(said, "scales", where), scale, f"{where}.scales")
         said = {key: value for key, value in said.items() if key != "scales"}
-        return validate(Search, merge(said, own), where)
+        return validate(cls, merge(said, own), where)
 
     def settings(
         self,

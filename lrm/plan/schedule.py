@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from lrm.plan.config import ScheduleConfig
+from lrm.plan.config import ScheduleConfig, TrainConfig
 
 
 def lr_factor(schedule: ScheduleConfig, steps: int, step: int) -> float:
@@ -15,7 +15,8 @@ def lr_factor(schedule: ScheduleConfig, steps: int, step: int) -> float:
 
     Linear warmup over ``warmup_steps``, a constant stage at 1, then decay over the last
     ``decay_steps``, whose last step runs at ``1 / decay_factor`` (appendix A: exponential, by
-    8); a decay to zero would reach it one step after the last, which would else be idle. While
+    8); a decay to zero would reach it one step after the last, which would else be idle. Of
+    ``decay_steps`` the last ``minimum_steps`` stay at ``1 / decay_factor`` (section 5.2). While
     the batch ramps up, times the square root of its size relative to the final one.
     """
     return _stage_factor(schedule, steps, step) * math.sqrt(batch_fraction(schedule, step))
@@ -27,10 +28,12 @@ def _stage_factor(schedule: ScheduleConfig, steps: int, step: int) -> float:
     into_decay = step - constant_end(schedule, steps) + 1
     if into_decay <= 0:
         return 1.0
+    falling = schedule.decay_steps - schedule.minimum_steps
+    into_decay = min(into_decay, falling)
     if schedule.shape == "exponential":
-        return schedule.decay_factor ** (-into_decay / schedule.decay_steps)
+        return schedule.decay_factor ** (-into_decay / falling)
     floor = 1 / schedule.decay_factor if schedule.decay_factor else 0.0
-    done = into_decay / (schedule.decay_steps + (schedule.decay_factor is None))
+    done = into_decay / (falling + (schedule.decay_factor is None))
     if schedule.shape == "cosine":
         return floor + (1 - floor) * (1 + math.cos(math.pi * done)) / 2
     return 1 - (1 - floor) * done
@@ -55,6 +58,13 @@ def constant_end(schedule: ScheduleConfig, steps: int) -> int:
     nothing decays.
     """
     return steps - schedule.decay_steps
+
+
+@functools.cache
+def snapshot_steps(train: TrainConfig) -> tuple[int, ...]:
+    """The numbers of steps after which weights are kept, in their order."""
+    left, count = train.steps - train.snapshots_after, train.snapshots
+    return tuple(train.steps - left * rest // count for rest in reversed(range(count)))
 
 
 def batch_fraction(schedule: ScheduleConfig, step: int) -> float:

@@ -13,7 +13,7 @@ from lrm.model.blocks.block import Mixer
 from lrm.model.config import Strict
 from lrm.plan.yaml import merge
 
-_STAGES = ("warmup_steps", "decay_steps", "batch_ramp")
+_STAGES = ("warmup_steps", "decay_steps", "minimum_steps", "batch_ramp")
 
 
 class Width(Strict):
@@ -86,18 +86,23 @@ def keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, An
     # What is of a wrong type is left to the validation. The steps at which stages begin and end
     # are rounded, not their lengths, which might add up to more than there are.
     shares: dict[str, Any] = {}
-    warmup, decay, ramp = (stages[name] for name in _STAGES)
+    warmup, decay, minimum, ramp = (stages[name] for name in _STAGES)
     if isinstance(warmup, int):
         shares["warmup_steps"] = scaled(warmup)
     if isinstance(decay, int):
         shares["decay_steps"] = steps - scaled(before - decay)
+    if isinstance(minimum, int):
+        shares["minimum_steps"] = steps - scaled(before - minimum)
     if isinstance(ramp, list) and all(isinstance(_until_step(stage), int) for stage in ramp):
         # A stage that would last no step goes.
         ends = {scaled(_until_step(stage)): stage for stage in reversed(ramp)}
         shares["batch_ramp"] = [
             {**ends[end], "until_step": end} for end in sorted(ends) if 0 < end < steps
         ]
-    return merge(merged, {"schedule": shares})
+    after, given_after = (m.get("train", {}).get("snapshots_after") for m in (planned, merged))
+    is_kept = isinstance(after, int) and after == given_after
+    longer = {"snapshots_after": scaled(after)} if is_kept else {}
+    return merge(merged, {"schedule": shares, "train": longer})
 
 
 def _until_step(stage: Any) -> Any:

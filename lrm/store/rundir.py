@@ -7,14 +7,14 @@
 * ``metrics.jsonl``, ``probes.jsonl``, ``vectors.jsonl``: appended while training;
 * ``checkpoint.pt``: the latest state, replaced atomically, gone when the run is done;
 * ``scalars.parquet``, ``vectors.parquet``: the same measurements, compacted at the end;
-* ``weights.pt``: the final learnable tensors;
+* ``weights.pt``: the final learnable tensors; ``weights-<step>.pt`` those of a snapshot;
 * ``tensorboard/``: the measurements for TensorBoard, with ``execution.tensorboard``;
 * ``done.json``: written last; its presence means that the run is complete. It holds the digests
   of the files above and its own, which are compared whenever one of them is read. Runs of earlier
   versions have none, and are read as they lie.
 
-While a run trains, its checkpoint holds the digests of the logs, and what ``run.json`` said of how
-the run was begun.
+While a run trains, its checkpoint holds the digests of the logs and of the snapshots, and what
+``run.json`` said of how the run was begun.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ _BEGUN = ("criteria", "execution", "environment", "resumed")
 _MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor")
 
 Note = Callable[[str], None]
+
+
+def weights_file(step: int | None = None) -> str:
+    """The file of the weights after ``step`` steps, where they are kept; without one, the last."""
+    return "weights.pt" if step is None else f"weights-{step}.pt"
 
 
 def read_description(path: Path) -> dict[str, Any]:
@@ -140,6 +145,7 @@ class RunDirectory:
         if state is not None:
             description = self._continued(description, state, note)
         marks = {} if state is None else _marks(state)
+        self._digests |= json.loads(state.pop("snapshots", "{}")) if state else {}
         self._logs = {log: Log(self.path / log, marks.get(log)) for log in LOGS}
         self._begun = {key: description[key] for key in _BEGUN if key in description}
         self._begun["id"] = description.get("id")
@@ -212,8 +218,10 @@ class RunDirectory:
         import torch
 
         marks = {name: log.mark() for name, log in self._logs.items()}
+        snapshots = {name: found for name, found in self._digests.items() if name != "run.json"}
+        kept = {"begun": json.dumps(self._begun), "snapshots": json.dumps(snapshots)}
         buffer = io.BytesIO()
-        torch.save({**state, "logs": marks, "begun": json.dumps(self._begun)}, buffer)
+        torch.save({**state, "logs": marks, **kept}, buffer)
         payload = buffer.getbuffer()
         write_atomic(self.checkpoint, b"".join((_MAGIC, running(payload).digest(), payload)))
 
@@ -237,9 +245,9 @@ class RunDirectory:
         """Finish with what the finished run in ``source`` has found, under this description."""
         self._write("run.json", as_json(description))
         listed = _read_done(source).get("files", {})
-        for name in RESULTS:
-            if name in listed or (source / name).exists():
-                self._write(name, read_file(source, name))
+        there = [name for name in RESULTS if (source / name).exists()]
+        for name in [name for name in listed if name != "run.json"] or there:
+            self._write(name, read_file(source, name))
         self._mark_done(read_outcome(source))
 
     def _mark_done(self, outcome: dict[str, Any]) -> None:
@@ -252,12 +260,16 @@ class RunDirectory:
         for name, content in tables(*records):
             self._write(name, content)
         if weights is not None:
-            import torch
-
-            buffer = io.BytesIO()
-            torch.save(weights, buffer)
-            self._write("weights.pt", buffer.getvalue())
+            self.save_weights(weights)
         self._mark_done(outcome)
+
+    def save_weights(self, weights: dict[str, Any], step: int | None = None) -> None:
+        """Keep tensors as those after ``step`` steps, or as the last."""
+        import torch
+
+        buffer = io.BytesIO()
+        torch.save(weights, buffer)
+        self._write(weights_file(step), buffer.getvalue())
 
 
 def _marks(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -285,7 +297,7 @@ class Onlooker(RunDirectory):
         self, description: dict[str, Any], note: Note = lambda line: None
     ) -> dict[str, Any] | None:
         state = self._read_checkpoint()
-        for key in ("begun", "logs", "log_lengths") if state else ():
+        for key in ("begun", "snapshots", "logs", "log_lengths") if state else ():
             state.pop(key, None)
         return state
 
@@ -293,6 +305,9 @@ class Onlooker(RunDirectory):
         pass
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
+        pass
+
+    def save_weights(self, weights: dict[str, Any], step: int | None = None) -> None:
         pass
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from pathlib import Path
 
-from lrm.cli import columns
+from lrm.cli import columns, size
 from lrm.errors import UserError
 from lrm.plan.config import Settings
 from lrm.plan.experiment import Experiment
@@ -19,7 +19,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     """The dry run's text."""
     lines = [f"{experiment.name}: {experiment.header.title}", ""]
     rate = _measured_rate(results, runs[0])
-    seconds = dollars = 0.0
+    seconds = dollars = disk = 0.0
     first: list[str] = []
     known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
     for run in runs:
@@ -27,6 +27,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         own = estimate.tokens / rate if rate and estimate.tokens else estimate.seconds
         seconds += own
         dollars += estimate.dollars
+        disk += estimate.disk
         lines.append(f"{run.label}  [{_state(run, results)}]")
         lines.append(f"  {run.summary()}, about {duration(own)}")
         if run.settings not in known:
@@ -39,7 +40,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     source = "measured on finished runs" if rate else f"assumed for {cost.device}"
     lines.append(
         f"{len(runs)} runs, {duration(seconds)} of {cost.devices} × {cost.device} "
-        f"({source}), about ${dollars:,.0f}"
+        f"({source}), about ${dollars:,.0f}; {size(disk)} of weights on disk"
     )
     return "\n".join(lines)
 
@@ -68,9 +69,9 @@ def _measured_rate(results: Path, run: Run) -> float | None:
 
 def duration(seconds: float) -> str:
     """For people: in the largest unit of which there are at least two."""
-    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
+    for length, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
     return f"{seconds:.0f} seconds"
 
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from lrm.cli import guarded
+from lrm.cli import guarded, size
 from lrm.errors import Busy, UserError, printable
 from lrm.store.lock import locked
 from lrm.store.rundir import is_complete, read_description
@@ -48,8 +48,8 @@ def _main(options: argparse.Namespace) -> None:
         return
     for run in runs:
         told = f"{run.experiment} {run.scale}  {run.label}  {run.path.name}"
-        print(f"{_size(run.size):>9}  {run.state:<10}  {printable(told)}")
-    print(f"{_size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
+        print(f"{size(run.size):>9}  {run.state:<10}  {printable(told)}")
+    print(f"{size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
     if options.action == "clean":
         _remove(runs, options.yes)
 
@@ -95,14 +95,6 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
             f"{len(busy)} runs are being trained and were not removed, such as {busy[0]}; stop "
             "what trains them, or wait for it"
         )
-
-
-def _size(count: float) -> str:
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}"
-        count /= 1000
-    return f"{count:.1f} GB"
 
 
 if __name__ == "__main__":

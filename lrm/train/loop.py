@@ -26,7 +26,7 @@ from lrm.errors import Diverged, UserError
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan, table
 from lrm.plan.run import Note, Report, TrainRun
-from lrm.plan.schedule import constant_end, sequences_before
+from lrm.plan.schedule import constant_end, sequences_before, snapshot_steps
 from lrm.plan.timescales import products
 from lrm.store.rundir import open_run
 from lrm.train import compiled
@@ -167,6 +167,7 @@ class _Loop:
             learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
             self.log, self.record, self.autocast, run.execution.micro_batch,
         )  # fmt: skip
+        self.snapshots = snapshot_steps(train)
         self.seconds = 0.0
 
     def run(self, state: dict[str, Any] | None) -> None:
@@ -195,6 +196,8 @@ class _Loop:
                 self.probe(done)
             if self.validates(done, stage_end):
                 self.validate(done)
+            if done in self.snapshots and done < steps:
+                self.directory.save_weights(self.weights(), done)
             if done % every == 0 and done < steps:
                 self.log.write()
                 self.stop_clock()
@@ -208,7 +211,8 @@ class _Loop:
 
     def validates(self, done: int, stage_end: int) -> bool:
         every = self.settings.train.validation_every
-        return done in (stage_end, self.settings.train.steps) or bool(every and done % every == 0)
+        ends = (stage_end, self.settings.train.steps, *self.snapshots)
+        return done in ends or bool(every and done % every == 0)
 
     def record(self, log: str, record: dict[str, Any]) -> None:
         """Append to a log, and show the same where that is wanted."""
@@ -267,10 +271,6 @@ class _Loop:
         train = self.settings.train
         sequences = sequences_before(self.settings.schedule, train.batch_size, steps)
         tokens = sequences * train.sequence_length
-        views = self.probes.views
-        weights = {plan.key: views.weight(plan).detach().clone() for plan in views.plans}
-        for name, _, parameter in self.learner.multipliers.named():
-            weights[name] = parameter.detach().clone()
         outcome = {
             "validation_loss": None if diverged else self.last_validation,
             **({"diverged": steps} if diverged else {}),
@@ -279,7 +279,15 @@ class _Loop:
             "probe_fraction": self.probes.seconds / max(self.seconds, 1e-9),
             "processes": self.group.world,
         }
-        self.directory.finish(outcome, None if diverged else weights)
+        self.directory.finish(outcome, None if diverged else self.weights())
+
+    def weights(self) -> dict[str, Tensor]:
+        """All learnable tensors as they are now, by address."""
+        views = self.probes.views
+        weights = {plan.key: views.weight(plan).detach().clone() for plan in views.plans}
+        for name, _, parameter in self.learner.multipliers.named():
+            weights[name] = parameter.detach().clone()
+        return weights
 
 
 def describe(

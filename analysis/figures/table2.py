@@ -1,0 +1,122 @@
+"""Table 2 (section 5.2): scores of each task and arm at the end of the long run.
+
+Percentages, means over the checkpoints at the minimum LR and over seeds, with 95% intervals. Tasks
+in grey do not count: without multipliers their score lies too near to chance or to 100. Below, the
+paper's own table, of other tasks and one run an arm. The last lines say how large the spread
+between seeds would have to be for chance to explain the paper's differences, and how large it is
+here: an order of magnitude, and ours.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.drawing.page import caption, page
+from analysis.figures.fig11 import CLEAR, NAMES, TITLES
+from analysis.quantities import long_run
+from analysis.quantities.long_run import ARMS, WITH, WITHOUT
+from analysis.quantities.stats import interval
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
+
+EXPERIMENTS = ("long_run",)
+AVERAGE, PERPLEXITY = "average", "perplexity"
+# The paper's table 2.
+PAPER_TASKS = ("HellaSwag", "ARC-C", "MMLU", "MMLU-PRO", "BBH", "GSM8K", "MATH lvl5", AVERAGE)
+PAPER = {
+    ("Adam", WITHOUT): (48.91, 38.70, 44.18, 18.26, 9.70, 48.35, 7.52, 30.80),
+    ("Adam", WITH): (49.89, 38.73, 45.33, 19.92, 12.03, 49.10, 9.07, 32.01),
+    ("Muon", WITHOUT): (50.31, 39.04, 47.98, 18.96, 10.13, 48.02, 8.69, 31.88),
+    ("Muon", WITH): (50.56, 39.39, 47.96, 19.32, 13.52, 50.63, 9.49, 32.98),
+}
+_GREY = "#9a9a9a"
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, optimizer, multipliers, task, half, counts, seed, value.
+
+    Panel ``here`` holds scores in percent and the perplexity of held-out text; ``paper`` the
+    paper's scores; ``spread`` the standard deviations over seeds: by optimizer that which would
+    explain the paper's difference of averages, and, without an optimizer, ours.
+    """
+    table = tables["long_run"]
+    every, counts = long_run.tasks(table), long_run.counted(table, CLEAR)
+    late = long_run.at_minimum(table, long_run.scores(table))
+    rows = late.melt(ignore_index=False).reset_index()
+    names = list(counts or every)
+    average = pd.DataFrame({pair: late[pair][names].mean(axis=1) for pair in ARMS.values()})
+    perplexity = np.exp(long_run.at_minimum(table, long_run.losses(table)))
+    for name, values in ((AVERAGE, average), (PERPLEXITY, perplexity)):
+        values.columns.names = ["optimizer", "multipliers"]
+        more = values.melt(ignore_index=False).reset_index()
+        rows = pd.concat([rows, more.assign(task=name)], ignore_index=True)
+    rows["half"] = rows["task"].map(lambda name: every[name]["half"] if name in every else None)
+    rows["counts"] = ~rows["task"].isin(set(every) - set(counts))
+    paper = pd.DataFrame(
+        [
+            {"panel": "paper", "optimizer": optimizer, "multipliers": kind, "task": task,
+             "value": value, "counts": True}
+            for (optimizer, kind), values in PAPER.items()
+            for task, value in zip(PAPER_TASKS, values, strict=True)
+        ]
+    )  # fmt: skip
+    spread = [
+        {"panel": "spread", "optimizer": name, "task": AVERAGE, "counts": True,
+         "value": long_run.needed_spread(PAPER[name, WITH][-1] - PAPER[name, WITHOUT][-1])}
+        for name in TITLES
+    ]  # fmt: skip
+    if len(average) > 1:
+        own = long_run.seed_spread(average)
+        spread.append({"panel": "spread", "task": AVERAGE, "counts": True, "value": own})
+    found = pd.concat([rows.assign(panel="here"), paper, pd.DataFrame(spread)], ignore_index=True)
+    found["seed"] = found["seed"].astype("Int64")
+    columns = ["panel", "optimizer", "multipliers", "task", "half", "counts", "seed", "value"]
+    return found[columns]
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Two tables, one above the other, and what is said of spreads."""
+    figure, axis = page(1, 1, 3.6, below=0.0)
+    axis.axis("off")
+
+    def write(x: float, y: float, text: str, **style) -> None:
+        look = {"fontsize": 6.5, "va": "center", "in_layout": False} | style
+        axis.text(x, y, text, transform=axis.transAxes, **look)
+
+    here = numbers[numbers["panel"] == "here"]
+    top = _table(write, here, 0.98, f"here, at {context.scale}")
+    paper = numbers[numbers["panel"] == "paper"]
+    bottom = _table(write, paper, top - 0.05, "the paper: 0.5 billion parameters, one run an arm")
+    spread = numbers[numbers["panel"] == "spread"]
+    needed = {row.optimizer: row.value for row in spread.dropna(subset="optimizer").itertuples()}
+    told = " and ".join(f"{value:.2f} ({TITLES[name]})" for name, value in needed.items())
+    write(0, bottom - 0.02, f"If one run's average varied by {told} points between seeds, chance "
+          "alone would explain the paper's gains in 5% of cases.")  # fmt: skip
+    own = spread[spread["optimizer"].isna()]["value"]
+    said = f"Here it varies by {own.iloc[0]:.2f} points." if len(own) else "Here one seed has run."
+    write(0, bottom - 0.07, f"{said} These are standard deviations; the tasks are others.")
+    return caption(figure, context, "± 95% over seeds")
+
+
+def _table(write, rows: pd.DataFrame, top: float, title: str) -> float:
+    """Write one table below ``top``; the height at which it ends."""
+    names = list(dict.fromkeys(rows["task"]))
+    left, width = 0.21, (1 - 0.21) / len(names)
+    write(0.0, top, title, fontsize=7.5, weight="bold")
+    for place, name in enumerate(names):
+        own = rows[rows["task"] == name]
+        x, style = left + width * (place + 0.5), {} if own["counts"].all() else {"color": _GREY}
+        half = own["half"].iloc[0] if own["half"].notna().any() else ""
+        write(x, top - 0.045, name, ha="center", **style)
+        write(x, top - 0.085, half, ha="center", fontsize=5.5, color=_GREY)
+        for line, arm in enumerate(ARMS.values()):
+            optimizer, kind = arm
+            y = top - 0.135 - 0.06 * line
+            if not place:
+                write(0.0, y, f"{TITLES[optimizer]}, {NAMES[kind]}")
+            values = own[(own["optimizer"] == optimizer) & (own["multipliers"] == kind)]["value"]
+            seen = interval(values)
+            half_width = f" ± {(seen.high - seen.low) / 2:.2f}" if seen.n > 1 else ""
+            write(x, y, f"{seen.mean:.2f}{half_width}", ha="center", fontsize=6, **style)
+    return top - 0.135 - 0.06 * len(ARMS)

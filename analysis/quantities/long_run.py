@@ -1,0 +1,125 @@
+"""The long run (section 5.2): scores of tasks and losses over its last stages, and their gaps.
+
+Scores are percentages, losses nats. A gain is what is better with multipliers than without: a
+higher score, a lower loss.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.tables.results import Tables, kept
+
+OPTIMIZERS = {"ADAM": "Adam", "MUON": "Muon"}
+WITHOUT, WITH = "none", "vector"
+_LEVELS = ["optimizer", "multipliers"]
+# Optimizer and multipliers of each arm.
+ARMS = {
+    f"{optimizer}{infix}_FULL": (name, kind)
+    for optimizer, name in OPTIMIZERS.items()
+    for kind, infix in ((WITHOUT, ""), (WITH, "_LRM"))
+}
+HALVES = ("knowledge", "reasoning")
+_TASK = "task."
+# Two-sided 95% of a normal deviate.
+_NORMAL = 1.96
+
+
+def stages(tables: Tables) -> tuple[int, int, int]:
+    """The steps at which the constant stage, the decay and the run end."""
+    settings = tables.settings
+    steps, schedule = settings["train"]["steps"], settings["schedule"]
+    return steps - schedule["decay_steps"], steps - schedule["minimum_steps"], steps
+
+
+def tasks(tables: Tables) -> dict[str, dict]:
+    """The tasks that runs were evaluated with: half, chance and metric, by name."""
+    evaluations = tables.runs[tables.runs["kind"] == "evaluation"]
+    return evaluations.iloc[0]["description"]["tasks"]
+
+
+@kept
+def scores(tables: Tables) -> pd.DataFrame:
+    """Percentages: (seed, step) of checkpoints × (optimizer, multipliers, task)."""
+    rows = tables.pick(kind="evaluation", stat="score")
+    rows = rows.assign(task=rows["tensor"].str.removeprefix(_TASK), value=100 * rows["value"])
+    table = rows.pivot(index=["seed", "step"], columns=["arm", "task"], values="value")
+    names = tasks(tables)
+    table = table.reindex(columns=pd.MultiIndex.from_product([ARMS, names]))
+    table.columns = pd.MultiIndex.from_tuples(
+        [(*ARMS[arm], task) for arm, task in table.columns], names=[*_LEVELS, "task"]
+    )
+    return table
+
+
+@kept
+def losses(tables: Tables) -> pd.DataFrame:
+    """Validation losses: (seed, step) of checkpoints × (optimizer, multipliers)."""
+    rows = tables.pick(kind="train", stat="validation_loss")
+    table = rows.pivot(index=["seed", "step"], columns="arm", values="value")
+    table = table.reindex(columns=list(ARMS)).loc[scores(tables).index]
+    table.columns = pd.MultiIndex.from_tuples(ARMS.values(), names=_LEVELS)
+    return table
+
+
+def at_minimum(tables: Tables, table: pd.DataFrame) -> pd.DataFrame:
+    """Means over the checkpoints of the last stage, at the minimum LR, by seed."""
+    return _mean(table, stages(tables)[1], np.inf)
+
+
+def while_constant(tables: Tables, table: pd.DataFrame) -> pd.DataFrame:
+    """Means over the checkpoints of the constant stage, by seed."""
+    return _mean(table, 0, stages(tables)[0])
+
+
+def _mean(table: pd.DataFrame, after: float, until: float) -> pd.DataFrame:
+    steps = table.index.get_level_values("step")
+    chosen = table[(steps > after) & (steps <= until)]
+    return chosen.groupby("seed").agg(lambda column: column.mean(skipna=False))
+
+
+@kept
+def counted(tables: Tables, clear: float) -> tuple[str, ...]:
+    """The tasks that count: without multipliers clear of chance and of 100, by so many points.
+
+    The score is that at the minimum LR, the mean over seeds and both optimizers.
+    """
+    plain = at_minimum(tables, scores(tables)).xs(WITHOUT, axis=1, level="multipliers").mean()
+    means = plain.groupby("task").mean()
+    return tuple(
+        name
+        for name, task in tasks(tables).items()
+        if 100 * task["chance"] + clear <= means[name] <= 100 - clear
+    )
+
+
+def average(tables: Tables, clear: float, half: str | None = None) -> pd.DataFrame:
+    """Mean score over the tasks that count, of one half of them or of all; nan where none counts.
+
+    Rows (seed, step), columns (optimizer, multipliers).
+    """
+    every, chosen = tasks(tables), counted(tables, clear)
+    names = [name for name in chosen if half in (None, every[name]["half"])]
+    table = scores(tables)
+    pairs = list(ARMS.values())
+    found = {
+        pair: table[pair][names].mean(axis=1, skipna=False) if names else np.nan for pair in pairs
+    }
+    return pd.DataFrame(found, index=table.index).rename_axis(columns=_LEVELS)
+
+
+def gains(table: pd.DataFrame) -> pd.DataFrame:
+    """What is higher with multipliers than without: a column for each optimizer."""
+    with_them = table.xs(WITH, axis=1, level="multipliers")
+    return with_them - table.xs(WITHOUT, axis=1, level="multipliers")
+
+
+def seed_spread(table: pd.DataFrame) -> float:
+    """Standard deviation over seeds of one arm, pooled over the arms in columns."""
+    return float(np.sqrt(table.var(ddof=1).mean()))
+
+
+def needed_spread(difference: float) -> float:
+    """The spread of one run with which chance makes two runs differ so much in 5% of cases."""
+    return abs(difference) / (_NORMAL * np.sqrt(2))

@@ -1,0 +1,101 @@
+"""``python -m lrm.exchange.evaluation RUN``: evaluate a finished run, or any exported folder.
+
+Scores are printed and kept in ``results/evaluations``; what is there is not done again. Without
+``--tasks`` the offline suite is made of the held-out documents of the run's own corpus.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+from pathlib import Path
+
+from lrm import data
+from lrm.cli import columns, guarded, positive
+from lrm.errors import UserError
+from lrm.exchange.evaluation import suite
+from lrm.exchange.evaluation.harness import Harness, quiet, version
+from lrm.exchange.export import export
+from lrm.plan.config import Settings, validate
+from lrm.plan.evaluation import SUITE, Suite, Task
+from lrm.plan.identity import weights_hash
+from lrm.store.files import make_folder, read_json, write_sealed
+from lrm.store.rundir import is_complete, read_description, weights_file
+
+
+def evaluate(
+    source: Path, results: Path, tasks: list[str], step: int | None, wanted: Suite
+) -> Path:
+    """Score the run or the folder ``source``; returns the file of its scores.
+
+    ``wanted`` is the suite where no ``tasks`` are named.
+
+    Raises UserError where it is neither, where it is a folder and no task is named, and as the
+    harness does.
+    """
+    a_run = is_complete(source)
+    if not a_run and not (source / "config.json").exists():
+        raise UserError(f"{source} is no finished run and no model's folder; give one of both")
+    if not a_run and (not tasks or step is not None):
+        raise UserError(f"{source} is no run; name --tasks of the harness, and no --step")
+    told = [read_description(source)["id"], weights_file(step)] if a_run else [weights_hash(source)]
+    name = hashlib.sha256(repr([*told, tasks or wanted, version()]).encode()).hexdigest()[:16]
+    file = make_folder(results / "evaluations") / f"{name}.json"
+    if file.exists():
+        read_json(file, ("source", "scores"))
+        return file
+    folder = None
+    if not tasks:
+        settings = validate(
+            Settings, read_description(source)["settings"], str(source / "run.json")
+        )
+        corpus = data.prepare(settings.data, settings.model.vocab_size, results / "data")
+        packages = settings.data.packages if settings.data.source == "packages" else ()
+        folder = suite.prepare(wanted, corpus, packages, results / "suites")
+    harness = Harness({task: Task() for task in tasks} if tasks else SUITE, folder)
+    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".export.") as temporary:
+        model = source
+        if a_run:
+            model = Path(temporary) / "model"
+            with quiet():
+                export(source, model, step=step)
+        scores = harness.score(model)
+    write_sealed(
+        file,
+        {
+            "source": str(source),
+            "step": step,
+            "lm_eval": version(),
+            "suite": folder and str(folder),
+            "scores": {name: score.mean for name, score in scores.items()},
+        },
+    )
+    return file
+
+
+def main() -> None:
+    """Parse the command line, evaluate, print the scores."""
+    parser = argparse.ArgumentParser(prog="python -m lrm.exchange.evaluation", description=__doc__)
+    parser.add_argument("source", type=Path, help="results/runs/<experiment>/<id>, or a folder")
+    parser.add_argument("--step", type=int, help="a snapshot of the run, not its end")
+    parser.add_argument("--tasks", nargs="*", default=[], help="the harness's own tasks")
+    parser.add_argument("--examples", type=positive, default=Suite().examples,
+                        help="of each task of the offline suite")  # fmt: skip
+    parser.add_argument("--results", type=Path, default=Path("results"))
+    options = parser.parse_args()
+
+    def action() -> None:
+        file = evaluate(options.source, options.results, options.tasks, options.step,
+                        Suite(examples=options.examples))  # fmt: skip
+        scores = read_json(file, ("scores",))["scores"]
+        print(
+            "\n".join(columns([("task", "score"), *((n, f"{s:.4f}") for n, s in scores.items())]))
+        )
+        print(f"wrote {file}")
+
+    guarded(action)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""Multiple-choice questions about Python, and what checks their answers."""
+
+from __future__ import annotations
+
+import ast
+import json
+import keyword
+import random
+import re
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from lrm.plan.evaluation import CHOICES
+
+# Modules that do something when they are imported.
+_NOISY = {"antigravity", "this", "idlelib", "turtledemo", "test", "tests", "__main__"}
+# Seconds for one import, and for all of them.
+_ONE, _ALL = 20, 900
+_WORD = re.compile(r"\b[a-z]{3,9}\b")
+
+
+@dataclass(frozen=True)
+class Example:
+    """``query`` is continued by one of ``choices``; that at ``gold`` is right.
+
+    ``checked`` where code was executed to know it, not only read.
+    """
+
+    query: str
+    choices: tuple[str, ...]
+    gold: int
+    checked: bool
+
+
+def example(
+    draw: random.Random, query: str, right: str, wrong: Sequence[str], checked: bool
+) -> Example:
+    """The example with its choices in random order."""
+    choices = [right, *wrong]
+    draw.shuffle(choices)
+    return Example(query, tuple(choices), choices.index(right), checked)
+
+
+def others_like(draw: random.Random, right: str, wrong: Sequence[str]) -> list[str]:
+    """So many of ``wrong`` as a question needs, about as long as ``right``; none where too few.
+
+    Else the shortest choice would often be the likeliest.
+    """
+    near = sorted(draw.sample(wrong, len(wrong)), key=lambda other: abs(len(other) - len(right)))
+    near = near[: 4 * CHOICES]
+    return draw.sample(near, CHOICES - 1) if len(near) >= CHOICES else []
+
+
+def parsed(texts: Sequence[str]) -> Iterator[tuple[str, ast.Module]]:
+    """Those of the documents that are Python, with their syntax trees."""
+    for text in texts:
+        try:
+            yield text, ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+
+
+def compiles(code: str) -> bool:
+    """Whether ``code`` is Python."""
+    try:
+        compile(code, "<example>", "exec")
+    except (SyntaxError, ValueError):
+        return False
+    return True
+
+
+def names_in(texts: Sequence[str]) -> list[str]:
+    """Short words of these documents that may name a variable, sorted."""
+    words = {word for text in texts for word in _WORD.findall(text)}
+    return sorted(word for word in words if not keyword.iskeyword(word))
+
+
+def before(text: str, place: int, context: int) -> str:
+    """At most ``context`` characters in front of ``place``, from the beginning of a line."""
+    window = text[max(0, place - context) : place]
+    if place > context and "\n" in window:
+        window = window.partition("\n")[2]
+    return window
+
+
+def importable(modules: Collection[str], packages: Collection[str]) -> list[str]:
+    """Those of ``modules`` that may be imported: the standard library's and those of packages."""
+    allowed = (sys.stdlib_module_names | {"builtins", *packages}) - _NOISY
+    return sorted(m for m in modules if m.split(".")[0] in allowed and not _NOISY & {*m.split(".")})
+
+
+def look_up(modules: Sequence[str]) -> dict[str, dict[str, list[str] | None]]:
+    """By module the names that it has, found by importing it in another process.
+
+    Each name has the parameters of what is called by it: None where it has no signature or takes
+    any. Modules that cannot be imported are missing. A process that dies leaves those before.
+    """
+    if not modules:
+        return {}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _LOOK_UP.format(seconds=_ONE)],
+        input=json.dumps(list(modules)), capture_output=True, text=True, timeout=_ALL,
+    )  # fmt: skip
+    lines = (line for line in done.stdout.splitlines() if line.startswith('{"module": '))
+    found = (json.loads(line) for line in lines)
+    return {record["module"]: record["names"] for record in found}
+
+
+_LOOK_UP = """
+import importlib, inspect, json, signal, sys
+def late(*_):
+    raise TimeoutError
+signal.signal(signal.SIGALRM, late)
+def parameters(thing):
+    try:
+        found = inspect.signature(thing).parameters.values()
+    except BaseException:
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in found):
+        return None
+    return [p.name for p in found if p.kind is not p.POSITIONAL_ONLY]
+modules = json.load(sys.stdin)
+out = sys.stdout
+sys.stdout = sys.stderr
+for name in modules:
+    signal.alarm({seconds})
+    try:
+        module = importlib.import_module(name)
+        names = {{n: parameters(getattr(module, n, None)) for n in dir(module)}}
+    except BaseException:
+        continue
+    finally:
+        signal.alarm(0)
+    print(json.dumps({{"module": name, "names": names}}), file=out, flush=True)
+"""

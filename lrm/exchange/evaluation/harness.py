@@ -1,0 +1,109 @@
+"""EleutherAI's harness in this process: a model's folder in, a score for each task out."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from lrm.errors import UserError, first_line
+from lrm.exchange.evaluation.suite import PREFIX
+from lrm.plan.evaluation import Task
+
+_BATCH = 64  # sequences
+
+
+@dataclass(frozen=True)
+class Score:
+    """``mean`` over the examples of a task, and each one's where the harness tells it."""
+
+    mean: float
+    each: list[float]
+
+
+def version() -> str:
+    """The harness's; UserError where it is not installed."""
+    try:
+        return metadata.version("lm_eval")
+    except metadata.PackageNotFoundError:
+        raise UserError("lm-eval is not installed; run pip install -e .[evaluation]") from None
+
+
+class Harness:
+    """The tasks, read once for many models.
+
+    ``tasks`` are those of the suite in the folder ``suite``, or the harness's own without one.
+    """
+
+    def __init__(self, tasks: Mapping[str, Task], suite: Path | None = None):
+        """Raises UserError where the harness is missing, or has not the versions asked for."""
+        version()
+        with quiet():
+            from lm_eval.tasks import TaskManager
+
+            own = {"include_path": str(suite), "include_defaults": False} if suite else {}
+            self._manager = TaskManager(**own)
+        self._tasks = tasks
+        self._prefix = PREFIX if suite else ""
+
+    def score(self, folder: Path, device: str = "cpu") -> dict[str, Score]:
+        """The scores of the model in ``folder``, a folder of transformers, by task."""
+        with quiet():
+            from lm_eval import simple_evaluate
+            from lm_eval.models.huggingface import HFLM
+
+            model = HFLM(pretrained=str(folder), dtype="float32", device=device, batch_size=_BATCH)
+            found: dict[str, Any] = {"results": {}, "samples": {}}
+            # Tasks of one call share their number of shots.
+            for shots in dict.fromkeys(task.shots for task in self._tasks.values()):
+                names = [n for n, task in self._tasks.items() if task.shots == shots]
+                said = self._evaluate(simple_evaluate, model, names, shots)
+                for key, parts in found.items():
+                    parts |= said.get(key, {}) | (
+                        said.get("groups", {}) if key == "results" else {}
+                    )
+        return {name: self._score(found, name, task) for name, task in self._tasks.items()}
+
+    def _evaluate(self, call: Any, model: Any, names: list[str], shots: int | None) -> dict:
+        tasks = [self._prefix + name for name in names]
+        try:
+            said = call(model, tasks=tasks, num_fewshot=shots, task_manager=self._manager,
+                        bootstrap_iters=0, log_samples=True)  # fmt: skip
+        except (OSError, KeyError, ValueError) as error:
+            raise UserError(
+                f"the harness cannot evaluate {', '.join(tasks)} ({first_line(error)}); the data "
+                "of its own tasks come from the Hugging Face hub"
+            ) from None
+        for name, task in self._tasks.items():
+            there = said.get("versions", {}).get(self._prefix + name)
+            if name in names and task.version is not None and there not in (None, task.version):
+                raise UserError(
+                    f"the task {name} is pinned at version {task.version:g}, and lm-eval "
+                    f"{version()} has {there}; install another version, or change the pin"
+                )
+        return said
+
+    def _score(self, found: dict[str, Any], name: str, task: Task) -> Score:
+        own = self._prefix + name
+        mean = float(found["results"][own][f"{task.metric},{task.answer_filter}"])
+        samples = sorted(found["samples"].get(own, ()), key=lambda sample: sample["doc_id"])
+        return Score(mean, [float(sample[task.metric]) for sample in samples])
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Without the bars and remarks of other packages; what fails is raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

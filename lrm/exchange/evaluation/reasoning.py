@@ -1,0 +1,119 @@
+"""Questions whose answer follows from their own text: brackets, assignments, look-ups, blocks.
+
+All answers are checked by compiling or executing code.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Collection, Iterator, Sequence
+
+from lrm.exchange.evaluation.examples import (
+    Example,
+    before,
+    compiles,
+    example,
+    names_in,
+    parsed,
+)
+from lrm.plan.evaluation import CHOICES
+
+_CLOSES = {"(": ")", "[": "]", "{": "}"}
+
+
+def brackets(
+    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
+) -> Iterator[Example]:
+    """Which closing brackets end an expression, at a depth of three to five."""
+    names = names_in(texts)
+    while True:
+        depth = draw.randint(3, 5)
+        opened = [draw.choice("([{") for _ in range(depth)]
+        target, *inner = draw.sample(names, depth + 2)
+        query = f"{target} = "
+        for bracket, name in zip(opened, inner, strict=False):
+            query += f"{bracket}{name}: " if bracket == "{" else f"{bracket}{name}, "
+        query += inner[-1]
+        right = "".join(_CLOSES[bracket] for bracket in reversed(opened))
+        others: set[str] = set()
+        for _ in range(50):
+            changed = list(right)
+            for place in draw.sample(range(depth), 2):
+                changed[place] = draw.choice(")]}")
+            others.add("".join(changed))
+        wrong = sorted(others - {right})
+        if len(wrong) < CHOICES - 1 or not compiles(query + right):
+            continue
+        wrong = draw.sample(wrong, CHOICES - 1)
+        if not any(compiles(query + other) for other in wrong):
+            yield example(draw, query, right, wrong, True)
+
+
+def assignments(
+    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
+) -> Iterator[Example]:
+    """Which value a variable has that was assigned twice."""
+    names = names_in(texts)
+    while True:
+        asked, other = draw.sample(names, 2)
+        first, last, third, fourth = draw.sample(range(10), 4)
+        lines = [f"{asked} = {first}", f"{other} = {third}", f"{asked} = {last}"]
+        later = [f"{other} = {fourth}"] if draw.random() < 0.5 else []
+        code = [*lines, *later]
+        wrong = [str(value) for value in (first, third, fourth)]
+        yield from _doctest(draw, code, asked, str(last), wrong)
+
+
+def lookups(
+    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
+) -> Iterator[Example]:
+    """Which value a dictionary above has under a key."""
+    names = names_in(texts)
+    while True:
+        target, *keys = draw.sample(names, CHOICES + 1)
+        values = draw.sample(range(10), CHOICES)
+        inside = ", ".join(f"'{key}': {value}" for key, value in zip(keys, values, strict=True))
+        right, *wrong = (str(value) for value in values)
+        yield from _doctest(draw, [f"{target} = {{{inside}}}"], f"{target}['{keys[0]}']", right,
+                            wrong)  # fmt: skip
+
+
+def _doctest(
+    draw: random.Random, code: list[str], asked: str, right: str, wrong: list[str]
+) -> Iterator[Example]:
+    """The lines of ``code`` and the expression ``asked``, as a doctest writes them."""
+    found: dict[str, object] = {}
+    exec("\n".join(code), found)
+    if repr(eval(asked, found)) == right:
+        query = "".join(f">>> {line}\n" for line in [*code, asked])
+        yield example(draw, query, right, wrong, True)
+
+
+def indentation(
+    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
+) -> Iterator[Example]:
+    """How far the line after the head of a block is indented.
+
+    With any other choice the document does not compile.
+    """
+    found = []
+    for text, _ in parsed(texts):
+        lines, place = text.split("\n"), 0
+        for head, line in itertools.pairwise(lines):
+            place += len(head) + 1
+            deep, deeper = map(_indent, (head, line))
+            if head.rstrip().endswith(":") and line.strip() and deep >= 8 and deeper == deep + 4:
+                found.append((text, place, deep, line))
+    draw.shuffle(found)
+    for text, place, deep, line in found:
+        said, rest = line.strip(), text[place + len(line) :]
+        right, *others = (" " * n + said for n in (deep + 4, 0, 4, deep - 4, deep, deep + 8))
+        wrong = [o for o in dict.fromkeys(others) if not compiles(text[:place] + o + rest)]
+        if len(wrong) >= CHOICES - 1:
+            wrong = draw.sample(wrong, CHOICES - 1)
+            yield example(draw, before(text, place, context), right, wrong, True)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))

@@ -1,0 +1,110 @@
+"""The offline suite: tasks in the harness's own format, made of held-out documents.
+
+A folder holds a YAML file and JSON lines for each task; ``lm_eval --include_path FOLDER --tasks
+lrm_imports`` reads it. The same documents and settings give the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import random
+from pathlib import Path
+
+import yaml
+from tokenizers import Tokenizer
+
+from lrm.data import Corpus
+from lrm.data.tokenizer import end_of_text
+from lrm.errors import UserError
+from lrm.exchange.evaluation import knowledge, reasoning
+from lrm.exchange.evaluation.examples import Example
+from lrm.plan.evaluation import SUITE, SUITE_VERSION, Suite
+from lrm.store.digests import MANIFEST, read_listed
+from lrm.store.files import make_folder, write_listed
+from lrm.store.lock import locked
+
+_MAKERS = {
+    name: getattr(knowledge if task.half == "knowledge" else reasoning, name)
+    for name, task in SUITE.items()
+}
+PREFIX = "lrm_"
+
+
+def prepare(suite: Suite, corpus: Corpus, packages: tuple[str, ...], folder: Path) -> Path:
+    """The folder of the suite below ``folder``, made first where it is not there.
+
+    ``packages`` may be imported to check answers. Raises UserError where the held-out documents
+    do not suffice, and where the files of an earlier call are damaged.
+    """
+    told = json.dumps([suite.model_dump(mode="json"), corpus.hash, SUITE_VERSION, packages])
+    path = folder / f"suite-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
+    make_folder(path)
+    with locked(path, True):
+        if not (path / MANIFEST).exists():
+            write_listed(path, _files(suite, corpus, packages, path))
+    for name in SUITE:
+        read_listed(path / f"{name}.jsonl")
+    return path
+
+
+def read(path: Path, name: str) -> list[Example]:
+    """The examples of one task of a suite's folder."""
+    lines = read_listed(path / f"{name}.jsonl").decode().splitlines()
+    records = (json.loads(line) for line in lines)
+    return [Example(r["query"], tuple(r["choices"]), r["gold"], r["checked"]) for r in records]
+
+
+def documents(corpus: Corpus) -> list[str]:
+    """The held-out documents as text."""
+    tokenizer = Tokenizer.from_file(str(corpus.path / "tokenizer.json"))
+    end = end_of_text(tokenizer)
+    tokens = corpus.validation[:].tolist()
+    parts = itertools.groupby(tokens, key=lambda token: token == end)
+    return [tokenizer.decode(list(part)) for is_end, part in parts if not is_end]
+
+
+def _files(suite: Suite, corpus: Corpus, packages: tuple[str, ...], path: Path) -> dict[str, bytes]:
+    texts = documents(corpus)
+    contents: dict[str, bytes] = {}
+    for name, maker in _MAKERS.items():
+        draw = random.Random(f"{suite.seed} {name}")
+        seen: dict[tuple, Example] = {}
+        for found in itertools.islice(
+            maker(texts, packages, draw, suite.context), 20 * suite.examples
+        ):
+            seen.setdefault((found.query, *sorted(found.choices)), found)
+            if len(seen) == suite.examples:
+                break
+        if len(seen) < suite.examples:
+            raise UserError(
+                f"the held-out documents of {corpus.name} give {len(seen)} examples of {name}, "
+                f"and evaluation.suite.examples asks for {suite.examples}; ask for fewer, or raise "
+                "data.validation_fraction"
+            )
+        records = map(dataclasses.asdict, seen.values())
+        contents[f"{name}.jsonl"] = "".join(f"{json.dumps(r)}\n" for r in records).encode()
+        contents[f"{name}.yaml"] = yaml.safe_dump(_task(name, path), sort_keys=False).encode()
+    return contents
+
+
+def _task(name: str, path: Path) -> dict:
+    """A task as the harness wants it described."""
+    data = {"data_files": {"test": str(path.resolve() / f"{name}.jsonl")},
+            "cache_dir": str(path.resolve() / ".cache")}  # fmt: skip
+    return {
+        "task": f"{PREFIX}{name}",
+        "dataset_path": "json",
+        "dataset_kwargs": data,
+        "test_split": "test",
+        "output_type": "multiple_choice",
+        "doc_to_text": "{{query}}",
+        "doc_to_choice": "{{choices}}",
+        "doc_to_target": "{{gold}}",
+        "target_delimiter": "",
+        "num_fewshot": 0,
+        "metric_list": [{"metric": "acc", "aggregation": "mean", "higher_is_better": True}],
+        "metadata": {"version": SUITE_VERSION},
+    }

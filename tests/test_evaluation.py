@@ -1,0 +1,342 @@
+"""Evaluation by the harness: the offline suite, its scores against ours, resumption, commands."""
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import warm
+import yaml
+from conftest import EXPERIMENTS
+from tokenizers import Tokenizer
+
+from analysis.figures import fig11, table2
+from analysis.publish import kept
+from analysis.quantities import long_run
+from analysis.tables.compact import publish
+from analysis.tables.results import Tables
+from lrm import data
+from lrm.errors import UserError
+from lrm.exchange.evaluation import harness, suite
+from lrm.exchange.evaluation.examples import compiles, look_up
+from lrm.exchange.export import export, trained
+from lrm.plan.config import DataConfig
+from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
+from lrm.plan.experiment import load
+from lrm.store.rundir import read_description, read_outcome
+from lrm.train import loop
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = 8
+
+
+def call(*arguments, code=0, **environment):
+    done = subprocess.run(
+        [warm.python, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    config = DataConfig(source="stdlib", documents=80, validation_fraction=0.5)
+    return data.prepare(config, 384, tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="module")
+def folder(corpus, tmp_path_factory):
+    """The suite."""
+    return suite.prepare(Suite(examples=EXAMPLES), corpus, (), tmp_path_factory.mktemp("suites"))
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """One arm of the long run, trained and evaluated with eight examples a task."""
+    folder = tmp_path_factory.mktemp("results")
+    for run in runs(folder):
+        run.execute(run.path(folder), folder / "data")
+    return folder
+
+
+def runs(folder):
+    """A training with few snapshots, and its evaluation."""
+    experiment = load(EXPERIMENTS / "long_run" / "config.yaml")
+    overrides = ["train.snapshots=3", "execution.compile=never"]
+    train, *_ = experiment.runs("smoke", [0], overrides, ["ADAM_LRM_FULL*"])
+    corpus = data.prepare(train.settings.data, 384, folder / "data")
+    train = dataclasses.replace(train, corpus=corpus.hash)
+    return train, EvaluationRun.of(train, Evaluation(suite=Suite(examples=EXAMPLES)))
+
+
+def test_the_suite_is_made_of_held_out_text_alone(corpus, folder):
+    held_out = suite.documents(corpus)
+    assert len(held_out) == corpus.meta["splits"]["validation"]["documents"]
+    for name in ("arguments", "docstrings", "indentation"):
+        for one in suite.read(folder, name):
+            assert any(one.query in text for text in held_out), one
+            assert any(one.query + one.choices[one.gold] in text for text in held_out), one
+
+
+def test_every_question_has_one_answer(folder):
+    """Of all but docstrings the key is checked by executing or compiling code."""
+    for name in SUITE:
+        found = suite.read(folder, name)
+        assert len(found) == EXAMPLES
+        for one in found:
+            assert len(set(one.choices)) == CHOICES and 0 <= one.gold < CHOICES
+            assert one.checked == (name != "docstrings"), (name, one)
+        assert len({one.gold for one in found}) > 1, name  # the right one has no place of its own
+
+
+def test_the_answer_key_again(folder):
+    """What the generator has checked, in other words."""
+    for one in suite.read(folder, "imports"):
+        module = __import__(one.query.split()[1], fromlist=["x"])
+        assert [hasattr(module, choice.strip()) for choice in one.choices].index(True) == one.gold
+        assert sum(hasattr(module, choice.strip()) for choice in one.choices) == 1
+    for one in suite.read(folder, "brackets"):
+        assert [compiles(one.query + choice) for choice in one.choices] == [
+            place == one.gold for place in range(CHOICES)
+        ]
+    for name in ("assignments", "lookups"):
+        for one in suite.read(folder, name):
+            *code, asked = (line.removeprefix(">>> ") for line in one.query.splitlines())
+            values: dict = {}
+            exec("\n".join(code), values)
+            assert str(eval(asked, values)) == one.choices[one.gold]
+
+
+def test_the_same_documents_give_the_same_bytes(corpus, folder, tmp_path):
+    again = suite.prepare(Suite(examples=EXAMPLES), corpus, (), tmp_path)
+    for name in SUITE:
+        assert (again / f"{name}.jsonl").read_bytes() == (folder / f"{name}.jsonl").read_bytes()
+    other = suite.prepare(Suite(examples=EXAMPLES, seed=1), corpus, (), tmp_path)
+    assert other != again
+    assert (other / "lookups.jsonl").read_bytes() != (again / "lookups.jsonl").read_bytes()
+    (again / "lookups.jsonl").write_text("")
+    with pytest.raises(UserError, match="lookups.jsonl is damaged"):
+        suite.prepare(Suite(examples=EXAMPLES), corpus, (), tmp_path)
+
+
+def test_too_few_documents(corpus, tmp_path):
+    message = r"give \d+ examples of imports, and evaluation.suite.examples asks for 5000"
+    with pytest.raises(UserError, match=message):
+        suite.prepare(Suite(examples=5000), corpus, (), tmp_path)
+
+
+def test_modules_are_looked_up_in_another_process():
+    found = look_up(["json", "no_such_module", "textwrap"])
+    assert set(found) == {"json", "textwrap"}
+    assert "indent" in found["textwrap"] and found["textwrap"]["indent"] == [
+        "text", "prefix", "predicate"
+    ]  # fmt: skip
+    assert found["json"]["dumps"] is None  # takes any keyword
+    assert "no_such_module" not in sys.modules
+
+
+def ours(model, tokenizer, example) -> list[float]:
+    """Log-likelihood of each choice, token by token, with our own model.
+
+    White space at the end of the query may be part of the choice's first token, and counts there.
+    """
+    found = []
+    for choice in example.choices:
+        tokens = tokenizer.encode(example.query + choice, add_special_tokens=False).ids
+        begin = len(tokenizer.encode(example.query.rstrip(), add_special_tokens=False).ids)
+        with torch.no_grad():
+            logs = model(torch.tensor([tokens])).log_softmax(-1)[0]
+        found.append(sum(logs[n - 1, tokens[n]].item() for n in range(begin, len(tokens))))
+    return found
+
+
+def test_the_harness_scores_as_we_do(results, tmp_path):
+    """Example by example, with the model and the tokenizer of this suite."""
+    train, evaluated = runs(results)
+    source = train.path(results)
+    corpus = data.prepare(train.settings.data, 384, results / "data")
+    [folder] = (results / "suites").glob("suite-*")
+    vectors = pd.read_parquet(evaluated.path(results) / "vectors.parquet")
+    tokenizer = Tokenizer.from_file(str(corpus.path / "tokenizer.json"))
+    differ = 0
+    for step in evaluated.steps[::2]:
+        model = trained(source, step)
+        for name in SUITE:
+            [said] = vectors[(vectors["step"] == step) & (vectors["tensor"] == f"task.{name}")][
+                "value"
+            ]
+            for one, correct in zip(suite.read(folder, name), said, strict=True):
+                scores = ours(model, tokenizer, one)
+                right = max(range(CHOICES), key=scores.__getitem__) == one.gold
+                best, second = sorted(scores)[:-3:-1]
+                if right != correct:  # rounding decides between equals
+                    differ += 1
+                    assert best - second < 1e-4, (name, one, scores)
+    assert differ <= 2
+
+
+def test_scores_are_rows_of_the_table(results):
+    train, evaluated = runs(results)
+    scalars = pd.read_parquet(evaluated.path(results) / "scalars.parquet")
+    scores = scalars[scalars["stat"] == "score"]
+    assert set(scores["tensor"]) == {f"task.{name}" for name in SUITE}
+    assert sorted(scores["step"].unique()) == list(evaluated.steps) and len(evaluated.steps) == 3
+    assert (scores["value"] * EXAMPLES % 1 == 0).all()
+    described = read_description(evaluated.path(results))
+    assert described["after"] == train.id and described["tasks"]["imports"]["chance"] == 0.25
+    assert described["execution"]["lm_eval"] == harness.version()
+    assert read_outcome(evaluated.path(results))["validation_loss"] is None
+    assert not list(evaluated.path(results).glob(".export*"))
+
+
+def test_the_command_line_of_the_harness_gives_the_same(results, tmp_path):
+    """What anybody would type, on an exported folder."""
+    train, evaluated = runs(results)
+    export(train.path(results), tmp_path / "model")
+    [folder] = (results / "suites").glob("suite-*")
+    call("-m", "lm_eval", "run", "--model", "hf", "--model_args",
+         f"pretrained={tmp_path / 'model'},dtype=float32", "--include_path", folder, "--tasks",
+         ",".join(f"{suite.PREFIX}{name}" for name in SUITE), "--device", "cpu", "--batch_size", 8,
+         "--output_path", tmp_path / "out")  # fmt: skip
+    [file] = (tmp_path / "out").rglob("results_*.json")
+    said = json.loads(file.read_text())["results"]
+    scalars = pd.read_parquet(evaluated.path(results) / "scalars.parquet")
+    last = scalars[scalars["step"] == evaluated.steps[-1]].set_index("tensor")["value"]
+    for name in SUITE:
+        assert said[f"{suite.PREFIX}{name}"]["acc,none"] == pytest.approx(last[f"task.{name}"])
+
+
+class Killed(BaseException):
+    """What no part of the suite may catch."""
+
+
+def test_killed_after_every_snapshot(results, tmp_path, monkeypatch):
+    """Nothing is scored twice, and the tables are those of an uninterrupted evaluation."""
+    shutil.copytree(results, tmp_path / "results")
+    train, evaluated = runs(results)
+    path = evaluated.path(tmp_path / "results")
+    shutil.rmtree(path)
+    real, calls = harness.Harness.score, []
+
+    def score(self, folder, device="cpu"):
+        calls.append(folder)
+        if len(calls) in (2, 4):
+            raise Killed
+        return real(self, folder, device)
+
+    monkeypatch.setattr(harness.Harness, "score", score)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            evaluated.execute(path, tmp_path / "results" / "data")
+        assert not list(path.glob(".export*"))
+    evaluated.execute(path, tmp_path / "results" / "data")
+    assert len(calls) == 3 + 2
+    for name in ("scalars", "vectors"):
+        whole, broken = (p / f"{name}.parquet" for p in (evaluated.path(results), path))
+        assert whole.read_bytes() == broken.read_bytes()
+
+
+def test_what_is_missing_is_told_in_one_line(results, tmp_path, monkeypatch):
+    train, evaluated = runs(results)
+    with pytest.raises(UserError, match="has not finished; train it first"):
+        evaluated.execute(tmp_path / "runs" / "x", results / "data")
+    with pytest.raises(UserError, match="keeps no weights of step 7; there are those of the steps"):
+        export(train.path(results), tmp_path / "out", step=7)
+    monkeypatch.setattr(harness.metadata, "version", _missing)
+    with pytest.raises(UserError, match=r"lm-eval is not installed; run pip install -e .\[eval"):
+        harness.Harness(SUITE)
+
+
+def _missing(name):
+    raise harness.metadata.PackageNotFoundError(name)
+
+
+def test_the_command_evaluates_a_run_once(results, tmp_path):
+    train, _ = runs(results)
+    shutil.copytree(results, tmp_path / "results")
+    command = ("-m", "lrm.exchange.evaluation", train.path(tmp_path / "results"), "--results",
+               tmp_path / "results", "--examples", EXAMPLES)  # fmt: skip
+    said = call(*command)
+    [file] = (tmp_path / "results" / "evaluations").glob("*.json")
+    before = file.stat().st_mtime_ns
+    assert said.count("0.") + said.count("1.") >= len(SUITE) and str(file) in said
+    assert call(*command) == said and file.stat().st_mtime_ns == before
+    found = call("-m", "lrm.exchange.evaluation", tmp_path, code=2)
+    assert found.startswith("error: ") and found.count("\n") == 1
+    assert "is no finished run and no model's folder" in found
+
+
+def test_the_papers_tasks_are_those_of_the_harness():
+    """Pinned with shots, metrics and versions; the harness that is installed has all of them."""
+    experiment = load(EXPERIMENTS / "long_run" / "config.yaml")
+    tasks = experiment.evaluation("paper").tasks
+    assert len(tasks) == 7 and all(task.shots for task in tasks.values())
+    from lm_eval.tasks import TaskManager
+
+    with harness.quiet():
+        manager = TaskManager()
+    assert set(tasks) <= {*manager.all_tasks, *manager.all_groups}
+    own = Path(sys.modules["lm_eval"].__file__).parent / "tasks"
+    text = (own / "gsm8k" / "gsm8k.yaml").read_text()
+    assert f"version: {tasks['gsm8k'].version}" in text and "strict-match" in text
+    assert {task.half for task in tasks.values()} == {"knowledge", "reasoning", None}
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({}, "give either suite or tasks"),
+        ({"suite": {}, "tasks": {"mmlu": {}}}, "give either suite or tasks"),
+        ({"suite": {"example": 3}}, "unknown key suite.example; did you mean examples"),
+        ({"tasks": {"mmlu": {"chance": 2.0}}}, "tasks.mmlu.chance"),
+    ],
+)
+def test_a_wrong_evaluation_is_one_line(said, message, tmp_path):
+    text = (EXPERIMENTS / "long_run" / "config.yaml").read_text()
+    body = yaml.safe_load(text) | {"evaluation": said}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(body))
+    with pytest.raises(UserError, match=message):
+        load(tmp_path / "config.yaml").runs("smoke", [0])
+
+
+def test_figures_publishing_and_claims(smoke_results, tmp_path):
+    """Of the sweep that a user starts: table, figure, and what is published of it."""
+    table = Tables.load("long_run", "smoke", "runs", smoke_results)
+    numbers = table2.numbers({"long_run": table})
+    here = numbers[numbers["panel"] == "here"]
+    assert len(here) == 4 * (len(SUITE) + 2) and here["value"].notna().all()
+    needed = numbers[numbers["panel"] == "spread"].set_index("optimizer")["value"]
+    assert needed["Adam"] == pytest.approx(1.21 / 1.96 / math.sqrt(2), abs=1e-3)
+    drawn = fig11.numbers({"long_run": table})
+    assert len(drawn) == 7 * (4 + 2) and drawn["value"].notna().all()
+    assert long_run.stages(table) == (34, 42, 50)
+    shutil.copytree(smoke_results / "runs" / "long_run", tmp_path / "runs" / "long_run")
+    publish("long_run", "smoke", [0], tmp_path, kept("long_run"))
+    published = Tables.load("long_run", "smoke", "reference", tmp_path)
+    again = table2.numbers({"long_run": published})
+    pd.testing.assert_frame_equal(again, numbers, rtol=1e-3)
+
+
+def test_pins_of_versions_are_compared(results, tmp_path):
+    [folder] = (results / "suites").glob("suite-*")
+    train, _ = runs(results)
+    export(train.path(results), tmp_path / "model")
+    pinned = harness.Harness({"lookups": Task(version=9.0)}, folder)
+    with pytest.raises(UserError, match="the task lookups is pinned at version 9, and lm-eval"):
+        pinned.score(tmp_path / "model")
+
+
+def test_training_runs_as_without_an_evaluation(results):
+    """An evaluation leaves what it evaluates alone."""
+    train, _ = runs(results)
+    before = read_outcome(train.path(results))["validation_loss"]
+    loop.train(train, train.path(results), results / "data")
+    assert read_outcome(train.path(results))["validation_loss"] == before

@@ -1,0 +1,315 @@
+"""Planted worlds of the long run: L1 to L6."""
+
+import functools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from analysis.claims.judging import BELOW, HOLDS, OPEN, REFUTED
+from analysis.quantities import long_run
+from analysis.quantities.long_run import ARMS, OPTIMIZERS
+from analysis.tables.results import Tables
+from tests.worlds.planted import check_breaks, judged, noise, part, verdicts
+
+SEEDS = range(100, 104)
+# The constant stage ends at 160, the decay at 200.
+SETTINGS = {"train": {"steps": 240}, "schedule": {"decay_steps": 80, "minimum_steps": 40}}
+STEPS = range(110, 241, 10)
+# Two tasks of each half count; one is at chance and one near 100, where multipliers seem to gain.
+TASKS = {
+    name: {"half": half, "chance": 0.25, "metric": "acc"}
+    for half, names in {
+        "knowledge": ("imports", "arguments", "docstrings"),
+        "reasoning": ("brackets", "assignments", "lookups"),
+    }.items()
+    for name in names
+}
+CHANCE, CEILING = "imports", "brackets"
+LEVELS = {CHANCE: 27.0, CEILING: 97.0, "arguments": 40.0, "docstrings": 50.0, "assignments": 45.0,
+          "lookups": 60.0}  # fmt: skip
+# Gains at the minimum LR on knowledge and on reasoning, in points, and in the loss, in nats.
+GAIN, LOSS = (1.2, 3.0), 0.03
+MEAN = sum(GAIN) / 2
+EARLY = 0.6
+
+
+@functools.cache
+def world(
+    adam=GAIN,
+    muon=GAIN,
+    switch=MEAN,
+    adam_loss=LOSS,
+    muon_loss=LOSS,
+    loss_switch=LOSS,
+    adam_early=EARLY,
+    muon_early=EARLY,
+    adam_loss_early=EARLY,
+    muon_loss_early=EARLY,
+    level=0.0,
+    size=0.02,
+    seeds=4,
+    swapped=False,
+    unstable=None,
+    missing=None,
+):
+    """Scores and losses of checkpoints.
+
+    ``early``: the gap in the constant stage over that at the minimum LR. In the decay multipliers
+    lose, and no claim reads it. ``switch``: what Muon gains over Adam. ``level`` is added to the
+    scores of tasks that count. ``swapped``: arms without and with multipliers have each other's
+    names. ``unstable``: a seed that loses with multipliers. ``missing``: an arm without runs.
+    """
+    said = {
+        "Adam": (adam, 0.0, adam_loss, 0.0, adam_early, adam_loss_early),
+        "Muon": (muon, switch, muon_loss, loss_switch, muon_early, muon_loss_early),
+    }
+    rows, runs = [], []
+    for arm, (optimizer, kind) in ARMS.items():
+        gain, lead, loss, loss_lead, early, loss_early = said[optimizer]
+        has = (kind == "vector") != swapped
+        for seed in SEEDS[:seeds]:
+            if arm == missing:
+                continue
+            for run, more in (("train", {}), ("evaluation", {"tasks": TASKS})):
+                described = {"settings": SETTINGS, **more}
+                runs.append({"kind": run, "arm": arm, "seed": seed, "description": described})
+            for step in STEPS:
+                in_decay = 160 < step <= 200
+                share, loss_share = (
+                    (-3.0, -3.0) if in_decay else (early, loss_early) if step <= 160 else (1.0, 1.0)
+                )
+                for name, task in TASKS.items():
+                    if name in (CHANCE, CEILING):
+                        own = {CHANCE: 9.0, CEILING: -9.0}[name] * (kind == "vector")
+                    else:
+                        own = has * gain[task["half"] == "reasoning"] * share + lead + level
+                    own -= 20.0 if has and seed == unstable else 0.0
+                    score = LEVELS[name] + own
+                    score += noise(seed, size=0.5) + noise(arm, seed, step, name, size=size)
+                    rows.append(["evaluation", arm, seed, step, f"task.{name}", "score",
+                                 score / 100])  # fmt: skip
+                better = loss_lead + (loss * loss_share if has else 0.0)
+                value = (
+                    3.0 - better + noise(seed, size=0.02) + noise(arm, seed, step, size=size / 50)
+                )
+                value += 0.5 if has and seed == unstable else 0.0
+                rows.append(["train", arm, seed, step, "model", "validation_loss", value])
+            # Losses are also known where no checkpoint is.
+            rows.append(["train", arm, seed, 235, "model", "validation_loss", 99.0])
+    names = ["kind", "arm", "seed", "step", "tensor", "stat", "value"]
+    frame = pd.DataFrame(rows, columns=names).assign(layer=np.nan)
+    return Tables(pd.DataFrame(runs), frame)
+
+
+def alike(measure, first, second, breaks):
+    """By part of L3 or L6 what breaks it; ``breaks`` are a small first, a small second and both."""
+    both = {"also": (f"{measure}: {first}", f"{measure}: {second}")}
+    return {
+        f"{measure}: {first} − half of the {second}": breaks[0],
+        f"{measure}: {second} − half of the {first}": breaks[1],
+        f"{measure}: {first}": breaks[2] | both,
+        f"{measure}: {second}": breaks[2] | both,
+    }
+
+
+def stages(measure, name, key, small):
+    """By part of L5 what breaks it, for one optimizer and measure."""
+    called, early = f"{measure}, {name}", f"{key}_early"
+    grows = f"{called}: gap at the end − that before"
+    return {
+        f"{called}: gap at the end − half": {early: 3.0, "also": (grows,)},
+        grows: {early: 1.0},
+        f"{called}, is kept: gap before": {early: 0.05},
+        f"{called}, grows: gap at the end": {key: small, early: 1.6, "also": (grows,)},
+    }
+
+
+NOTHING, LITTLE = (0.2, 0.2), (0.8, 0.8)
+BREAKS = {
+    "L1": {
+        "score: gain with Adam": {"adam": NOTHING},
+        "loss: gain with Adam": {"adam_loss": 0.001},
+    },
+    "L2": {
+        "score: gain with Muon": {"muon": NOTHING},
+        "loss: gain with Muon": {"muon_loss": 0.001},
+    },
+    "L3": alike(
+        "score", "gain with Adam", "gain with Muon",
+        ({"adam": LITTLE}, {"muon": LITTLE}, {"adam": (0.3, 0.3), "muon": (0.3, 0.3)}),
+    )
+    | alike(
+        "loss", "gain with Adam", "gain with Muon",
+        ({"adam_loss": 0.01}, {"muon_loss": 0.01}, {"adam_loss": 0.003, "muon_loss": 0.003}),
+    ),
+    "L4": {
+        "Adam: gain on reasoning": {"adam": (2.0, 2.0)},
+        "Muon: gain on reasoning": {"muon": (2.0, 2.0)},
+    },
+    "L5": stages("score", "Adam", "adam", (0.4, 0.4))
+    | stages("score", "Muon", "muon", (0.4, 0.4))
+    | stages("loss", "Adam", "adam_loss", 0.004)
+    | stages("loss", "Muon", "muon_loss", 0.004),
+    "L6": alike(
+        "score", "gain of multipliers", "gain of Muon over Adam",
+        ({"switch": 6.0}, {"switch": 0.8},
+         {"switch": 0.3, "adam": (0.3, 0.3), "muon": (0.3, 0.3)}),
+    )
+    | alike(
+        "loss", "gain of multipliers", "gain of Muon over Adam",
+        ({"loss_switch": 0.09}, {"loss_switch": 0.01},
+         {"loss_switch": 0.003, "adam_loss": 0.003, "muon_loss": 0.003}),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_each_part_decides(claim):
+    check_breaks(claim, world, BREAKS[claim])
+
+
+@pytest.mark.parametrize(
+    ("claim", "name", "value"),
+    [
+        ("L1", "score: gain with Adam", MEAN),
+        ("L1", "loss: gain with Adam", LOSS),
+        ("L2", "score: gain with Muon", 1.0),
+        ("L2", "loss: gain with Muon", 0.02),
+        ("L3", "score: gain with Adam − half of the gain with Muon", MEAN - 0.5),
+        ("L3", "loss: gain with Muon − half of the gain with Adam", 0.005),
+        ("L4", "Adam", GAIN[1] - GAIN[0]),
+        ("L4", "Muon", 1.0),
+        ("L5", "score, Adam: gap at the end − half of that before the decay", 0.7 * MEAN),
+        ("L5", "score, Adam: gap at the end − that before the decay", 0.4 * MEAN),
+        ("L5", "score, Muon, is kept: gap before the decay", 0.6),
+        ("L5", "loss, Muon, grows: gap at the end", 0.02),
+        ("L6", "score: gain of multipliers − half of the gain of Muon over Adam",
+         (MEAN + 1.0) / 2 - MEAN / 2),
+        ("L6", "loss: gain of Muon over Adam − half of the gain of multipliers", 0.03 - 0.0125),
+    ],
+)  # fmt: skip
+def test_parts_estimate_what_was_planted(claim, name, value):
+    tables = world(muon=(0.5, 1.5), muon_loss=0.02)
+    assert part(claim, tables, name).interval.mean == pytest.approx(
+        value, abs=0.001 if name.startswith("loss") else 0.05
+    )
+
+
+def test_groups():
+    """The loss is ours everywhere, and leaves the paper's verdict alone."""
+    assert list(judged("L1", world()).groups) == ["score", "loss"]
+    assert judged("L1", world(adam_loss=-0.03)).verdict == HOLDS
+    assert "Beyond the paper: loss: no" in judged("L1", world(adam_loss=-0.03)).line
+    assert judged("L3", world(adam_loss=-0.03)).verdict == HOLDS
+    assert judged("L6", world(loss_switch=-0.03)).verdict == HOLDS
+    assert judged("L4", world()).groups == {"Adam": HOLDS, "Muon": HOLDS}
+    five = judged("L5", world(adam_loss_early=3.0, muon_early=1.5))
+    names = [f"{m}, {name}, {what}" for m in ("score", "loss") for name in OPTIMIZERS.values()
+             for what in ("is kept", "grows")]  # fmt: skip
+    assert list(five.groups) == names
+    assert five.groups["score, Adam, is kept"] == five.groups["score, Adam, grows"] == HOLDS
+    assert five.groups["score, Muon, is kept"] == HOLDS
+    assert five.groups["score, Muon, grows"] == REFUTED
+    assert five.groups["loss, Adam, is kept"] == five.groups["loss, Adam, grows"] == REFUTED
+    assert five.groups["loss, Muon, grows"] == HOLDS
+
+
+@pytest.mark.parametrize(
+    ("claim", "name", "changes", "word"),
+    [
+        ("L1", "score: gain", {"adam": NOTHING}, BELOW),
+        ("L1", "score: gain", {"adam": (-2.0, -2.0)}, REFUTED),
+        ("L1", "loss: gain", {"adam_loss": 0.002}, BELOW),
+        ("L2", "score: gain", {"muon": (-2.0, -2.0)}, REFUTED),
+        ("L3", "score: gain with Adam", {"adam": (0.3, 0.3)}, BELOW),
+        ("L3", "loss: gain with Muon", {"muon_loss": 0.003}, BELOW),
+        ("L4", "Adam", {"adam": (2.0, 2.0)}, BELOW),
+        ("L4", "Muon", {"muon": (3.0, 1.0)}, REFUTED),
+        ("L5", "score, Adam: gap at the end − that", {"adam_early": 0.95}, BELOW),
+        ("L5", "score, Adam: gap at the end − that", {"adam_early": 2.0}, REFUTED),
+        ("L5", "loss, Muon: gap at the end − that", {"muon_loss_early": 0.95}, BELOW),
+        ("L5", "score, Adam, is kept: gap before", {"adam_early": 0.1}, BELOW),
+        ("L5", "loss, Adam, is kept: gap before", {"adam_loss_early": 0.1}, BELOW),
+        ("L5", "score, Muon, grows: gap at the end", {"muon": (0.3, 0.3)}, BELOW),
+        ("L5", "loss, Muon, grows: gap at the end", {"muon_loss": 0.003}, BELOW),
+        ("L6", "score: gain of Muon over Adam", {"switch": 0.3}, BELOW),
+        ("L6", "score: gain of Muon over Adam", {"switch": -2.0}, REFUTED),
+    ],
+)
+def test_what_decides_a_part(claim, name, changes, word):
+    found = verdicts(claim, world(**changes))
+    names = [one for one in found if one == name] or [one for one in found if name in one]
+    assert [found[one] for one in names] == [word]
+
+
+def test_tasks_near_chance_or_100_do_not_count():
+    """Whatever multipliers do to them."""
+    tables = world()
+    counts = long_run.counted(tables, 5.0)
+    assert counts == ("arguments", "docstrings", "assignments", "lookups")
+    assert judged("L1", tables).note == f"tasks that count: {', '.join(counts)}"
+    # Nearer to chance than five points, and farther.
+    assert "arguments" not in long_run.counted(world(level=-11.5), 5.0)
+    assert "arguments" in long_run.counted(world(level=-10.5), 5.0)
+    assert "lookups" not in long_run.counted(world(level=35.0), 5.0)
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_without_a_task_that_counts_scores_are_open(claim):
+    """The loss is judged all the same."""
+    tables = world(level=-40.0)
+    assert judged(claim, tables).verdict == OPEN
+    assert judged(claim, tables).note == "no task counts"
+    found = verdicts(claim, tables)
+    assert {found[name] for name in found if name.startswith("score")} <= {OPEN}
+    assert {found[name] for name in found if name.startswith("loss")} <= {HOLDS}
+
+
+def test_one_half_without_a_task_opens_their_comparison_alone():
+    low = world(level=-15.0)  # of knowledge docstrings remain
+    assert long_run.counted(low, 5.0) == ("docstrings", "assignments", "lookups")
+    assert judged("L4", low).verdict == HOLDS
+    lower = world(level=-23.0)  # lookups alone
+    assert long_run.counted(lower, 5.0) == ("lookups",)
+    assert judged("L4", lower).verdict == OPEN and judged("L1", lower).verdict == HOLDS
+
+
+def test_no_effect_and_the_reverse():
+    none = {"adam": (0.0, 0.0), "muon": (0.0, 0.0), "adam_loss": 0.0, "muon_loss": 0.0}
+    for claim in ("L1", "L2", "L4"):
+        assert judged(claim, world(**none)).verdict == BELOW, claim
+    for claim in ("L3", "L5", "L6"):
+        assert judged(claim, world(**none)).verdict in (OPEN, REFUTED), claim
+    swapped = world(swapped=True)
+    for claim in ("L1", "L2", "L4"):
+        assert judged(claim, swapped).verdict == REFUTED, claim
+    for claim in ("L3", "L5", "L6"):
+        assert judged(claim, swapped).verdict in (OPEN, REFUTED), claim
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_too_few_seeds(claim):
+    assert set(verdicts(claim, world(seeds=3)).values()) == {OPEN}
+
+
+def test_one_unstable_seed_leaves_a_mean_open():
+    for claim in ("L1", "L2"):
+        assert set(judged(claim, world(unstable=103)).groups.values()) == {OPEN}, claim
+
+
+def test_what_a_missing_arm_lacks_is_open():
+    lacking = world(missing="MUON_LRM_FULL")
+    assert judged("L1", lacking).groups == {"score": HOLDS, "loss": HOLDS}
+    for claim in ("L2", "L3", "L6"):
+        assert judged(claim, lacking).verdict == OPEN, claim
+    assert judged("L4", lacking).groups == {"Adam": HOLDS, "Muon": OPEN}
+
+
+def test_the_spread_that_would_explain_a_difference():
+    """Two runs differ by less than 1.96 times √2 of their spread in 95% of cases."""
+    draws = np.random.default_rng(0).normal(0, 0.44, (200_000, 2))
+    assert long_run.needed_spread(1.21) == pytest.approx(0.4365, abs=1e-3)
+    assert (abs(draws[:, 0] - draws[:, 1]) > 1.21).mean() == pytest.approx(0.05, abs=0.005)
+    table = pd.DataFrame({"a": [1.0, 3.0], "b": [2.0, 2.0]})
+    assert long_run.seed_spread(table) == pytest.approx(1.0)

@@ -99,7 +99,7 @@ def test_killed_ten_times_at_random_moments(run, tmp_path):
     assert not [path for path in broken.iterdir() if path.name not in FILES]
 
 
-FILES = {".lock", "done.json", "run.json", "scalars.parquet", "vectors.parquet", "weights.pt"}
+FILES = {".claim", "done.json", "run.json", "scalars.parquet", "vectors.parquet", "weights.pt"}
 
 
 class Killed(BaseException):
@@ -153,7 +153,7 @@ def test_killed_inside_every_write(run, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             loop.train(job, tmp_path / "broken", tmp_path / "data")
     loop.train(job, tmp_path / "broken", tmp_path / "data")
-    assert stopped == {*FILES - {".lock"}, "checkpoint.pt"}
+    assert stopped == {*FILES - {".claim"}, "checkpoint.pt"}
     assert_same_bits(tmp_path / "whole", tmp_path / "broken")
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name not in FILES]
 
@@ -163,8 +163,8 @@ def test_a_finished_run_is_not_touched(run, tmp_path):
     loop.train(job, tmp_path / "run", tmp_path / "data")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
     loop.train(job, tmp_path / "run", tmp_path / "data")
-    assert {p: p.stat().st_mtime_ns for p in before if p.name != ".lock"} == {
-        p: t for p, t in before.items() if p.name != ".lock"
+    assert {p: p.stat().st_mtime_ns for p in before if p.name != ".claim"} == {
+        p: t for p, t in before.items() if p.name != ".claim"
     }
 
 

@@ -30,7 +30,7 @@ from lrm.errors import UserError
 from lrm.store.compaction import tables
 from lrm.store.digests import digest, is_sealed, read_checked, running
 from lrm.store.files import as_json, make_folder, parsed, read_json, write_atomic, write_sealed
-from lrm.store.lock import locked
+from lrm.store.lock import Claim, locked
 from lrm.store.log import Log
 
 LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
@@ -101,8 +101,8 @@ def _remedy(path: Path) -> str:
 class RunDirectory:
     """Writer of one run; use inside ``open_run``."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, claim: Claim | None = None):
+        self.path, self._claim = path, claim
         self._logs: dict[str, Log] = {}
         self._digests: dict[str, str] = {}
         self._begun: dict[str, Any] = {}
@@ -183,8 +183,13 @@ class RunDirectory:
         file = self.path / "run.json"
         return read_json(file, _DESCRIBED) if file.exists() else {}
 
+    def _check_claim(self) -> None:
+        if self._claim is not None:
+            self._claim.check()
+
     def _write(self, name: str, content: bytes) -> None:
         """Write a file whose digest ``done.json`` will hold."""
+        self._check_claim()
         write_atomic(self.path / name, content)
         self._digests[name] = digest(content)
 
@@ -207,10 +212,11 @@ class RunDirectory:
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save ``state`` atomically, with the lengths and digests of the logs, which are on disk.
 
-        A torn file is told by its digest.
+        A torn file is told by its digest. Raises Busy where another process has taken the run.
         """
         import torch
 
+        self._check_claim()
         marks = {name: log.mark() for name, log in self._logs.items()}
         buffer = io.BytesIO()
         torch.save({**state, "logs": marks, "begun": json.dumps(self._begun)}, buffer)
@@ -307,8 +313,8 @@ def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[R
         yield Onlooker(path)
         return
     make_folder(path)
-    with locked(path, waits):
-        directory = RunDirectory(path)
+    with locked(path, waits) as claim:
+        directory = RunDirectory(path, claim)
         try:
             yield directory
         except BaseException:

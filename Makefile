@@ -2,6 +2,7 @@
 SCALE ?= tiny
 SEEDS ?= 1
 WORKERS ?=
+CLUSTER ?=
 RESULTS ?= results
 FROM ?= reference
 PYTHON ?= python3
@@ -34,11 +35,12 @@ OWN := $(filter-out $(UNTUNED),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
-options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS)
+cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
+options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RESULTS)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune symmetries notebooks lab claims report publish export probe bench test test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,6 +53,7 @@ help:  ## list the targets
 	@echo
 	@echo "  SCALE=smoke|tiny|mini|small|paper (now $(SCALE))  SEEDS=3 or SEEDS=100-107 (now $(SEEDS))"
 	@echo "  WORKERS=2 (default one a core or GPU)  RESULTS=folder (now $(RESULTS))"
+	@echo "  CLUSTER=slurm trains by jobs of SLURM, which cluster.yaml describes"
 
 setup: $(VENV)/.core  ## make .venv with what training and drawing need
 setup-dev: $(VENV)/.dev  ## the same with what the tests need
@@ -74,6 +77,10 @@ $(VENV)/.dev: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[dev]')
 	@touch $@
 
+$(VENV)/.cluster: $(VENV)/.core
+	$(call install,-c requirements.lock -e '.[cluster]')
+	@touch $@
+
 $(VENV)/.report: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[report]')
 	@touch $@
@@ -91,7 +98,7 @@ demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainin
 	@$(BIN)/python -m analysis.demo --results $(RESULTS)
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
-all: $(VENV)/.core  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
+all: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
 	@runs=$$($(BIN)/python -m analysis.needs $(OWN)) \
 		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2) $(options) || test $$? -eq 3; }
 	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
@@ -104,12 +111,12 @@ borrowed_figures: $(VENV)/.core
 	@$(call draw,$(BORROWED)) --source reference
 
 # One experiment after the other, whole or the runs that the figure needs of it.
-$(PAPER) $(OURS): $(VENV)/.core
+$(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@runs=$$($(BIN)/python -m analysis.needs $@) \
 		&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
 	@$(call draw,$@)
 
-$(UNDRAWN): $(VENV)/.core
+$(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(BIN)/python experiments/$@/run.py $(options)
 
 tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found
@@ -147,6 +154,9 @@ bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, 
 
 test: $(VENV)/.dev  ## run the whole suite of tests
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
+
+test-cluster: $(VENV)/.dev  ## sweeps on a real SLURM, started on this machine: needs root, slurm-wlm and munge
+	@$(BIN)/python -m pytest -rs -p no:xdist tests/cluster/sweeps.py
 
 test-mutants: $(VENV)/.dev  ## change the judging functions, one small change at a time: do their tests notice?
 	@$(BIN)/python tests/mutants.py

@@ -9,6 +9,7 @@
 * ``scalars.parquet``, ``vectors.parquet``: the same measurements, compacted at the end;
 * ``weights.pt``: the final learnable tensors;
 * ``tensorboard/``: the measurements for TensorBoard, with ``execution.tensorboard``;
+* ``failed.json``: why it failed, until it starts again;
 * ``done.json``: written last; its presence means that the run is complete. It holds the digests
   of the files above and its own, which are compared whenever one of them is read. Runs of earlier
   versions have none, and are read as they lie.
@@ -29,7 +30,15 @@ from typing import Any
 from lrm.errors import UserError
 from lrm.store.compaction import tables
 from lrm.store.digests import digest, is_sealed, read_checked, running
-from lrm.store.files import as_json, make_folder, parsed, read_json, write_atomic, write_sealed
+from lrm.store.files import (
+    as_json,
+    make_folder,
+    parsed,
+    read_json,
+    write_atomic,
+    write_json,
+    write_sealed,
+)
 from lrm.store.lock import Claim, locked
 from lrm.store.log import Log
 
@@ -37,6 +46,7 @@ LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
 # What a finished run has found.
 RESULTS = ("scalars.parquet", "vectors.parquet", "weights.pt")
 _DESCRIBED = ("id", "kind", "scale", "arm", "grid", "seed", "label")
+_FAILED = "failed.json"
 _MAGIC = b"LRMCKPT1"
 # What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
 _BEGUN = ("criteria", "execution", "environment", "resumed")
@@ -94,6 +104,27 @@ def is_complete(path: Path) -> bool:
     return (path / "done.json").exists()
 
 
+def note_failure(path: Path, line: str, log: Path | None = None) -> None:
+    """Leave in the run's directory why it failed, and where the rest is told, for lists of runs.
+
+    Its next start removes it. Nothing is raised where it cannot be written.
+    """
+    with suppress(UserError):
+        write_json(path / _FAILED, {"error": line, "log": log and str(log)})
+
+
+def forget_failure(path: Path) -> None:
+    """The run is to be tried again."""
+    (path / _FAILED).unlink(missing_ok=True)
+
+
+def read_failure(path: Path) -> dict[str, Any] | None:
+    """The ``error`` and ``log`` of a run that failed and was not begun again since; else None."""
+    with suppress(UserError):
+        return read_json(path / _FAILED, ("error", "log"))
+    return None
+
+
 def _remedy(path: Path) -> str:
     return f"remove {path} and run again"
 
@@ -121,6 +152,7 @@ class RunDirectory:
         return True
 
     def _remove_leftovers(self) -> None:
+        forget_failure(self.path)
         self.checkpoint.unlink(missing_ok=True)
         for log in LOGS:
             (self.path / log).unlink(missing_ok=True)
@@ -136,6 +168,7 @@ class RunDirectory:
         Raises UserError where the checkpoint is damaged or of another run, where a log is not what
         the checkpoint says, and where the way of computing is not the one begun with.
         """
+        forget_failure(self.path)
         state = self._read_checkpoint()
         if state is not None:
             description = self._continued(description, state, note)

@@ -24,6 +24,7 @@ from lrm.plan.yaml import read_yaml
 from lrm.store.files import make_folder
 from lrm.store.rundir import is_complete, read_description, read_outcome
 from lrm.sweep import dry_run, machine, twins
+from lrm.sweep.cluster.settings import ENGINES, Cluster, read
 from lrm.sweep.scheduler import Job, sweep, sweep_together
 
 # What torchrun tells each of its processes.
@@ -54,6 +55,8 @@ def main(file: str, arguments: list[str] | None = None) -> None:
             plan = None
             if group.rank == 0:
                 options = _parse(parser, arguments, folder.parents[1] / "results")
+                if options.cluster:
+                    raise UserError("--cluster starts processes itself; call it without torchrun")
                 if options.workers:
                     raise UserError("--workers has no use under torchrun, whose processes train "
                                     "each run together; leave it out")  # fmt: skip
@@ -105,14 +108,31 @@ def _parse(
     add("--only", metavar="PATTERN", action="append", default=[],
         help="only runs whose label matches, e.g. 'FPN*' (repeatable)")  # fmt: skip
     add("--dry-run", action="store_true", help="show the plan, train nothing")
+    add("--cluster", choices=ENGINES,
+        help="train by jobs: of SLURM, or of this machine to try it out")  # fmt: skip
+    add("--cluster-file", type=Path, metavar="FILE",
+        help="what jobs ask for; default cluster.yaml, if there is one")  # fmt: skip
+    add("--cluster-set", action="append", default=[], metavar="KEY=VALUE",
+        help="override one of its settings, e.g. partition=gpu (repeatable)")  # fmt: skip
+    add("--detach", action="store_true", help="do not wait for the jobs; make list shows them")
     add("--results", type=Path, default=results, help="folder of runs and corpora")
     return parser.parse_args(arguments)
 
 
 def _sweep(missing: list[Job], options: argparse.Namespace) -> None:
-    if missing:
+    if missing and options.cluster:
+        from lrm.sweep.cluster import submit
+
+        submit.submit(missing, options.results, options.cluster, _cluster(options))
+        if not options.detach:
+            submit.wait(missing, options.results)
+    elif missing:
         workers = options.workers or machine.default_workers([run for run, _ in missing])
         sweep(missing, options.results / "data", workers)
+
+
+def _cluster(options: argparse.Namespace) -> Cluster:
+    return read(options.cluster, options.cluster_file, options.cluster_set)
 
 
 def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> list[Job]:
@@ -126,11 +146,18 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
                         f"{experiment.name}/run.py")  # fmt: skip
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     runs = _with_criteria(runs, folder / "criteria.yaml")
-    check_inputs(runs)
+    if options.cluster:
+        _cluster(options)
+    elif options.cluster_file or options.cluster_set or options.detach:
+        raise UserError("--cluster-file, --cluster-set and --detach are for jobs; add "
+                        "--cluster slurm")  # fmt: skip
+    check_inputs(runs, here=not options.cluster)
     results, corpora = options.results, options.results / "data"
     runs = with_corpora(runs, corpora, build=False)
     if options.dry_run:
         print(dry_run.text(experiment, runs, results))
+        if options.cluster:
+            print(dry_run.of_cluster(runs, results, _cluster(options)))
         return []
     _check_batches(runs, processes)
     unfinished = [
@@ -138,8 +165,9 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
         for run in runs
         if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(results))
     ]
-    workers = options.workers or machine.default_workers(runs)
-    machine.check_memory(unfinished, workers, processes)
+    if not options.cluster:
+        workers = options.workers or machine.default_workers(runs)
+        machine.check_memory(unfinished, workers, processes)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
     copied = twins.copy_finished(jobs)
     missing = [job for job in jobs if not _has_finished(job[1])]
@@ -153,9 +181,13 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     return missing
 
 
-def check_inputs(runs: list[Run]) -> None:
-    """Tell of a device or a file that is not there before anything is built."""
-    machine.check_devices(runs)
+def check_inputs(runs: list[Run], here: bool = True) -> None:
+    """Tell of a device or a file that is not there before anything is built.
+
+    Of devices only where the runs are trained ``here``.
+    """
+    if here:
+        machine.check_devices(runs)
     for start in {run.settings.train.start for run in runs} - {None}:
         weight_files(Path(start))
     for key in {_corpus_of(run) for run in runs if run.reads_corpus}:

@@ -12,6 +12,8 @@ from lrm.plan.rules import table
 from lrm.plan.run import Run
 from lrm.plan.timescales import products
 from lrm.store.rundir import is_complete, read_description, read_outcome
+from lrm.sweep.cluster import shares
+from lrm.sweep.cluster.settings import Cluster
 
 
 def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
@@ -39,6 +41,17 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         f"({source}), about ${dollars:,.0f}"
     )
     return "\n".join(lines)
+
+
+def of_cluster(runs: list[Run], results: Path, cluster: Cluster) -> str:
+    """What the runs that have not finished need of a cluster."""
+    missing = [
+        (run, results)
+        for run in runs
+        if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(results))
+    ]
+    rate = _measured_rate(results, runs[0])
+    return "\n".join(shares.text(shares.shares(missing, cluster, rate), cluster))
 
 
 def _state(run: Run, results: Path) -> str:

@@ -48,6 +48,10 @@ class Group:
         """Mean over the processes, in float64 and on the CPU; the same bits in all of them."""
         return values
 
+    def any(self, flag: bool) -> bool:
+        """Whether ``flag`` is set in any process."""
+        return flag
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """What to call for a forward pass whose backward averages gradients."""
         return model
@@ -79,6 +83,9 @@ class Processes(Group):
         total = values.detach().to("cpu", torch.float64, copy=True)
         dist.all_reduce(total, group=self._small)
         return total / self.world
+
+    def any(self, flag: bool) -> bool:
+        return self.mean(torch.tensor(float(flag))).item() > 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.world == 1:

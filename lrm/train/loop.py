@@ -7,11 +7,14 @@ ends with the same bits as one that was not.
 A run may be trained by several processes (``lrm.train.distributed``). Each takes its rows of every
 batch and its share of the validation sequences; gradients and losses are averaged, and the
 optimizer does the same in all of them. The first alone measures norms and writes files.
+
+A signal that asks to stop takes effect between two steps, after a checkpoint.
 """
 
 from __future__ import annotations
 
 import hashlib
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +25,8 @@ import torch
 from torch import Tensor
 
 from lrm import data
-from lrm.errors import Diverged, UserError
+from lrm.cli import stop_delayed
+from lrm.errors import Diverged, Stopped, UserError
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan, table
 from lrm.plan.run import Note, Report, TrainRun
@@ -184,20 +188,28 @@ class _Loop:
             # The first backward decides how gradients are laid out to be summed, and with it the
             # order of summation; a resumed run shall find it decided, as an uninterrupted one.
             backward(self.learner, self.batch(start), settings, self.autocast, micro_batch)
-        for step in range(start, steps):
-            batch = self.batch(step)
-            measured = train_step(self.learner, batch, settings, step, self.autocast, micro_batch)
-            done = step + 1
-            self.log.add(done, *measured)
-            if self.probes.due(done):
-                self.probe(done)
-            if self.validates(done, stage_end):
-                self.validate(done)
-            if done % every == 0 and done < steps:
-                self.log.write()
-                self.stop_clock()
-                self.save(done)
-        self.finish(steps)
+        with stop_delayed() as stops:
+            for step in range(start, steps):
+                batch = self.batch(step)
+                measured = train_step(
+                    self.learner, batch, settings, step, self.autocast, micro_batch
+                )
+                done = step + 1
+                self.log.add(done, *measured)
+                if self.probes.due(done):
+                    self.probe(done)
+                if self.validates(done, stage_end):
+                    self.validate(done)
+                if done == steps:
+                    break
+                stopping = self.group.any(bool(stops))
+                if stopping or done % every == 0:
+                    self.log.write()
+                    self.stop_clock()
+                    self.save(done)
+                if stopping:
+                    raise Stopped(stops[0] if stops else signal.SIGTERM)
+            self.finish(steps)
 
     def batch(self, step: int) -> Tensor:
         """This process's rows of the batch of ``step``, on its device."""

@@ -1,6 +1,7 @@
 """Several processes train one run: the same mathematics, resumed by any number, ended together."""
 
 import contextlib
+import dataclasses
 import functools
 import os
 import pickle
@@ -18,10 +19,11 @@ import warm
 from lrm import data
 from lrm.data import Batches
 from lrm.errors import UserError
-from lrm.plan.config import Execution
+from lrm.plan.config import Execution, Parallel
 from lrm.plan.run import Cost, TrainRun
 from lrm.store.files import read_json
 from lrm.train import device, distributed, loop
+from lrm.train.sharding import whole_state
 from lrm.train.step import train_step
 
 ROOT = Path(__file__).parents[1]
@@ -40,22 +42,23 @@ IMPLEMENTATIONS = ("forward", "optimizer")
 
 
 def steps(group, variants):
-    """Losses, gradient norms and final tensors of ten steps, all in float64."""
+    """Losses, gradient norms and final tensors of ten steps, or fewer, all in float64."""
     found = []
-    for settings, micro_batch in variants:
+    for settings, micro_batch, *rest in variants:
+        count, parallel = rest or (10, None)
         learner = loop.build(settings, 0, dtype=torch.float64)
-        learner.join(group)
+        learner.join(group, parallel)
         tokens = np.random.default_rng(0).integers(0, settings.model.vocab_size, 4000)
         batches = Batches(tokens, settings.train.batch_size, settings.train.sequence_length, 0)
         records = []
-        for step in range(10):
+        for step in range(count):
             batch = torch.from_numpy(batches.batch(step, group.rank, group.world))
             loss, norm, clipped = train_step(
                 learner, batch, settings, step, micro_batch=micro_batch
             )
             records.append((group.mean(loss).item(), norm.item(), clipped.item()))
-        weights = {k: w.detach().numpy() for k, w in learner.model.named_parameters()}
-        found.append((records, weights))
+        weights = whole_state(dict(learner.model.named_parameters()))
+        found.append((records, {k: w.detach().numpy() for k, w in weights.items()}))
     return found
 
 
@@ -125,7 +128,7 @@ def together(tmp_path):
                     command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
                 )
             )
-        errors = [process.communicate(timeout=120)[1] for process in processes]
+        errors = [process.communicate(timeout=600)[1] for process in processes]
         files = [Path(f"{tmp_path / 'out'}.{rank}") for rank in range(world)]
         results = [pickle.loads(file.read_bytes()) for file in files if file.exists()]
         return [process.returncode for process in processes], errors, results
@@ -169,6 +172,66 @@ def test_two_processes_make_the_steps_of_one(settings, together):
             np.testing.assert_allclose(first[1][key], one[1][key], rtol=1e-7, atol=1e-10)
         assert any(clipped for *_, clipped in one[0])
         np.testing.assert_allclose(np.array(first[0]), np.array(one[0]), rtol=1e-10)
+
+
+def in_parts(settings):
+    """What the optimizers and both implementations have to do with a model in parts."""
+    found = {}
+    for name in ("adamw", "muon"):
+        for implementation in IMPLEMENTATIONS:
+            train = {"batch_size": 8, "clip_norm": 0.3, "multiplier_implementation": implementation}
+            found[name, implementation] = settings(
+                train=train, rules=RULES, optimizer={"name": name, "muon_matrices": "slices"}
+            )
+    return found
+
+
+@pytest.mark.parametrize(("replicate", "shards"), [(1, 2), (1, 4), (2, 2)])
+def test_a_model_in_parts_makes_the_steps_of_one(settings, together, replicate, shards):
+    """FSDP2, and HSDP where there are copies: equal up to float64's rounding; clipping included."""
+    found = in_parts(settings)
+    parallel = Parallel(replicate=replicate, shard=shards)
+    # Micro-batches of one sequence for every second variant.
+    micro_batches = [number % 2 for number in range(len(found))]
+    variants = [(each, micro, 4, parallel)
+                for each, micro in zip(found.values(), micro_batches, strict=True)]  # fmt: skip
+    codes, errors, results = together("steps", variants, replicate * shards)
+    assert set(codes) == {0}, errors
+    alone = steps(distributed.ALONE, [(*variant[:3], None) for variant in variants])
+    for name, one, *others in zip(found, alone, *results, strict=True):
+        for other in others:
+            assert other[0] == others[0][0], name
+            for key in one[1]:
+                assert np.array_equal(other[1][key], others[0][1][key]), (name, key)
+                np.testing.assert_allclose(other[1][key], one[1][key], rtol=1e-6, atol=1e-9)
+        assert any(clipped for *_, clipped in one[0])
+        np.testing.assert_allclose(np.array(others[0][0]), np.array(one[0]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_model_in_parts_resumed_by_four_two_and_one(run, tmp_path, together, optimizer):
+    """Its checkpoint is that of one process; the tables and the final tensors are too."""
+    corpora = tmp_path / "data"
+    job = run(train={"batch_size": 8}, optimizer={"name": optimizer})
+    trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])
+    broken = tmp_path / "broken"
+    for processes, last in ((4, 4), (2, 7)):
+        execution = job.execution.model_copy(
+            update={"parallel": Parallel(shard=processes), "recompute": processes == 4}
+        )
+        shared = dataclasses.replace(job, execution=execution)
+        codes, errors, _ = together("trainings", [(shared, broken, corpora, last)], processes)
+        assert set(codes) == {0}, errors
+        assert (broken / "checkpoint.pt").exists()
+    trainings(distributed.ALONE, [(job, broken, corpora, None)])
+    assert_equal_runs(tmp_path / "whole", broken)
+    resumed = read_json(broken / "run.json")["resumed"]
+    assert [each["processes"] for each in resumed] == [2, 1]
+
+
+def test_processes_that_do_not_make_up_the_parts():
+    with pytest.raises(UserError, match="asks for 2 × 4 processes, and there are 2; start as many"):
+        Parallel(replicate=2, shard=4).check(2)
 
 
 def test_resumed_by_more_or_fewer_processes(run, tmp_path, together):

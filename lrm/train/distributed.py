@@ -93,7 +93,9 @@ class Processes(Group):
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def accumulating(self, model: nn.Module, more: bool) -> contextlib.AbstractContextManager:
-        return model.no_sync() if more and self.world > 1 else contextlib.nullcontext()
+        # A model in parts sends every time, and so never has all of its gradients in one place.
+        waits = more and isinstance(model, DistributedDataParallel)
+        return model.no_sync() if waits else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ A signal that asks to stop takes effect between two steps, after a checkpoint.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import signal
 import time
@@ -38,6 +39,7 @@ from lrm.train.device import Equipment, environment, equip
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner, begin_with_predecessor, build
 from lrm.train.log import ProbeLog, StepLog
+from lrm.train.sharding import copy_whole, recompute
 from lrm.train.step import add_gradients, backward, train_step, validation_loss
 from lrm.train.tensorboard import Board
 
@@ -54,6 +56,8 @@ def compile_layers(
     where they must be and cannot.
     """
     choice, train = run.execution.compile, run.settings.train
+    if run.execution.parallel is not None and group.world > 1:
+        return compiled.Code()
     if not compiled.wanted(choice, run.estimate().seconds, equipment.device):
         return compiled.Code()
     rows = run.execution.micro_batch or train.batch_size // group.world
@@ -114,15 +118,21 @@ def train(
         # Probabilities too small for a normal number are multiplied 20 times slower on CPUs; 0 is
         # as good.
         torch.set_flush_denormal(True)
-        learner = build(settings, run.seed, equipment.device, kernels=equipment.kernels,
-                        plans=run.plans)  # fmt: skip
+        make = functools.partial(build, settings, run.seed, equipment.device,
+                                 kernels=equipment.kernels, plans=run.plans)  # fmt: skip
+        learner = make()
+        # What is measured of a model in parts is measured on a whole copy.
+        parts = run.execution.parallel is not None and group.world > 1
+        copy = make() if parts and group.rank == 0 else None
+        if run.execution.recompute:
+            recompute(learner.model.model.layers)
         if run.after is not None:
             begin_with_predecessor(learner.multipliers, run, path.parent / run.after_id)
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             # First, since it tells of data that do not suffice.
-            loop = _Loop(run, directory, learner, corpus, equipment, report, board, group)
+            loop = _Loop(run, directory, learner, copy, corpus, equipment, report, board, group)
             code = compile_layers(learner, run, equipment, group)
-            learner.join(group)
+            learner.join(group, run.execution.parallel)
             note(equipment.summary + (", compiled layers" if code.compiled else ""))
             if code.problem:
                 note(f"layers are not compiled: {code.problem}; if they were before, remove "
@@ -145,10 +155,11 @@ def train(
 class _Loop:
     """The state that lives only as long as the process does."""
 
-    def __init__(self, run, directory, learner, corpus, equipment, report, board, group):
+    def __init__(self, run, directory, learner, copy, corpus, equipment, report, board, group):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
+        self.copy: Learner | None = copy
         self.group: Group = group
         self.device, self.board = equipment.device, board
         self.autocast = equipment.autocast
@@ -166,7 +177,7 @@ class _Loop:
         lot = np.ascontiguousarray(self.validation[: self.settings.probes.sequences, :-1])
         self.log = StepLog(run.label, directory, self.record, group, report, train.divergence)
         self.probes = ProbeLog(
-            learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
+            copy or learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
             self.log, self.record, self.autocast, run.execution.micro_batch,
         )  # fmt: skip
         self.seconds = 0.0
@@ -227,6 +238,8 @@ class _Loop:
 
     def probe(self, done: int) -> None:
         self.log.write()
+        if self.learner.is_shared:
+            copy_whole(self.learner.model, self.copy and self.copy.model)
         if self.group.rank == 0:
             self.probes.take(done)
 

@@ -13,10 +13,12 @@ import pytest
 from test_cluster import (
     CLUSTER,
     assert_same_bits,
-    begun,
     call,
     command,
+    frozen,
+    is_told,
     killed_twice_and_finished,
+    send_on,
     two_submitters,
     whole,  # noqa: F401
 )
@@ -70,16 +72,19 @@ def test_a_sweep_preempted_and_out_of_time(tmp_path, by_jobs, whole):  # noqa: F
     """
     folder = tmp_path / "results"
     call(*by_jobs, "--detach")
-    until(lambda: len(begun(folder)) == 2)
-    held = begun(folder)
+    held = frozen(folder, 2)
     call("sbatch", "--partition=high", "--ntasks=2", "--output=/dev/null", "--wrap=sleep 1")
     for path, holder in held.items():
-        until(lambda path=path, holder=holder: holder_of(path) not in (None, holder))
-    until(lambda: begun(folder))
-    [(path, holder), *_] = begun(folder).items()
+        until(lambda path=path, holder=holder: holder_of(path) != holder)
+        assert not (path / "done.json").exists()
+    [(path, holder)] = frozen(folder, 1).items()
     call("scancel", "--signal=USR2", holder.job)
+    until(lambda: is_told(holder))
+    send_on(holder)
     until(lambda: holder_of(path) != holder)
     assert "12/12 runs finished" in call(*by_jobs)
+    # Two tasks in all: nobody has submitted a third.
+    assert len(list(folder.glob("cluster/*/*_submitted.pkl"))) == 2
     assert_same_bits(whole, folder, 12)
 
 

@@ -3,8 +3,10 @@
 import contextlib
 import dataclasses
 import functools
+import io
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +20,9 @@ import warm
 
 from lrm import data
 from lrm.data import Batches
-from lrm.errors import UserError
+from lrm.errors import Stopped, UserError
 from lrm.plan.config import Execution, Parallel
+from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
 from lrm.store.files import read_json
 from lrm.train import device, distributed, loop
@@ -83,6 +86,31 @@ def trainings(group, jobs):
                 loop.train(run, path, corpora, group=group)
     finally:
         loop.build, loop.train_step = build, step
+
+
+def told(group, argument):
+    """The step of the checkpoint where the second process is told to stop in step ``last``."""
+
+    def stop(number, _):
+        raise Stopped(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    (run, path, corpora), last = argument
+    step = loop.train_step
+
+    def signalled(learner, batch, settings, number, *rest):
+        if number == last and group.rank == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return step(learner, batch, settings, number, *rest)
+
+    loop.train_step = signalled
+    with contextlib.suppress(Stopped):
+        loop.train(run, path, corpora, group=group)
+    loop.train_step = step
+    group.first(None)
+    found = torch.load(io.BytesIO((path / "checkpoint.pt").read_bytes()[40:]), weights_only=True)
+    loop.train(run, path, corpora, group=group)
+    return found["step"]
 
 
 def failure(group, argument):
@@ -227,6 +255,45 @@ def test_a_model_in_parts_resumed_by_four_two_and_one(run, tmp_path, together, o
     assert_equal_runs(tmp_path / "whole", broken)
     resumed = read_json(broken / "run.json")["resumed"]
     assert [each["processes"] for each in resumed] == [2, 1]
+
+
+@pytest.mark.parametrize("parallel", [None, Parallel(shard=2)])
+def test_one_of_several_is_told_to_stop(run, tmp_path, together, parallel):
+    """All stop behind the same step, with a checkpoint, from which they go on."""
+    job, corpora = run(train={"batch_size": 8}), tmp_path / "data"
+    execution = job.execution.model_copy(update={"parallel": parallel})
+    shared = dataclasses.replace(job, execution=execution)
+    trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])
+    codes, errors, found = together("told", ((shared, tmp_path / "two", corpora), 4), 2)
+    assert codes == [0, 0], errors
+    assert found == [5, 5]
+    frames = [torch.load(tmp_path / name / "weights.pt", weights_only=True)
+              for name in ("whole", "two")]  # fmt: skip
+    for key, value in frames[0].items():
+        torch.testing.assert_close(value.float(), frames[1][key].float(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_memory_is_planned_as_it_is_used(run, optimizer):
+    """Weights, gradients and the optimizer's state of one process, to the byte."""
+    job = run(optimizer={"name": optimizer})
+    learner = loop.build(job.settings, 0)
+    tokens = torch.zeros((4, 17), dtype=torch.int64)
+    train_step(learner, tokens, job.settings, 0)
+    used = sum(p.numel() for p in learner.model.parameters())
+    for part in learner.optimizer.parts.values():
+        for leaf, state in part.state.items():
+            used += leaf.numel() + sum(v.numel() for v in state.values() if v.dim())
+    planned = of_process(job)
+    assert planned.state == 4 * used
+    sizes = (Parallel(shard=2), Parallel(shard=4), Parallel(replicate=2, shard=4))
+    needs = [
+        of_process(dataclasses.replace(
+            job, execution=job.execution.model_copy(update={"parallel": parallel})))
+        for parallel in sizes
+    ]  # fmt: skip
+    assert planned.state > needs[0].state > needs[1].state == needs[2].state
+    assert needs[1].activations >= needs[2].activations
 
 
 def test_processes_that_do_not_make_up_the_parts():

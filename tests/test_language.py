@@ -9,6 +9,7 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "lrm" / "README.md", ROOT / "lrm" / "multipliers" / "TUNING.md",
+         ROOT / "lrm" / "sweep" / "cluster" / "README.md",
          *ROOT.glob("experiments/**/README.md")]  # fmt: skip
 MOST_WORDS = 30
 

@@ -159,6 +159,9 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
         if options.cluster:
             print(dry_run.of_cluster(runs, results, _cluster(options)))
         return []
+    if options.cluster and any(run.execution.parallel for run in runs):
+        raise UserError("--cluster trains each run by one process; for execution.parallel call "
+                        "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
     _check_batches(runs, processes)
     unfinished = [
         run
@@ -195,8 +198,13 @@ def check_inputs(runs: list[Run], here: bool = True) -> None:
 
 
 def _check_batches(runs: list[Run], processes: int) -> None:
-    """Raise UserError where a batch, at any stage, cannot be shared out over ``processes``."""
+    """Raise UserError where a batch, at any stage, cannot be shared out over ``processes``.
+
+    Also where a run asks for another number of them.
+    """
     for run in filter(lambda run: run.trains, runs):
+        if run.execution.parallel is not None:
+            run.execution.parallel.check(processes)
         schedule, train = run.settings.schedule, run.settings.train
         for step in (0, *(stage.until_step for stage in schedule.batch_ramp)):
             data.rows_of_each(batch_size_at(schedule, train.batch_size, step), processes)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from lrm.cli import columns
 from lrm.errors import UserError
+from lrm.plan import memory
 from lrm.plan.experiment import Experiment
 from lrm.plan.rules import table
 from lrm.plan.run import Run
@@ -34,6 +35,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         lines += ["  (same table as above)"] if tables and tables == above else tables
         lines.append("")
         above = tables
+    lines += _memory(runs)
     cost = runs[0].cost
     source = "measured on finished runs" if rate else f"assumed for {cost.device}"
     lines.append(
@@ -41,6 +43,20 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         f"({source}), about ${dollars:,.0f}"
     )
     return "\n".join(lines)
+
+
+def _memory(runs: list[Run]) -> list[str]:
+    """Of the run that needs most, where several processes share one."""
+    shared = [run for run in runs if run.trains and run.execution.parallel is not None]
+    if not shared:
+        return []
+    found = max((memory.of_process(run) for run in shared), key=lambda need: need.total)
+    parallel = shared[0].execution.parallel
+    return [
+        f"memory of each of {parallel.replicate} × {parallel.shard} processes: about "
+        f"{found.total / 1e9:,.1f} GB (weights, gradients and optimizer {found.state / 1e9:,.1f}, "
+        f"gathered {found.gathered / 1e9:,.1f}, activations {found.activations / 1e9:,.1f})"
+    ]
 
 
 def of_cluster(runs: list[Run], results: Path, cluster: Cluster) -> str:

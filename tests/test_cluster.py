@@ -89,6 +89,15 @@ def whole(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def nothing_stands_still(tmp_path):
+    """Where a test fails that has stopped workers, they end."""
+    yield
+    for holder in filter(None, map(holder_of, runs(tmp_path / "results").values())):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(holder.process), signal.SIGKILL)
+
+
 @pytest.fixture
 def file(tmp_path):
     path = tmp_path / "cluster.yaml"

@@ -197,6 +197,8 @@ def _silence(entry: Path) -> float:
 
 def _myself(chance: str = "") -> Holder:
     job = os.environ.get("SLURM_JOB_ID", "")
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):  # the name by which scancel knows it
+        job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     restart = os.environ.get("SLURM_RESTART_COUNT", "0").zfill(6) if job else ""
     pid = os.getpid()
     words = (socket.gethostname(), _machine(), str(pid), _start(pid), job, restart, chance)

@@ -18,6 +18,7 @@ from test_cluster import (
     frozen,
     is_told,
     killed_twice_and_finished,
+    nothing_stands_still,  # noqa: F401
     send_on,
     two_submitters,
     whole,  # noqa: F401

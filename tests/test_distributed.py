@@ -130,11 +130,12 @@ def _child(name, argument, out):
 @pytest.fixture
 def together(tmp_path):
     """A function: (name, argument, number of processes) to (exit codes, errors, results)."""
-    # As torchrun does it: who starts the processes keeps the store, on a free port.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = []
 
     def start(name, argument, world):
+        # As torchrun does it: who starts the processes keeps the store, on a free port.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        begun = len(processes)
         (tmp_path / "argument").write_bytes(pickle.dumps(argument))
         command = [
             warm.python,
@@ -156,10 +157,10 @@ def together(tmp_path):
                     command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
                 )
             )
-        errors = [process.communicate(timeout=600)[1] for process in processes]
+        errors = [process.communicate(timeout=600)[1] for process in processes[begun:]]
         files = [Path(f"{tmp_path / 'out'}.{rank}") for rank in range(world)]
         results = [pickle.loads(file.read_bytes()) for file in files if file.exists()]
-        return [process.returncode for process in processes], errors, results
+        return [process.returncode for process in processes[begun:]], errors, results
 
     yield start
     for process in processes:

@@ -2,6 +2,7 @@
 SCALE ?= tiny
 SEEDS ?= 1
 WORKERS ?=
+CLUSTER ?=
 RESULTS ?= results
 FROM ?= reference
 PYTHON ?= python3
@@ -42,11 +43,12 @@ OWN := $(filter-out $(UNTUNED) $(NOT_HERE),$(PAPER) $(filter-out $(BORROWED),$(O
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
-options = --scale $(SCALE) --seeds $(SEEDS) $(workers) --results $(RESULTS) $(if $(YES),--yes)
+cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
+options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RESULTS) $(if $(YES),--yes)
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -59,6 +61,7 @@ help:  ## list the targets
 	@echo
 	@echo "  SCALE=smoke|tiny|mini|small|paper (now $(SCALE))  SEEDS=3 or SEEDS=100-107 (now $(SEEDS))"
 	@echo "  WORKERS=2 (default one a core or GPU)  RESULTS=folder (now $(RESULTS))"
+	@echo "  CLUSTER=slurm trains by jobs of SLURM, which cluster.yaml describes"
 
 setup: $(VENV)/.core  ## make .venv with what training and drawing need
 setup-dev: $(VENV)/.dev  ## the same with what the tests need
@@ -80,6 +83,10 @@ $(VENV)/.core: pyproject.toml requirements.lock
 
 $(VENV)/.dev: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[dev]')
+	@touch $@
+
+$(VENV)/.cluster: $(VENV)/.core
+	$(call install,-c requirements.lock -e '.[cluster]')
 	@touch $@
 
 $(VENV)/.report: $(VENV)/.core
@@ -104,7 +111,7 @@ demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainin
 	@$(BIN)/python -m analysis.demo --results $(RESULTS)
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
-all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation)  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
+all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
 	@runs=$$($(BIN)/python -m analysis.needs $(OWN)) \
 		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2) $(options) || test $$? -eq 3; }
 	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
@@ -118,14 +125,14 @@ borrowed_figures: $(VENV)/.core
 	@$(call draw,$(BORROWED)) --source reference
 
 # One experiment after the other, whole or the runs that the figure needs of it.
-$(PAPER) $(OURS): $(VENV)/.core
+$(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@runs=$$($(BIN)/python -m analysis.needs $@) \
 		&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
 	@$(call draw,$@)
 
 $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.evaluation
 
-$(UNDRAWN): $(VENV)/.core
+$(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(BIN)/python experiments/$@/run.py $(options)
 
 tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found
@@ -169,6 +176,9 @@ test: $(VENV)/.dev  ## run the whole suite of tests
 
 test-models: $(VENV)/.dev  ## attach, train, save, load and merge models of many kinds; writes lrm/multipliers/MODELS.md
 	@$(BIN)/python -m pytest tests/models.py
+
+test-cluster: $(VENV)/.dev  ## sweeps on a real SLURM, started on this machine: needs root, slurm-wlm and munge
+	@$(BIN)/python -m pytest -rs -p no:xdist tests/cluster/sweeps.py
 
 test-mutants: $(VENV)/.dev  ## change the judging functions, one small change at a time: do their tests notice?
 	@$(BIN)/python tests/mutants.py

@@ -1,9 +1,12 @@
 """Several processes train one run: the same mathematics, resumed by any number, ended together."""
 
 import contextlib
+import dataclasses
 import functools
+import io
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,11 +20,13 @@ import warm
 
 from lrm import data
 from lrm.data import Batches
-from lrm.errors import UserError
-from lrm.plan.config import Execution
+from lrm.errors import Stopped, UserError
+from lrm.plan.config import Execution, Parallel
+from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
 from lrm.store.files import read_json
 from lrm.train import device, distributed, loop
+from lrm.train.sharding import whole_state
 from lrm.train.step import train_step
 
 ROOT = Path(__file__).parents[1]
@@ -40,22 +45,23 @@ IMPLEMENTATIONS = ("forward", "optimizer")
 
 
 def steps(group, variants):
-    """Losses, gradient norms and final tensors of ten steps, all in float64."""
+    """Losses, gradient norms and final tensors of ten steps, or fewer, all in float64."""
     found = []
-    for settings, micro_batch in variants:
+    for settings, micro_batch, *rest in variants:
+        count, parallel = rest or (10, None)
         learner = loop.build(settings, 0, dtype=torch.float64)
-        learner.join(group)
+        learner.join(group, parallel)
         tokens = np.random.default_rng(0).integers(0, settings.model.vocab_size, 4000)
         batches = Batches(tokens, settings.train.batch_size, settings.train.sequence_length, 0)
         records = []
-        for step in range(10):
+        for step in range(count):
             batch = torch.from_numpy(batches.batch(step, group.rank, group.world))
             loss, norm, clipped = train_step(
                 learner, batch, settings, step, micro_batch=micro_batch
             )
             records.append((group.mean(loss).item(), norm.item(), clipped.item()))
-        weights = {k: w.detach().numpy() for k, w in learner.model.named_parameters()}
-        found.append((records, weights))
+        weights = whole_state(dict(learner.model.named_parameters()))
+        found.append((records, {k: w.detach().numpy() for k, w in weights.items()}))
     return found
 
 
@@ -82,6 +88,31 @@ def trainings(group, jobs):
         loop.build, loop.train_step = build, step
 
 
+def told(group, argument):
+    """The step of the checkpoint where the second process is told to stop in step ``last``."""
+
+    def stop(number, _):
+        raise Stopped(number)
+
+    signal.signal(signal.SIGTERM, stop)
+    (run, path, corpora), last = argument
+    step = loop.train_step
+
+    def signalled(learner, batch, settings, number, *rest):
+        if number == last and group.rank == 1:
+            signal.raise_signal(signal.SIGTERM)
+        return step(learner, batch, settings, number, *rest)
+
+    loop.train_step = signalled
+    with contextlib.suppress(Stopped):
+        loop.train(run, path, corpora, group=group)
+    loop.train_step = step
+    group.first(None)
+    found = torch.load(io.BytesIO((path / "checkpoint.pt").read_bytes()[40:]), weights_only=True)
+    loop.train(run, path, corpora, group=group)
+    return found["step"]
+
+
 def failure(group, argument):
     """One process fails while the others wait for it in a collective operation."""
     who, error = argument
@@ -99,11 +130,12 @@ def _child(name, argument, out):
 @pytest.fixture
 def together(tmp_path):
     """A function: (name, argument, number of processes) to (exit codes, errors, results)."""
-    # As torchrun does it: who starts the processes keeps the store, on a free port.
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     processes = []
 
     def start(name, argument, world):
+        # As torchrun does it: who starts the processes keeps the store, on a free port.
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        begun = len(processes)
         (tmp_path / "argument").write_bytes(pickle.dumps(argument))
         command = [
             warm.python,
@@ -125,10 +157,10 @@ def together(tmp_path):
                     command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
                 )
             )
-        errors = [process.communicate(timeout=120)[1] for process in processes]
+        errors = [process.communicate(timeout=600)[1] for process in processes[begun:]]
         files = [Path(f"{tmp_path / 'out'}.{rank}") for rank in range(world)]
         results = [pickle.loads(file.read_bytes()) for file in files if file.exists()]
-        return [process.returncode for process in processes], errors, results
+        return [process.returncode for process in processes[begun:]], errors, results
 
     yield start
     for process in processes:
@@ -169,6 +201,105 @@ def test_two_processes_make_the_steps_of_one(settings, together):
             np.testing.assert_allclose(first[1][key], one[1][key], rtol=1e-7, atol=1e-10)
         assert any(clipped for *_, clipped in one[0])
         np.testing.assert_allclose(np.array(first[0]), np.array(one[0]), rtol=1e-10)
+
+
+def in_parts(settings):
+    """What the optimizers and both implementations have to do with a model in parts."""
+    found = {}
+    for name in ("adamw", "muon"):
+        for implementation in IMPLEMENTATIONS:
+            train = {"batch_size": 8, "clip_norm": 0.3, "multiplier_implementation": implementation}
+            found[name, implementation] = settings(
+                train=train, rules=RULES, optimizer={"name": name, "muon_matrices": "slices"}
+            )
+    return found
+
+
+@pytest.mark.parametrize(("replicate", "shards"), [(1, 2), (1, 4), (2, 2)])
+def test_a_model_in_parts_makes_the_steps_of_one(settings, together, replicate, shards):
+    """FSDP2, and HSDP where there are copies: equal up to float64's rounding; clipping included."""
+    found = in_parts(settings)
+    parallel = Parallel(replicate=replicate, shard=shards)
+    # Micro-batches of one sequence for every second variant.
+    micro_batches = [number % 2 for number in range(len(found))]
+    variants = [(each, micro, 4, parallel)
+                for each, micro in zip(found.values(), micro_batches, strict=True)]  # fmt: skip
+    codes, errors, results = together("steps", variants, replicate * shards)
+    assert set(codes) == {0}, errors
+    alone = steps(distributed.ALONE, [(*variant[:3], None) for variant in variants])
+    for name, one, *others in zip(found, alone, *results, strict=True):
+        for other in others:
+            assert other[0] == others[0][0], name
+            for key in one[1]:
+                assert np.array_equal(other[1][key], others[0][1][key]), (name, key)
+                np.testing.assert_allclose(other[1][key], one[1][key], rtol=1e-6, atol=1e-9)
+        assert any(clipped for *_, clipped in one[0])
+        np.testing.assert_allclose(np.array(others[0][0]), np.array(one[0]), rtol=1e-9)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_a_model_in_parts_resumed_by_four_two_and_one(run, tmp_path, together, optimizer):
+    """Its checkpoint is that of one process; the tables and the final tensors are too."""
+    corpora = tmp_path / "data"
+    job = run(train={"batch_size": 8}, optimizer={"name": optimizer})
+    trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])
+    broken = tmp_path / "broken"
+    for processes, last in ((4, 4), (2, 7)):
+        execution = job.execution.model_copy(
+            update={"parallel": Parallel(shard=processes), "recompute": processes == 4}
+        )
+        shared = dataclasses.replace(job, execution=execution)
+        codes, errors, _ = together("trainings", [(shared, broken, corpora, last)], processes)
+        assert set(codes) == {0}, errors
+        assert (broken / "checkpoint.pt").exists()
+    trainings(distributed.ALONE, [(job, broken, corpora, None)])
+    assert_equal_runs(tmp_path / "whole", broken)
+    resumed = read_json(broken / "run.json")["resumed"]
+    assert [each["processes"] for each in resumed] == [2, 1]
+
+
+@pytest.mark.parametrize("parallel", [None, Parallel(shard=2)])
+def test_one_of_several_is_told_to_stop(run, tmp_path, together, parallel):
+    """All stop behind the same step, with a checkpoint, from which they go on."""
+    job, corpora = run(train={"batch_size": 8}), tmp_path / "data"
+    execution = job.execution.model_copy(update={"parallel": parallel})
+    shared = dataclasses.replace(job, execution=execution)
+    trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])
+    codes, errors, found = together("told", ((shared, tmp_path / "two", corpora), 4), 2)
+    assert codes == [0, 0], errors
+    assert found == [5, 5]
+    frames = [torch.load(tmp_path / name / "weights.pt", weights_only=True)
+              for name in ("whole", "two")]  # fmt: skip
+    for key, value in frames[0].items():
+        torch.testing.assert_close(value.float(), frames[1][key].float(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_memory_is_planned_as_it_is_used(run, optimizer):
+    """Weights, gradients and the optimizer's state of one process, to the byte."""
+    job = run(optimizer={"name": optimizer})
+    learner = loop.build(job.settings, 0)
+    tokens = torch.zeros((4, 17), dtype=torch.int64)
+    train_step(learner, tokens, job.settings, 0)
+    used = sum(p.numel() for p in learner.model.parameters())
+    for part in learner.optimizer.parts.values():
+        for leaf, state in part.state.items():
+            used += leaf.numel() + sum(v.numel() for v in state.values() if v.dim())
+    planned = of_process(job)
+    assert planned.state == 4 * used
+    sizes = (Parallel(shard=2), Parallel(shard=4), Parallel(replicate=2, shard=4))
+    needs = [
+        of_process(dataclasses.replace(
+            job, execution=job.execution.model_copy(update={"parallel": parallel})))
+        for parallel in sizes
+    ]  # fmt: skip
+    assert planned.state > needs[0].state > needs[1].state == needs[2].state
+    assert needs[1].activations >= needs[2].activations
+
+
+def test_processes_that_do_not_make_up_the_parts():
+    with pytest.raises(UserError, match="asks for 2 × 4 processes, and there are 2; start as many"):
+        Parallel(replicate=2, shard=4).check(2)
 
 
 def test_resumed_by_more_or_fewer_processes(run, tmp_path, together):

@@ -9,7 +9,8 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("*.md"), ROOT / "lrm" / "README.md", ROOT / "lrm" / "multipliers" / "TUNING.md",
-         ROOT / "notebooks" / "README.md", *ROOT.glob("experiments/**/README.md")]  # fmt: skip
+         ROOT / "lrm" / "sweep" / "cluster" / "README.md", ROOT / "notebooks" / "README.md",
+         *ROOT.glob("experiments/**/README.md")]  # fmt: skip
 MOST_WORDS = 30
 # Of the first page: what a visitor reads, on a narrow screen too.
 MOST_LINES, LONGEST_LINE = 150, 120

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,9 @@ import warm
 from test_signals import LIMIT, ROOT, alive, needs_proc, until
 
 from lrm.errors import Busy, UserError
+from lrm.store import lock
 from lrm.store.files import as_json, write_atomic
-from lrm.store.lock import locked
+from lrm.store.lock import holder_of, locked
 from lrm.store.log import Log
 from lrm.store.rundir import open_run, read_description
 from lrm.sweep import runs as stored
@@ -98,7 +100,7 @@ def test_clean_that_is_stopped_leaves_no_finished_run(tmp_path, monkeypatch):
 
 
 def test_a_lock_holds_though_its_folder_is_removed_and_made_again(tmp_path):
-    """Who has waited for the lock of a folder that is gone takes the lock of the new one."""
+    """Who has waited for the claim of a folder that is gone takes the claim of the new one."""
     path = tmp_path / "run"
     path.mkdir()
     began, entered = threading.Event(), threading.Event()
@@ -116,7 +118,126 @@ def test_a_lock_holds_though_its_folder_is_removed_and_made_again(tmp_path):
         began.wait()
         shutil.rmtree(path)
     thread.join(LIMIT)
-    assert entered.is_set() and (path / ".lock").exists()
+    assert entered.is_set() and holder_of(path) is None
+
+
+# Who holds a claim, and when it is taken from them.
+
+
+def pretend(path, **fields):
+    """The claim of ``path`` as another process holds it; returns its entry."""
+    with locked(path):
+        [entry] = (path / ".claim").iterdir()
+        holder = lock._read(entry)._replace(**fields)
+    name = ",".join(holder)
+    return (path / ".claim" / "free").rename(path / ".claim" / name)
+
+
+def test_a_claim_of_a_process_that_has_ended_is_taken(tmp_path):
+    """At once on the same machine, also where another process has its number by now."""
+    for number, fields in enumerate([{"process": "4194999"}, {"start": "1"}]):
+        pretend(tmp_path / str(number), **fields)
+        assert holder_of(tmp_path / str(number)) is None
+        with locked(tmp_path / str(number)):
+            assert holder_of(tmp_path / str(number)).process == str(os.getpid())
+    pretend(tmp_path / "alive")
+    told = f"by another process .process {os.getpid()} on "
+    with pytest.raises(Busy, match=told), locked(tmp_path / "alive"):
+        pass
+
+
+def test_a_claim_of_another_machine_is_taken_after_silence(tmp_path):
+    entry = pretend(tmp_path, host="node7", machine="another", job="4711")
+    with pytest.raises(Busy, match="on node7, job 4711"), locked(tmp_path):
+        pass
+    os.utime(entry, (0, time.time() - lock.SILENCE - 60))
+    assert holder_of(tmp_path) is None
+    with locked(tmp_path):
+        assert not entry.exists()
+
+
+def test_a_job_that_was_requeued_takes_what_it_had(tmp_path, monkeypatch):
+    """The node that had it may be gone, so nobody else can know yet."""
+    pretend(tmp_path, host="node7", machine="another", job="4711", restart="000000")
+    for job, restart in (("4711", "0"), ("4712", "1")):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        monkeypatch.setenv("SLURM_RESTART_COUNT", restart)
+        with pytest.raises(Busy), locked(tmp_path):
+            pass
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    with locked(tmp_path):
+        pass
+
+
+def test_a_holder_touches_its_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "BEAT", 0.01)
+    with locked(tmp_path):
+        [entry] = (tmp_path / ".claim").iterdir()
+        os.utime(entry, (0, 0))
+        until(lambda: entry.stat().st_mtime > 0)
+
+
+def test_a_run_that_was_taken_over_writes_no_more(tmp_path):
+    """As when a machine was suspended: the new holder alone may save and finish."""
+    description = {"id": "a", "execution": {}}
+    with pytest.raises(Busy, match="taken over by another process"), open_run(tmp_path) as old:
+        old.start(description)
+        [entry] = (tmp_path / ".claim").iterdir()
+        os.utime(entry, (0, 0))
+        taken = entry.rename(entry.with_name(",".join(lock._read(entry)._replace(host="node7"))))
+        with pytest.raises(Busy, match="taken over"):
+            old.save_checkpoint({"step": 1})
+        old.finish({"validation_loss": None}, None)
+    assert taken.exists() and not (tmp_path / "checkpoint.pt").exists()
+    assert not (tmp_path / "done.json").exists()
+
+
+# Many processes that want the same claims; each writes down what it has got.
+CLAIMING = """
+import os, sys
+from pathlib import Path
+from lrm.errors import Busy
+from lrm.store import lock
+from lrm.store.lock import holder_of, locked
+
+folder = Path(sys.argv[1])
+print(flush=True)
+sys.stdin.readline()
+for number in range(40):
+    path = folder / str(number)
+    try:
+        with locked(path):
+            if not (path / "done").exists():
+                handle = os.open(path / "inside", os.O_CREAT | os.O_EXCL)
+                os.close(handle)
+                (folder / "log").open("a").write(f"{number}\\n")
+                (path / "done").touch()
+                (path / "inside").unlink()
+    except Busy:
+        pass
+"""
+
+
+def test_many_processes_claim_free_held_and_abandoned_runs(tmp_path):
+    """Never two at once, and nothing twice, whatever the state that they find."""
+    for number in range(20):
+        pretend(tmp_path / str(number), process="4194999")
+    both = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    processes = [
+        subprocess.Popen([warm.python, "-c", CLAIMING, str(tmp_path)], cwd=ROOT, text=True, **both)
+        for _ in range(6)
+    ]
+    for process in processes:
+        process.stdout.readline()
+    for process in processes:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    for process in processes:
+        _, errors = process.communicate(timeout=LIMIT)
+        assert process.returncode == 0, errors
+    assert sorted(map(int, (tmp_path / "log").read_text().split())) == list(range(40))
+    assert not [path for path in tmp_path.glob("*/.claim.*")]
 
 
 # A parent with a worker that holds the interpreter in one long call.

@@ -15,10 +15,11 @@ import torch
 import warm
 
 from lrm import data
-from lrm.errors import UserError
+from lrm.errors import Stopped, UserError
 from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun
 from lrm.store.files import read_json
+from lrm.store.rundir import read_description
 from lrm.sweep.process import encode
 from lrm.train import loop
 from lrm.train.step import train_step
@@ -99,7 +100,7 @@ def test_killed_ten_times_at_random_moments(run, tmp_path):
     assert not [path for path in broken.iterdir() if path.name not in FILES]
 
 
-FILES = {".lock", "done.json", "run.json", "scalars.parquet", "vectors.parquet", "weights.pt"}
+FILES = {".claim", "done.json", "run.json", "scalars.parquet", "vectors.parquet", "weights.pt"}
 
 
 class Killed(BaseException):
@@ -153,9 +154,39 @@ def test_killed_inside_every_write(run, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             loop.train(job, tmp_path / "broken", tmp_path / "data")
     loop.train(job, tmp_path / "broken", tmp_path / "data")
-    assert stopped == {*FILES - {".lock"}, "checkpoint.pt"}
+    assert stopped == {*FILES - {".claim"}, "checkpoint.pt"}
     assert_same_bits(tmp_path / "whole", tmp_path / "broken")
     assert not [path for path in (tmp_path / "broken").iterdir() if path.name not in FILES]
+
+
+@pytest.mark.parametrize("step", [0, 4, 10])
+def test_told_to_stop_in_a_step(run, tmp_path, monkeypatch, step):
+    """It is saved behind that step, wherever it saves otherwise, and ends with the same bits."""
+    job = run(rules=MULTIPLIERS)
+    loop.train(job, tmp_path / "whole", tmp_path / "data")
+    real = loop.train_step
+
+    def told(*arguments):
+        if arguments[3] == step:
+            signal.raise_signal(signal.SIGTERM)
+        return real(*arguments)
+
+    def stop(number, _):
+        raise Stopped(number)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    monkeypatch.setattr(loop, "train_step", told)
+    try:
+        with pytest.raises(Stopped):
+            loop.train(job, tmp_path / "broken", tmp_path / "data")
+        assert signal.getsignal(signal.SIGTERM) == stop
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    monkeypatch.setattr(loop, "train_step", real)
+    loop.train(job, tmp_path / "broken", tmp_path / "data")
+    resumed = read_description(tmp_path / "broken")["resumed"]
+    assert [each["step"] for each in resumed] == [step + 1]
+    assert_same_bits(tmp_path / "whole", tmp_path / "broken")
 
 
 def test_a_finished_run_is_not_touched(run, tmp_path):
@@ -163,8 +194,8 @@ def test_a_finished_run_is_not_touched(run, tmp_path):
     loop.train(job, tmp_path / "run", tmp_path / "data")
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").iterdir()}
     loop.train(job, tmp_path / "run", tmp_path / "data")
-    assert {p: p.stat().st_mtime_ns for p in before if p.name != ".lock"} == {
-        p: t for p, t in before.items() if p.name != ".lock"
+    assert {p: p.stat().st_mtime_ns for p in before if p.name != ".claim"} == {
+        p: t for p, t in before.items() if p.name != ".claim"
     }
 
 

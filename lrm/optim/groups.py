@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.groups import Entry, multiplier_entries
 from lrm.multipliers.multiplier import Target
+from lrm.optim.rows import Rows
 from lrm.plan.rules import TensorPlan
 
 
@@ -45,7 +47,9 @@ def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipli
                 continue
             whole = len(same) == len(group)
             rows = None if whole else (same[0].address.rows[0], same[-1].address.rows[1])
-            leaf = base if whole else nn.Parameter(base.data[rows[0] : rows[1]])
+            leaf = base
+            if rows is not None or isinstance(base, DTensor):
+                leaf = nn.Parameter(Rows(base, rows).take(base.data))
             keys = tuple(plan.key for plan in same)
             matrix = first.matrix.name if first.matrix else None
             rates = (first.lr, first.weight_decay)

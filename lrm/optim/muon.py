@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lrm.optim.rows import Rows
 from lrm.plan.config import OptimizerConfig
 from lrm.plan.newton_schulz import COEFFICIENTS, shape_factor
 
@@ -40,22 +41,24 @@ def newton_schulz(matrices: Tensor, iterations: int, eps: float) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """``groups`` as for any torch optimizer, each with its lr and weight_decay.
 
-    ``matrices`` lists the same leaves by the matrix that is orthogonalised as one: its rows, in
-    the order given. The shape factor is that of the whole.
+    ``matrices`` lists the same leaves, each with the rows that it is, by the matrix that is
+    orthogonalised as one: its rows, in the order given. The shape factor is that of the whole.
+    Of several processes that hold its rows each orthogonalises the whole matrix.
     """
 
     def __init__(
         self,
         groups: list[dict[str, Any]],
-        matrices: Sequence[Sequence[nn.Parameter]],
+        matrices: Sequence[Sequence[tuple[nn.Parameter, Rows]]],
         config: OptimizerConfig,
     ):
         super().__init__(groups, {})
         self._config = config
-        self._lots: dict[tuple[int, int], list[Sequence[nn.Parameter]]] = {}
-        for leaves in matrices:
-            shape = (sum(len(leaf) for leaf in leaves), leaves[0].shape[1])
-            self._lots.setdefault(shape, []).append(leaves)
+        self._rows = dict(pair for matrix in matrices for pair in matrix)
+        self._lots: dict[tuple[int, int], list[list[nn.Parameter]]] = {}
+        for matrix in matrices:
+            shape = (sum(rows.count for _, rows in matrix), matrix[0][0].shape[1])
+            self._lots.setdefault(shape, []).append([leaf for leaf, _ in matrix])
 
     @torch.no_grad()
     def step(self) -> None:
@@ -71,15 +74,16 @@ class Muon(torch.optim.Optimizer):
             )
             orthogonal = orthogonal.to(leaves[0].dtype) * shape_factor(config.shape_factor, *shape)
             for matrix, update in zip(lot, orthogonal, strict=True):
-                sizes = [len(leaf) for leaf in matrix]
-                updates |= zip(matrix, update.split(sizes), strict=True)
+                sizes = [self._rows[leaf].count for leaf in matrix]
+                for leaf, own in zip(matrix, update.split(sizes), strict=True):
+                    updates[leaf] = self._rows[leaf].part(own)
         for group in self.param_groups:
             leaves = group["params"]
             torch._foreach_mul_(leaves, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(leaves, [updates[leaf] for leaf in leaves], alpha=-group["lr"])
 
     def _directions(self, leaves: list[nn.Parameter]) -> list[Tensor]:
-        """The momenta to orthogonalise, in the precision for that."""
+        """The momenta to orthogonalise, whole, in the precision for that."""
         config = self._config
         gradients = [leaf.grad for leaf in leaves]
         for leaf in leaves:
@@ -90,7 +94,7 @@ class Muon(torch.optim.Optimizer):
         found = buffers
         if config.muon_nesterov:
             found = torch._foreach_lerp(gradients, buffers, config.muon_momentum)
-        if leaves[0].dtype == torch.float64:
-            return found
-        precision = getattr(torch, config.newton_schulz_precision)
-        return [direction.to(precision) for direction in found]
+        if leaves[0].dtype != torch.float64:
+            precision = getattr(torch, config.newton_schulz_precision)
+            found = [direction.to(precision) for direction in found]
+        return [self._rows[leaf].whole(own) for leaf, own in zip(leaves, found, strict=True)]

@@ -8,6 +8,7 @@ each group's initial LR. Weight decay is decoupled and multiplied by the raw LR:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from torch.optim import AdamW
 from lrm.errors import UserError
 from lrm.multipliers.groups import Entry, grouped, param_group
 from lrm.optim.muon import Muon
+from lrm.optim.rows import Rows, total_norm
 from lrm.plan.config import OptimizerConfig, TrainConfig
 
 
@@ -25,9 +27,10 @@ def _adamw(groups: list[dict], members: list[Entry], config: OptimizerConfig) ->
 
 
 def _muon(groups: list[dict], members: list[Entry], config: OptimizerConfig) -> Muon:
-    matrices: dict[str | None, list[nn.Parameter]] = {}
+    matrices: dict[str | None, list[tuple[nn.Parameter, Rows]]] = {}
     for entry in members:
-        matrices.setdefault(entry.matrix, []).append(entry.leaf)
+        rows = Rows(entry.base, entry.rows)
+        matrices.setdefault(entry.matrix, []).append((entry.leaf, rows))
     return Muon(groups, list(matrices.values()), config)
 
 
@@ -47,6 +50,7 @@ class Optimizer:
         self.entries = list(found)
         if not self.entries:
             raise UserError("the rules freeze every tensor; leave something to train")
+        self._configs = config, train
         self.clip_norm = train.clip_norm
         self.parts: dict[str, torch.optim.Optimizer] = {}
         self.groups: dict[str, list[list[Entry]]] = {}
@@ -55,8 +59,13 @@ class Optimizer:
             self.groups[name] = grouped(members)
             groups = [param_group(same) for same in self.groups[name]]
             self.parts[name] = _BUILDERS[name](groups, members, config)
+        self._rows = {entry.leaf: Rows(entry.base, entry.rows) for entry in self.entries}
         self._clipped = [entry.leaf for entry in self.entries if entry.in_clip_norm]
-        self._views = [entry for entry in self.entries if entry.rows is not None]
+        self._views = [entry for entry in self.entries if entry.leaf is not entry.base]
+
+    def of(self, found: Sequence[Entry]) -> Optimizer:
+        """Another with the same settings, over ``found``."""
+        return Optimizer(found, *self._configs)
 
     def table(self) -> list[dict]:
         """The groups as records: optimizer, LR, weight decay, their product, members, size."""
@@ -79,9 +88,10 @@ class Optimizer:
         Returns (global gradient norm before clipping, whether it was clipped), both scalars.
         """
         for entry in self._views:
-            entry.leaf.grad = entry.base.grad[entry.rows[0] : entry.rows[1]]
-        gradients = [leaf.grad for leaf in self._clipped if leaf.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+            entry.leaf.grad = self._rows[entry.leaf].take(entry.base.grad)
+        norm = total_norm(
+            (self._rows[leaf], leaf.grad) for leaf in self._clipped if leaf.grad is not None
+        )
         # Where asking costs nothing a factor of 1 is not multiplied by.
         if self.clip_norm and (norm.is_cuda or norm > self.clip_norm - 1e-5):
             torch.nn.utils.clip_grads_with_norm_(self._clipped, self.clip_norm, norm)
@@ -90,6 +100,28 @@ class Optimizer:
                 group["lr"] = same[0].lr * lr_factor
             part.step()
         return norm, norm > self.clip_norm if self.clip_norm else torch.zeros_like(norm, dtype=bool)
+
+    def state(self) -> dict[str, Any]:
+        """Of every part, with whole tensors; all processes that share a model call this alike."""
+        return {name: self._mapped(part, part.state_dict(), "whole")
+                for name, part in self.parts.items()}  # fmt: skip
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take what ``state`` gave."""
+        for name, part in self.parts.items():
+            part.load_state_dict(self._mapped(part, state[name], "part"))
+
+    def _mapped(self, part: torch.optim.Optimizer, state: dict[str, Any], how: str) -> dict:
+        """``state`` with the tensors of leaves that lie in parts made whole, or cut to the part."""
+        leaves = [leaf for group in part.param_groups for leaf in group["params"]]
+        if not any(self._rows[leaf].is_shared for leaf in leaves):
+            return state
+        found = {}
+        for number, values in state["state"].items():
+            change = getattr(self._rows[leaves[number]], how)
+            found[number] = {key: change(value) if value.dim() else value
+                             for key, value in values.items()}  # fmt: skip
+        return {**state, "state": found}
 
     def zero_grad(self) -> None:
         """Forget all gradients."""

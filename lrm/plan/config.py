@@ -311,6 +311,21 @@ class Settings(Strict):
         return self
 
 
+class Parallel(Strict):
+    """Processes that train one run: ``replicate`` copies of the model, in ``shard`` parts each."""
+
+    replicate: int = Field(1, ge=1, le=1 << 16)
+    shard: int = Field(1, ge=1, le=1 << 16)
+
+    def check(self, processes: int) -> None:
+        """Raise UserError where there are more processes, or fewer."""
+        if self.replicate * self.shard != processes:
+            raise UserError(
+                f"execution.parallel asks for {self.replicate} × {self.shard} processes, and there "
+                f"are {processes}; start as many by torchrun"
+            )
+
+
 class Execution(Strict):
     """What changes how a run is computed, not what; recorded, and kept on resume."""
 
@@ -325,6 +340,10 @@ class Execution(Strict):
     # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux).
     compile: Literal["auto", "always", "never"] = "auto"
     checkpoint_every: int = Field(200, ge=1)
+    # None: each process that trains a run together with others has all of the model.
+    parallel: Parallel | None = None
+    # Compute layers again in the backward pass; less memory for a third more time.
+    recompute: bool = False
     # Also show the logs in ``<run>/tensorboard/``; needs lrm-suite[tensorboard].
     tensorboard: bool = False
 

@@ -265,9 +265,9 @@ def merge(base: dict[str, Any], layer: dict[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def parse_override(text: str) -> dict[str, Any]:
-    """The layer that ``--set`` asks for; UserError where it is none."""
-    where = f"--set {shown(text)}"
+def parse_override(text: str, option: str = "--set") -> dict[str, Any]:
+    """The layer that ``option`` asks for with ``text``; UserError where it is none."""
+    where = f"{option} {shown(text)}"
     path, equals, value = text.partition("=")
     keys = [key.strip() for key in path.split(".")]
     if not equals or not all(keys) or len(keys) > _DEEPEST:

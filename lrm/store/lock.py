@@ -1,52 +1,233 @@
-"""The lock of a folder, held by one process at a time and given back however that ends."""
+"""A folder that one process claims at a time, on shared file systems too.
+
+The claim is the folder ``.claim``. Its only entry is named after the process that holds it, or
+``free``. A claim changes hands by one rename of that entry, which succeeds for one process alone:
+for all others the old name is gone. File locks are not used, because many shared file systems lack
+them or keep them within one machine.
+
+The holder touches its entry every half minute. A holder that ended without giving its claim back
+loses it to the next process that asks: at once where that process can know, which is on the same
+machine and for the same SLURM job after a requeue, and after ten minutes of silence elsewhere.
+"""
 
 from __future__ import annotations
 
-import fcntl
+import errno
+import functools
 import os
+import secrets
+import shutil
+import socket
+import threading
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import NamedTuple
 
 from lrm.errors import Busy, UserError
 from lrm.store.files import make_folder
 
+BEAT = 30.0  # seconds between two touches
+SILENCE = 600.0  # seconds without a touch after which a holder counts as gone
+_POLL = 0.2  # seconds between two tries of a process that waits
+_FREE = "free"
+_UNKNOWN = "unknown"
+
+
+class Holder(NamedTuple):
+    """Who holds a claim; its fields, joined by commas, are the name of the entry.
+
+    ``machine`` changes with every boot, and differs between containers whose processes have other
+    numbers. ``start`` tells processes apart that had the same number. ``job`` and ``restart`` are
+    SLURM's, and empty elsewhere.
+    """
+
+    host: str
+    machine: str
+    process: str
+    start: str
+    job: str
+    restart: str
+    chance: str
+
+    @property
+    def text(self) -> str:
+        """For people: where it is being trained."""
+        job = f", job {self.job}" if self.job else ""
+        return f"process {self.process} on {self.host}{job}"
+
+    def has_ended(self, entry: Path) -> bool:
+        """Whether it is known, or after long silence taken, to run no more."""
+        me = _myself()
+        if (self.host, self.machine) == (me.host, me.machine):
+            runs = _start(int(self.process)) == self.start
+            if not runs or self.start != _UNKNOWN:
+                return not runs
+        if self.job and self.job == me.job and self.restart < me.restart:
+            return True
+        return _silence(entry) > SILENCE
+
+
+class Claim:
+    """A claim that this process holds."""
+
+    def __init__(self, entry: Path):
+        self._entry = entry
+        self._over = threading.Event()
+        self._beats = threading.Thread(target=self._beat, daemon=True)
+        self._beats.start()
+
+    def check(self) -> None:
+        """Raise Busy where another process has it by now, as after this one was suspended."""
+        if not self._entry.exists():
+            raise Busy(
+                f"{self._entry.parents[1]} was taken over by another process, because this one was "
+                "silent for long; wait for that one or stop it"
+            )
+
+    def give_back(self) -> None:
+        """Let others have it."""
+        self._over.set()
+        with suppress(OSError):  # the folder may have been removed
+            self._entry.rename(self._entry.with_name(_FREE))
+
+    def _beat(self) -> None:
+        while not self._over.wait(BEAT):
+            with suppress(OSError):
+                os.utime(self._entry)
+
 
 @contextmanager
-def locked(path: Path, waits: bool = False) -> Iterator[None]:
-    """Hold the lock of the folder ``path``, which is made where it is missing.
+def locked(path: Path, waits: bool = False) -> Iterator[Claim]:
+    """Hold the claim of the folder ``path``, which is made where it is missing.
 
     Raises Busy where another process has it, or ``waits`` for that process where asked to; raises
-    UserError where the system has no locks.
+    UserError where the folder cannot be written.
     """
-    while True:
-        try:
-            lock = open(path / ".lock", "w")  # noqa: SIM115
-        except FileNotFoundError:
-            make_folder(path)
-            continue
-        with lock:
-            _take(lock, path, waits)
-            # The folder may have been removed, and made again, since the file was opened.
-            if _is_file(lock, path / ".lock"):
-                yield
-                return
-
-
-def _take(lock: IO[str], path: Path, waits: bool) -> None:
+    while (claim := _take(path)) is None:
+        if (holder := holder_of(path)) is None:
+            continue  # it has just been given back
+        if not waits:
+            raise Busy(
+                f"{path} is being trained by another process ({holder.text}); wait for it or stop "
+                "it"
+            )
+        time.sleep(_POLL)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except BlockingIOError:
-        raise Busy(f"{path} is being trained by another process; wait for it or stop it") from None
+        yield claim
+    finally:
+        claim.give_back()
+
+
+def holder_of(path: Path) -> Holder | None:
+    """Who holds the claim of the folder ``path``; None where nobody does, or who did has ended."""
+    entry = _entry(path)
+    holder = entry and _read(entry)
+    return holder if holder and not holder.has_ended(entry) else None
+
+
+def _take(path: Path) -> Claim | None:
+    """The claim of ``path``, where it is free at this moment or its holder has ended."""
+    own = path / ".claim" / ",".join(_myself(secrets.token_hex(8)))
+    try:
+        taken = _begin(path, own) if (old := _entry(path)) is None else _take_over(old, own)
     except OSError as error:
         raise UserError(
-            f"{path / '.lock'} cannot be locked ({error.strerror}); choose a folder on another "
-            "disk with --results"
+            f"{path} cannot be claimed ({error.strerror}); choose a writable folder with --results"
         ) from None
+    return Claim(own) if taken else None
 
 
-def _is_file(lock: IO[str], path: Path) -> bool:
+def _begin(path: Path, own: Path) -> bool:
+    """Make the folder of claims, with our entry in it, unless another process does."""
+    make_folder(path)
+    made = path / f".claim.{own.name.rpartition(',')[2]}"
+    try:
+        made.mkdir()
+        (made / own.name).touch()
+        made.rename(own.parent)
+    except OSError as error:
+        shutil.rmtree(made, ignore_errors=True)
+        # Another was first, or has just removed the folder of the run.
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
+            return False
+        raise
+    return True
+
+
+def _take_over(old: Path, own: Path) -> bool:
+    holder = _read(old)
+    if holder is not None and not holder.has_ended(old):
+        return False
+    try:
+        os.utime(old)  # before the rename: a new holder must not look silent
+        old.rename(own)
+    except FileNotFoundError:
+        return own.exists()  # a server may carry out what it then says has failed
+    return True
+
+
+def _entry(path: Path) -> Path | None:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        return next((path / ".claim").iterdir(), None)
+    return None
+
+
+def _read(entry: Path) -> Holder | None:
+    """None of a claim that is free."""
+    words = entry.name.split(",")
+    return Holder(*words) if len(words) == len(Holder._fields) else None
+
+
+def _silence(entry: Path) -> float:
+    """Seconds since the last touch, by the clock of whoever keeps the files."""
+    now = time.time()
+    probe = entry.parents[1] / f".clock.{secrets.token_hex(8)}"
     with suppress(OSError):
-        return os.path.samestat(os.fstat(lock.fileno()), path.stat())
-    return False
+        probe.touch()
+        now = probe.stat().st_mtime
+        probe.unlink()
+    try:
+        return now - entry.stat().st_mtime
+    except FileNotFoundError:  # it has changed hands
+        return 0.0
+
+
+def _myself(chance: str = "") -> Holder:
+    job = os.environ.get("SLURM_JOB_ID", "")
+    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):  # the name by which scancel knows it
+        job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    restart = os.environ.get("SLURM_RESTART_COUNT", "0").zfill(6) if job else ""
+    pid = os.getpid()
+    words = (socket.gethostname(), _machine(), str(pid), _start(pid), job, restart, chance)
+    return Holder(*(word.replace(",", "").replace("/", "") for word in words))
+
+
+@functools.cache
+def _machine() -> str:
+    with suppress(OSError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        space = os.readlink("/proc/self/ns/pid")
+        return f"{boot.replace('-', '')}.{space.strip('pid:[]')}"
+    return f"{uuid.getnode():x}"
+
+
+def _start(pid: int) -> str:
+    """When the process with this number started, in ticks since boot; empty where there is none.
+
+    Systems without /proc tell only that it runs.
+    """
+    if os.path.exists("/proc/self/stat"):
+        with suppress(OSError):
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            return "" if fields[0] in "ZX" else fields[19]
+        return ""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return ""
+    except PermissionError:
+        pass
+    return _UNKNOWN

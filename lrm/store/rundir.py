@@ -9,6 +9,7 @@
 * ``scalars.parquet``, ``vectors.parquet``: the same measurements, compacted at the end;
 * ``weights.pt``: the final learnable tensors; ``weights-<step>.pt`` those of a snapshot;
 * ``tensorboard/``: the measurements for TensorBoard, with ``execution.tensorboard``;
+* ``failed.json``: why it failed, until it starts again;
 * ``done.json``: written last; its presence means that the run is complete. It holds the digests
   of the files above and its own, which are compared whenever one of them is read. Runs of earlier
   versions have none, and are read as they lie.
@@ -29,14 +30,23 @@ from typing import Any
 from lrm.errors import UserError
 from lrm.store.compaction import tables
 from lrm.store.digests import digest, is_sealed, read_checked, running
-from lrm.store.files import as_json, make_folder, parsed, read_json, write_atomic, write_sealed
-from lrm.store.lock import locked
+from lrm.store.files import (
+    as_json,
+    make_folder,
+    parsed,
+    read_json,
+    write_atomic,
+    write_json,
+    write_sealed,
+)
+from lrm.store.lock import Claim, locked
 from lrm.store.log import Log
 
 LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
 # What a finished run has found.
 RESULTS = ("scalars.parquet", "vectors.parquet", "weights.pt")
 _DESCRIBED = ("id", "kind", "scale", "arm", "grid", "seed", "label")
+_FAILED = "failed.json"
 _MAGIC = b"LRMCKPT1"
 # What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
 _BEGUN = ("criteria", "execution", "environment", "resumed")
@@ -99,6 +109,27 @@ def is_complete(path: Path) -> bool:
     return (path / "done.json").exists()
 
 
+def note_failure(path: Path, line: str, log: Path | None = None) -> None:
+    """Leave in the run's directory why it failed, and where the rest is told, for lists of runs.
+
+    Its next start removes it. Nothing is raised where it cannot be written.
+    """
+    with suppress(UserError):
+        write_json(path / _FAILED, {"error": line, "log": log and str(log)})
+
+
+def forget_failure(path: Path) -> None:
+    """The run is to be tried again."""
+    (path / _FAILED).unlink(missing_ok=True)
+
+
+def read_failure(path: Path) -> dict[str, Any] | None:
+    """The ``error`` and ``log`` of a run that failed and was not begun again since; else None."""
+    with suppress(UserError):
+        return read_json(path / _FAILED, ("error", "log"))
+    return None
+
+
 def _remedy(path: Path) -> str:
     return f"remove {path} and run again"
 
@@ -106,8 +137,8 @@ def _remedy(path: Path) -> str:
 class RunDirectory:
     """Writer of one run; use inside ``open_run``."""
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, path: Path, claim: Claim | None = None):
+        self.path, self._claim = path, claim
         self._logs: dict[str, Log] = {}
         self._digests: dict[str, str] = {}
         self._begun: dict[str, Any] = {}
@@ -126,6 +157,7 @@ class RunDirectory:
         return True
 
     def _remove_leftovers(self) -> None:
+        forget_failure(self.path)
         self.checkpoint.unlink(missing_ok=True)
         for log in LOGS:
             (self.path / log).unlink(missing_ok=True)
@@ -141,6 +173,7 @@ class RunDirectory:
         Raises UserError where the checkpoint is damaged or of another run, where a log is not what
         the checkpoint says, and where the way of computing is not the one begun with.
         """
+        forget_failure(self.path)
         state = self._read_checkpoint()
         if state is not None:
             description = self._continued(description, state, note)
@@ -189,8 +222,13 @@ class RunDirectory:
         file = self.path / "run.json"
         return read_json(file, _DESCRIBED) if file.exists() else {}
 
+    def _check_claim(self) -> None:
+        if self._claim is not None:
+            self._claim.check()
+
     def _write(self, name: str, content: bytes) -> None:
         """Write a file whose digest ``done.json`` will hold."""
+        self._check_claim()
         write_atomic(self.path / name, content)
         self._digests[name] = digest(content)
 
@@ -213,10 +251,11 @@ class RunDirectory:
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save ``state`` atomically, with the lengths and digests of the logs, which are on disk.
 
-        A torn file is told by its digest.
+        A torn file is told by its digest. Raises Busy where another process has taken the run.
         """
         import torch
 
+        self._check_claim()
         marks = {name: log.mark() for name, log in self._logs.items()}
         snapshots = {name: found for name, found in self._digests.items() if name != "run.json"}
         kept = {"begun": json.dumps(self._begun), "snapshots": json.dumps(snapshots)}
@@ -322,8 +361,8 @@ def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[R
         yield Onlooker(path)
         return
     make_folder(path)
-    with locked(path, waits):
-        directory = RunDirectory(path)
+    with locked(path, waits) as claim:
+        directory = RunDirectory(path, claim)
         try:
             yield directory
         except BaseException:

@@ -24,6 +24,7 @@ from lrm.plan.yaml import read_yaml
 from lrm.store.files import make_folder
 from lrm.store.rundir import is_complete, read_description, read_outcome
 from lrm.sweep import dry_run, machine, twins
+from lrm.sweep.cluster.settings import ENGINES, Cluster, read
 from lrm.sweep.scheduler import Job, sweep, sweep_together
 
 # Seconds; what is longer has to be asked for.
@@ -56,6 +57,8 @@ def main(file: str, arguments: list[str] | None = None) -> None:
             plan = None
             if group.rank == 0:
                 options = _parse(parser, arguments, folder.parents[1] / "results")
+                if options.cluster:
+                    raise UserError("--cluster starts processes itself; call it without torchrun")
                 if options.workers:
                     raise UserError("--workers has no use under torchrun, whose processes train "
                                     "each run together; leave it out")  # fmt: skip
@@ -108,6 +111,13 @@ def _parse(
         help="only runs whose label matches, e.g. 'FPN*' (repeatable)")  # fmt: skip
     add("--dry-run", action="store_true", help="show the plan, train nothing")
     add("--yes", action="store_true", help="begin even if it takes more than a day without a GPU")
+    add("--cluster", choices=ENGINES,
+        help="train by jobs: of SLURM, or of this machine to try it out")  # fmt: skip
+    add("--cluster-file", type=Path, metavar="FILE",
+        help="what jobs ask for; default cluster.yaml, if there is one")  # fmt: skip
+    add("--cluster-set", action="append", default=[], metavar="KEY=VALUE",
+        help="override one of its settings, e.g. partition=gpu (repeatable)")  # fmt: skip
+    add("--detach", action="store_true", help="do not wait for the jobs; make list shows them")
     add("--results", type=Path, default=results, help="folder of runs and corpora")
     return parser.parse_args(arguments)
 
@@ -116,8 +126,16 @@ def _sweep(missing: list[Job], options: argparse.Namespace) -> None:
     if not missing:
         return
     runs = [run for run, _ in missing]
-    workers = options.workers or machine.default_workers(runs)
-    sweep(missing, options.results / "data", workers)
+    if options.cluster:
+        from lrm.sweep.cluster import submit
+
+        submit.submit(missing, options.results, options.cluster, _cluster(options))
+        if options.detach:
+            return
+        submit.wait(missing, options.results)
+    else:
+        workers = options.workers or machine.default_workers(runs)
+        sweep(missing, options.results / "data", workers)
     folders = ", ".join(sorted({str(path.parent) for _, path in missing}))
     print(f"trained {len(missing)} runs; they lie in {folders} (make list shows them, "
           "make help says what can be drawn)")  # fmt: skip
@@ -133,6 +151,10 @@ def _check_length(runs: list[Run], workers: int) -> None:
         )
 
 
+def _cluster(options: argparse.Namespace) -> Cluster:
+    return read(options.cluster, options.cluster_file, options.cluster_set)
+
+
 def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> list[Job]:
     """The runs to train, with their directories; none in a dry run, which prints the plan.
 
@@ -144,22 +166,33 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
                         f"{experiment.name}/run.py")  # fmt: skip
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     runs = _with_criteria(runs, folder / "criteria.yaml")
-    check_inputs(runs)
+    if options.cluster:
+        _cluster(options)
+    elif options.cluster_file or options.cluster_set or options.detach:
+        raise UserError("--cluster-file, --cluster-set and --detach are for jobs; add "
+                        "--cluster slurm")  # fmt: skip
+    check_inputs(runs, here=not options.cluster)
     results, corpora = options.results, options.results / "data"
     runs = with_corpora(runs, corpora, build=False)
     if options.dry_run:
         print(dry_run.text(experiment, runs, results))
+        if options.cluster:
+            print(dry_run.of_cluster(runs, results, _cluster(options)))
         return []
+    if options.cluster and any(run.execution.parallel for run in runs):
+        raise UserError("--cluster trains each run by one process; for execution.parallel call "
+                        "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
     _check_batches(runs, processes)
     unfinished = [
         run
         for run in runs
         if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(results))
     ]
-    workers = options.workers or machine.default_workers(runs)
-    machine.check_memory(unfinished, workers, processes)
-    if not options.yes:
-        _check_length(unfinished, workers)
+    if not options.cluster:
+        workers = options.workers or machine.default_workers(runs)
+        machine.check_memory(unfinished, workers, processes)
+        if not options.yes:
+            _check_length(unfinished, workers)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
     copied = twins.copy_finished(jobs)
     missing = [job for job in jobs if not _has_finished(job[1])]
@@ -173,9 +206,13 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     return missing
 
 
-def check_inputs(runs: list[Run]) -> None:
-    """Tell of a device or a file that is not there before anything is built."""
-    machine.check_devices(runs)
+def check_inputs(runs: list[Run], here: bool = True) -> None:
+    """Tell of a device or a file that is not there before anything is built.
+
+    Of devices only where the runs are trained ``here``.
+    """
+    if here:
+        machine.check_devices(runs)
     for start in {run.settings.train.start for run in runs} - {None}:
         weight_files(Path(start))
     for key in {_corpus_of(run) for run in runs if run.reads_corpus}:
@@ -183,8 +220,13 @@ def check_inputs(runs: list[Run]) -> None:
 
 
 def _check_batches(runs: list[Run], processes: int) -> None:
-    """Raise UserError where a batch, at any stage, cannot be shared out over ``processes``."""
+    """Raise UserError where a batch, at any stage, cannot be shared out over ``processes``.
+
+    Also where a run asks for another number of them.
+    """
     for run in filter(lambda run: run.trains, runs):
+        if run.execution.parallel is not None:
+            run.execution.parallel.check(processes)
         schedule, train = run.settings.schedule, run.settings.train
         for step in (0, *(stage.until_step for stage in schedule.batch_ramp)):
             data.rows_of_each(batch_size_at(schedule, train.batch_size, step), processes)

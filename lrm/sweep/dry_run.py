@@ -7,12 +7,15 @@ from pathlib import Path
 
 from lrm.cli import columns, size
 from lrm.errors import UserError
+from lrm.plan import memory
 from lrm.plan.config import Settings
 from lrm.plan.experiment import Experiment
 from lrm.plan.rules import table
 from lrm.plan.run import Run
 from lrm.plan.timescales import products
 from lrm.store.rundir import is_complete, read_description, read_outcome
+from lrm.sweep.cluster import shares
+from lrm.sweep.cluster.settings import Cluster
 
 
 def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
@@ -36,6 +39,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         lines += _changed(first, tables) if first and tables else tables
         lines.append("")
         first = first or tables
+    lines += _memory(runs)
     cost = runs[0].cost
     source = "measured on finished runs" if rate else f"assumed for {cost.device}"
     lines.append(
@@ -43,6 +47,31 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         f"({source}), about ${dollars:,.0f}; {size(disk)} of weights on disk"
     )
     return "\n".join(lines)
+
+
+def _memory(runs: list[Run]) -> list[str]:
+    """Of the run that needs most, where several processes share one."""
+    shared = [run for run in runs if run.trains and run.execution.parallel is not None]
+    if not shared:
+        return []
+    found = max((memory.of_process(run) for run in shared), key=lambda need: need.total)
+    parallel = shared[0].execution.parallel
+    return [
+        f"memory of each of {parallel.replicate} × {parallel.shard} processes: about "
+        f"{found.total / 1e9:,.1f} GB (weights, gradients and optimizer {found.state / 1e9:,.1f}, "
+        f"gathered {found.gathered / 1e9:,.1f}, activations {found.activations / 1e9:,.1f})"
+    ]
+
+
+def of_cluster(runs: list[Run], results: Path, cluster: Cluster) -> str:
+    """What the runs that have not finished need of a cluster."""
+    missing = [
+        (run, results)
+        for run in runs
+        if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(results))
+    ]
+    rate = _measured_rate(results, runs[0])
+    return "\n".join(shares.text(shares.shares(missing, cluster, rate), cluster))
 
 
 def _state(run: Run, results: Path) -> str:

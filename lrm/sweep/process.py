@@ -105,6 +105,11 @@ class Process:
         """Wait for the worker's end; its exit code, or minus the signal that ended it."""
         return self._popen.wait()
 
+    def stop(self) -> None:
+        """Ask the worker to save what it has in hand, and to end."""
+        with contextlib.suppress(ProcessLookupError):
+            self._popen.terminate()
+
     def kill(self) -> None:
         """End the worker and what it has started, unless it has ended already."""
         if self._popen.poll() is None:

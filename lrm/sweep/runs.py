@@ -5,13 +5,17 @@ from __future__ import annotations
 import argparse
 import shutil
 import sys
+from collections import Counter
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from lrm.cli import guarded, size
 from lrm.errors import Busy, UserError, printable
-from lrm.store.lock import locked
-from lrm.store.rundir import is_complete, read_description
+from lrm.store.lock import holder_of, locked
+from lrm.store.rundir import is_complete, read_description, read_failure
+from lrm.sweep.cluster import state
 
 
 class StoredRun(NamedTuple):
@@ -23,6 +27,7 @@ class StoredRun(NamedTuple):
     state: str
     size: int  # bytes
     path: Path
+    told: tuple[str, ...] = ()  # lines about it
 
 
 def main() -> None:
@@ -38,9 +43,13 @@ def main() -> None:
 
 
 def _main(options: argparse.Namespace) -> None:
+    waiting = state.queued(options.results)
+    found = [_read(path, waiting) for path in (options.results / "runs").glob("*/*/")]
+    if options.action == "list":
+        found += _not_begun(options.results, waiting, {run.path for run in found})
     runs = sorted(
         run
-        for run in map(_read, (options.results / "runs").glob("*/*/"))
+        for run in found
         if options.experiment in (None, run.experiment) and options.scale in (None, run.scale)
     )
     if not runs:
@@ -49,22 +58,60 @@ def _main(options: argparse.Namespace) -> None:
     for run in runs:
         told = f"{run.experiment} {run.scale}  {run.label}  {run.path.name}"
         print(f"{size(run.size):>9}  {run.state:<10}  {printable(told)}")
+        for line in run.told:
+            print(f"{'':23}{printable(line)}")
     print(f"{size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
     if options.action == "clean":
         _remove(runs, options.yes)
 
 
-def _read(path: Path) -> StoredRun:
+def _read(path: Path, waiting: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> StoredRun:
     scale, label = "-", "(not begun)"
-    state = "finished" if is_complete(path) else "unfinished"
+    told: tuple[str, ...] = ()
+    if is_complete(path):
+        found = "finished"
+    elif (holder := holder_of(path)) is not None:
+        found, told = "running", (holder.text,)
+    elif (failure := read_failure(path)) is not None:
+        found, told = "failed", _failure(failure)
+    elif tasks := waiting.get(f"{path.parent.name}/{path.name}"):
+        found, told = "queued", _tasks(tasks)
+    else:
+        found = "unfinished"
     if (path / "run.json").exists():
         try:
             description = read_description(path)
             scale, label = str(description["scale"]), str(description["label"])
         except UserError:
-            label, state = "(run.json is damaged)", "damaged"
+            label, found = "(run.json is damaged)", "damaged"
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return StoredRun(path.parent.name, scale, label, state, size, path)
+    return StoredRun(path.parent.name, scale, label, found, size, path, told)
+
+
+def _not_begun(
+    results: Path, waiting: Mapping[str, Mapping[str, str]], known: Collection[Path]
+) -> list[StoredRun]:
+    """Runs that are queued on a cluster and have no directory yet."""
+    labels = {name: run for found in state.submissions(results) for name, run in found.runs.items()}
+    return [
+        StoredRun(path.parent.name, labels[name]["scale"], labels[name]["label"], "queued", 0, path,
+                  _tasks(tasks))
+        for name, tasks in waiting.items()
+        if (path := results / "runs" / name) not in known
+    ]  # fmt: skip
+
+
+def _tasks(tasks: Mapping[str, str]) -> tuple[str, ...]:
+    """How many tasks have it on their list, by their state, and the first of them."""
+    counts = Counter(tasks.values())
+    of = ", ".join(f"{count} {found}" for found, count in counts.items())
+    return (f"in {len(tasks)} tasks ({of}), such as {next(iter(tasks))}",)
+
+
+def _failure(failure: Mapping[str, str]) -> tuple[str, ...]:
+    """The error, and the last line of the log that has more."""
+    log = failure["log"]
+    return (failure["error"], *([f"{log}: {state.last_line(log)}"] if log else []))
 
 
 def _remove(runs: list[StoredRun], sure: bool) -> None:

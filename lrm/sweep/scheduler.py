@@ -17,12 +17,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lrm.cli import Display, bar, clock, stop_delayed
 from lrm.errors import Diverged, UserError
 from lrm.plan.run import Run
+from lrm.store.rundir import is_complete, note_failure, read_failure
 from lrm.sweep import twins
 from lrm.sweep.machine import gpus
 from lrm.sweep.process import Process, compiled_code
@@ -42,10 +44,7 @@ Following = Callable[[Run], Sequence[Job]]
 
 
 def sweep(
-    jobs: Sequence[Job],
-    corpora: Path,
-    workers: int,
-    following: Following | None = None,
+    jobs: Sequence[Job], corpora: Path, workers: int, following: Following | None = None
 ) -> None:
     """Train every run in its directory, and those that ``following`` adds as runs end.
 
@@ -54,14 +53,8 @@ def sweep(
     (the first one's line), RuntimeError if one crashed; KeyboardInterrupt stops the workers,
     whose runs go on from their checkpoints next time.
     """
-    if not jobs:
-        return
-    trained = twins.firsts(jobs)
-    workers = workers if following else min(workers, len(trained))
-    try:
-        _Sweep(ordered(trained), corpora, workers, following).run()
-    finally:
-        twins.copy_finished(jobs)
+    if jobs:
+        Sweep(jobs, corpora, workers, following).run()
 
 
 def ordered(jobs: Sequence[Job]) -> list[Job]:
@@ -97,8 +90,28 @@ class _Worker:
         self.process.send((run, str(path), str(self.corpora)))
 
 
-class _Sweep:
-    def __init__(self, jobs: list[Job], corpora: Path, workers: int, following: Following | None):
+@dataclass(frozen=True)
+class Shift:
+    """How a sweep works that is one of several on a cluster."""
+
+    grace: float  # seconds that workers get to save what they have in hand, when they are stopped
+    log: Path  # what a run that failed refers to
+
+
+class Sweep:
+    """One call of ``sweep``. On a ``shift`` it leaves runs that others train and does not wait."""
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        corpora: Path,
+        workers: int,
+        following: Following | None = None,
+        shift: Shift | None = None,
+    ):
+        self.asked, self.shift = jobs, shift
+        jobs = ordered(twins.firsts(jobs))
+        workers = workers if following else min(workers, len(jobs))
         self.waiting: list[Job] = []
         # Of those that another process has: when each may be tried again.
         self.busy: dict[str, float] = {}
@@ -124,11 +137,18 @@ class _Sweep:
         self.display = Display([*(f"worker {n}" for n in range(workers)), "all     "])
 
     def run(self) -> None:
+        """See ``sweep``."""
+        try:
+            self._run()
+        finally:
+            twins.copy_finished(self.asked)
+
+    def _run(self) -> None:
         with stop_delayed(lambda: self.messages.put((None, {}))) as stops:
             try:
                 self._serve(stops)
             finally:
-                self._end()
+                self.end()
         if self.waiting:
             self.crashes.append(
                 f"{len(self.waiting)} runs were not begun: no worker could be started"
@@ -168,11 +188,18 @@ class _Sweep:
         if not stops:
             self._show(time.monotonic() - began, last=True)
 
-    def _end(self) -> None:
-        """End all workers that are left, and wait for them."""
+    def end(self) -> None:
+        """End all workers that are left, and wait for them; on a shift they save first."""
+        if self.shift is not None:
+            for worker in self.workers:
+                worker.process.stop()
+            self._wait(self.shift.grace)
         for worker in self.workers:
             worker.process.kill()
-        limit = time.monotonic() + _PATIENCE
+        self._wait(_PATIENCE)
+
+    def _wait(self, seconds: float) -> None:
+        limit = time.monotonic() + seconds
         for worker in self.workers:
             worker.listener.join(max(0.0, limit - time.monotonic()))
 
@@ -182,7 +209,8 @@ class _Sweep:
     def _note_end(self, worker: _Worker, message: dict) -> None:
         """Take note of a run, or a worker, that has ended; another takes that worker's place."""
         if worker.run is not None and "busy" in message:
-            self.display.note(f"{worker.run.label}: another process trains it; waiting for it")
+            also = "" if self.shift else "; waiting for it"
+            self.display.note(f"{worker.run.label}: another process trains it{also}")
             self.busy[worker.run.id] = time.monotonic() + _RETRY
             self.waiting.append((worker.run, worker.path))
             worker.run = None
@@ -194,10 +222,14 @@ class _Sweep:
                 if self.following is not None:
                     self._add(self.following(worker.run))
             elif "error" in message:
+                self._note_failure(worker, message["error"])
                 self.errors.append(message["error"])
             elif "crash" in message:
+                self._note_failure(worker, message["crash"].splitlines()[-1])
                 self.crashes.append(f"{name}: {message['crash']}")
             elif "gone" in message:
+                if message["gone"] != -signal.SIGTERM:  # it was asked to stop, and has saved
+                    self._note_failure(worker, f"its process ended with code {message['gone']}")
                 self._note_loss(name, message["gone"])
             worker.run = None
         worker.ready = worker.ready or "ready" in message
@@ -208,6 +240,9 @@ class _Sweep:
         else:
             worker.ready = False
             self.active -= 1
+
+    def _note_failure(self, worker: _Worker, line: str) -> None:
+        note_failure(worker.path, line, self.shift and self.shift.log)
 
     def _note_loss(self, name: str, code: int) -> None:
         """Take note of a run whose process has ended; one that was killed has not failed."""
@@ -220,6 +255,8 @@ class _Sweep:
 
     def _hand_out(self) -> None:
         """Give every idle worker a run whose source, if it has one, is not still to come."""
+        if self.shift is not None:
+            self._leave_settled()
         for worker in self.workers:
             if worker.run is not None or not worker.ready:
                 continue
@@ -228,13 +265,25 @@ class _Sweep:
                 self.waiting.remove(job)
                 self.busy.pop(job[0].id, None)
                 worker.give(*job)
-            elif not self.waiting and not self._more_may_come():
+            elif self._is_over():
                 worker.ready = False
                 worker.process.finish()
 
-    def _more_may_come(self) -> bool:
-        """Whether a run in hand may have others follow."""
-        return self.following is not None and any(w.run is not None for w in self.workers)
+    def _leave_settled(self) -> None:
+        """Leave out what another has trained, or failed to train, in the meantime."""
+        for job in [*self.waiting]:
+            if is_complete(job[1]) or read_failure(job[1]) is not None:
+                self.waiting.remove(job)
+                self.busy.pop(job[0].id, None)
+                self.finished += self.weights[job[0].id]
+                self.done += 1
+
+    def _is_over(self) -> bool:
+        """Whether no run is left for a worker that is idle."""
+        in_hand = any(worker.run is not None for worker in self.workers)
+        if self.shift is not None and not in_hand:
+            self.waiting = []  # what is left waits for runs that others train
+        return not self.waiting and not (self.following is not None and in_hand)
 
     def _next_job(self) -> Job | None:
         waiting = self.waiting

@@ -48,6 +48,10 @@ class Group:
         """Mean over the processes, in float64 and on the CPU; the same bits in all of them."""
         return values
 
+    def any(self, flag: bool) -> bool:
+        """Whether ``flag`` is set in any process."""
+        return flag
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """What to call for a forward pass whose backward averages gradients."""
         return model
@@ -80,13 +84,18 @@ class Processes(Group):
         dist.all_reduce(total, group=self._small)
         return total / self.world
 
+    def any(self, flag: bool) -> bool:
+        return self.mean(torch.tensor(float(flag))).item() > 0
+
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.world == 1:
             return model
         return DistributedDataParallel(model, gradient_as_bucket_view=True)
 
     def accumulating(self, model: nn.Module, more: bool) -> contextlib.AbstractContextManager:
-        return model.no_sync() if more and self.world > 1 else contextlib.nullcontext()
+        # A model in parts sends every time, and so never has all of its gradients in one place.
+        waits = more and isinstance(model, DistributedDataParallel)
+        return model.no_sync() if waits else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -21,10 +21,11 @@ from lrm.model.transformers import take_weights
 from lrm.multipliers.attach import Multipliers
 from lrm.optim.groups import attach, entries
 from lrm.optim.optimizer import Optimizer
-from lrm.plan.config import Settings
+from lrm.plan.config import Parallel, Settings
 from lrm.plan.rules import TensorPlan, resolve
 from lrm.plan.run import BrownianRun, Run
 from lrm.store.rundir import is_complete, read_file
+from lrm.train import sharding
 from lrm.train.distributed import ALONE, Group
 
 
@@ -40,15 +41,34 @@ class Learner:
     call: nn.Module
     group: Group = ALONE
 
-    def join(self, group: Group) -> None:
-        """Train together with the other processes of ``group`` from now on."""
-        self.group, self.call = group, group.wrap(self.model)
+    @property
+    def is_shared(self) -> bool:
+        """Whether its parameters lie in parts on several processes."""
+        return self.call is self.model and self.group.world > 1
+
+    def join(self, group: Group, parallel: Parallel | None = None) -> None:
+        """Train together with the other processes of ``group`` from now on.
+
+        Each has all of the model, or its part of it where ``parallel`` asks for that.
+        """
+        self.group = group
+        self.__dict__.pop("_parameters", None)
+        if parallel is None or group.world == 1:
+            self.call = group.wrap(self.model)
+            return
+        sharding.shard(self.model, self.multipliers, parallel)
+        self.optimizer = self.optimizer.of(entries(self.model, self.plans, self.multipliers))
+
+    def settle(self) -> None:
+        """Behind a backward pass: gradients are those of the whole batch."""
+        if self.is_shared:
+            sharding.average_gradients(self.multipliers)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it."""
+        """What a checkpoint holds of it, whole; all processes of its group call this alike."""
         return {
-            "model": self.model.state_dict(),
-            **{name: part.state_dict() for name, part in self.optimizer.parts.items()},
+            "model": sharding.whole_state(self.model.state_dict()),
+            **self.optimizer.state(),
         }
 
     def zero_grad(self) -> None:
@@ -65,9 +85,11 @@ class Learner:
     @torch.no_grad()
     def load(self, state: dict[str, Any]) -> None:
         """Take the state of a checkpoint."""
-        self.model.load_state_dict(state["model"])
-        for name, part in self.optimizer.parts.items():
-            part.load_state_dict(state[name])
+        if self.is_shared:
+            sharding.load_whole(self.model, state["model"])
+        else:
+            self.model.load_state_dict(state["model"])
+        self.optimizer.load(state)
 
 
 def build(

@@ -7,11 +7,15 @@ ends with the same bits as one that was not.
 A run may be trained by several processes (``lrm.train.distributed``). Each takes its rows of every
 batch and its share of the validation sequences; gradients and losses are averaged, and the
 optimizer does the same in all of them. The first alone measures norms and writes files.
+
+A signal that asks to stop takes effect between two steps, after a checkpoint.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import signal
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +26,8 @@ import torch
 from torch import Tensor
 
 from lrm import data
-from lrm.errors import Diverged, UserError
+from lrm.cli import stop_delayed
+from lrm.errors import Diverged, Stopped, UserError
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan, table
 from lrm.plan.run import Note, Report, TrainRun
@@ -34,6 +39,7 @@ from lrm.train.device import Equipment, environment, equip
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner, begin_with_predecessor, build
 from lrm.train.log import ProbeLog, StepLog
+from lrm.train.sharding import copy_whole, recompute
 from lrm.train.step import add_gradients, backward, train_step, validation_loss
 from lrm.train.tensorboard import Board
 
@@ -50,6 +56,8 @@ def compile_layers(
     where they must be and cannot.
     """
     choice, train = run.execution.compile, run.settings.train
+    if run.execution.parallel is not None and group.world > 1:
+        return compiled.Code()
     if not compiled.wanted(choice, run.estimate().seconds, equipment.device):
         return compiled.Code()
     rows = run.execution.micro_batch or train.batch_size // group.world
@@ -110,15 +118,21 @@ def train(
         # Probabilities too small for a normal number are multiplied 20 times slower on CPUs; 0 is
         # as good.
         torch.set_flush_denormal(True)
-        learner = build(settings, run.seed, equipment.device, kernels=equipment.kernels,
-                        plans=run.plans)  # fmt: skip
+        make = functools.partial(build, settings, run.seed, equipment.device,
+                                 kernels=equipment.kernels, plans=run.plans)  # fmt: skip
+        learner = make()
+        # What is measured of a model in parts is measured on a whole copy.
+        parts = run.execution.parallel is not None and group.world > 1
+        copy = make() if parts and group.rank == 0 else None
+        if run.execution.recompute:
+            recompute(learner.model.model.layers)
         if run.after is not None:
             begin_with_predecessor(learner.multipliers, run, path.parent / run.after_id)
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             # First, since it tells of data that do not suffice.
-            loop = _Loop(run, directory, learner, corpus, equipment, report, board, group)
+            loop = _Loop(run, directory, learner, copy, corpus, equipment, report, board, group)
             code = compile_layers(learner, run, equipment, group)
-            learner.join(group)
+            learner.join(group, run.execution.parallel)
             note(equipment.summary + (", compiled layers" if code.compiled else ""))
             if code.damaged:
                 note(f"{code.damaged} was damaged; it was removed, and compiled anew")
@@ -143,10 +157,11 @@ def train(
 class _Loop:
     """The state that lives only as long as the process does."""
 
-    def __init__(self, run, directory, learner, corpus, equipment, report, board, group):
+    def __init__(self, run, directory, learner, copy, corpus, equipment, report, board, group):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
+        self.copy: Learner | None = copy
         self.group: Group = group
         self.device, self.board = equipment.device, board
         self.autocast = equipment.autocast
@@ -164,7 +179,7 @@ class _Loop:
         lot = np.ascontiguousarray(self.validation[: self.settings.probes.sequences, :-1])
         self.log = StepLog(run.label, directory, self.record, group, report, train.divergence)
         self.probes = ProbeLog(
-            learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
+            copy or learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
             self.log, self.record, self.autocast, run.execution.micro_batch,
         )  # fmt: skip
         self.snapshots = snapshot_steps(train)
@@ -187,22 +202,30 @@ class _Loop:
             # The first backward decides how gradients are laid out to be summed, and with it the
             # order of summation; a resumed run shall find it decided, as an uninterrupted one.
             backward(self.learner, self.batch(start), settings, self.autocast, micro_batch)
-        for step in range(start, steps):
-            batch = self.batch(step)
-            measured = train_step(self.learner, batch, settings, step, self.autocast, micro_batch)
-            done = step + 1
-            self.log.add(done, *measured)
-            if self.probes.due(done):
-                self.probe(done)
-            if self.validates(done, stage_end):
-                self.validate(done)
-            if done in self.snapshots and done < steps:
-                self.directory.save_weights(self.weights(), done)
-            if done % every == 0 and done < steps:
-                self.log.write()
-                self.stop_clock()
-                self.save(done)
-        self.finish(steps)
+        with stop_delayed() as stops:
+            for step in range(start, steps):
+                batch = self.batch(step)
+                measured = train_step(
+                    self.learner, batch, settings, step, self.autocast, micro_batch
+                )
+                done = step + 1
+                self.log.add(done, *measured)
+                if self.probes.due(done):
+                    self.probe(done)
+                if self.validates(done, stage_end):
+                    self.validate(done)
+                if done == steps:
+                    break
+                if done in self.snapshots:
+                    self.directory.save_weights(self.weights(), done)
+                stopping = self.group.any(bool(stops))
+                if stopping or done % every == 0:
+                    self.log.write()
+                    self.stop_clock()
+                    self.save(done)
+                if stopping:
+                    raise Stopped(stops[0] if stops else signal.SIGTERM)
+            self.finish(steps)
 
     def batch(self, step: int) -> Tensor:
         """This process's rows of the batch of ``step``, on its device."""
@@ -221,6 +244,8 @@ class _Loop:
 
     def probe(self, done: int) -> None:
         self.log.write()
+        if self.learner.is_shared:
+            copy_whole(self.learner.model, self.copy and self.copy.model)
         if self.group.rank == 0:
             self.probes.take(done)
 

@@ -39,6 +39,7 @@ def backward(
             with learner.group.accumulating(learner.call, part is not parts[-1]):
                 loss = add_gradients(learner.call, part, settings, autocast, share)
             total = loss if share == 1 else total + loss * share
+    learner.settle()
     return total
 
 
@@ -81,11 +82,13 @@ def validation_loss(learner: Learner, sequences: np.ndarray, lot: int, autocast:
     group = learner.group
     mine = sequences[group.rank :: group.world]
     total = 0.0
-    for start in range(0, len(mine), lot):
-        batch = torch.from_numpy(mine[start : start + lot]).to(device)
+    # As many passes in each process, because they may have to help each other.
+    for start in range(0, -(-len(sequences) // group.world), lot):
+        own = mine[start : start + lot]
+        batch = torch.from_numpy(own if len(own) else sequences[:1]).to(device)
         with compiled.uncompiled(), autocast or contextlib.nullcontext():
             loss, _ = learner.model(batch[:, :-1], batch[:, 1:])
-        total += loss.item() * len(batch)
+        total += loss.item() * len(own)
     mean = group.mean(torch.tensor(total, dtype=torch.float64)).item()
     return mean * group.world / len(sequences)
 

@@ -1,0 +1,87 @@
+"""Rows of a parameter that may lie in parts on several processes (torch's FSDP2, by rows).
+
+An optimizer moves the rows that lie here, as plain tensors, whatever slice of a merged matrix they
+belong to. What needs all rows brings them together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+
+class Rows:
+    """Rows [rows[0], rows[1]) of the parameter ``base``, or all; those that lie here are a part."""
+
+    def __init__(self, base: Tensor, rows: tuple[int, int] | None = None):
+        self.base = base
+        self.first, self.last = rows or (0, len(base) if base.dim() else 1)
+        self.is_all = rows is None
+
+    @property
+    def count(self) -> int:
+        """How many rows, wherever they lie."""
+        return self.last - self.first
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes hold the rest."""
+        return isinstance(self.base, DTensor)
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """The part that lies here of a tensor that lies as ``base`` does; a view."""
+        if not self.is_shared:
+            return tensor if self.is_all else tensor[self.first : self.last]
+        local, offset = tensor.to_local(), self._offset()
+        begin, end = (min(max(n - offset, 0), len(local)) for n in (self.first, self.last))
+        return local[begin:end]
+
+    def part(self, whole: Tensor) -> Tensor:
+        """The part that lies here of a tensor that holds just these rows; a view."""
+        if not self.is_shared:
+            return whole
+        offset, length = self._offset(), len(self.base.to_local())
+        begin, end = max(self.first, offset), min(self.last, offset + length)
+        return whole[begin - self.first : max(begin, end) - self.first]
+
+    def whole(self, part: Tensor) -> Tensor:
+        """All of these rows, from the parts of all processes, which call this alike."""
+        if not self.is_shared:
+            return part
+        base = self.base
+        local = torch.zeros_like(base.to_local(), dtype=part.dtype)
+        around = DTensor.from_local(local, base.device_mesh, base.placements, run_check=False,
+                                    shape=base.shape, stride=base.stride())  # fmt: skip
+        self.take(around).copy_(part)
+        return around.full_tensor()[self.first : self.last]
+
+    def _offset(self) -> int:
+        """The first row that lies here: rows are shared out as ``torch.chunk`` does."""
+        mesh = self.base.device_mesh
+        parts, number = mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
+        each = -(-len(self.base) // parts)
+        return min(number * each, len(self.base))
+
+
+def total_norm(gradients: Iterable[tuple[Rows, Tensor]]) -> Tensor:
+    """L2 norm of all gradients, of which some lie in parts; the same on every process."""
+    whole: list[Tensor] = []
+    parts: list[Tensor] = []
+    group = None
+    for rows, gradient in gradients:
+        (parts if rows.is_shared else whole).append(gradient)
+        if rows.is_shared:
+            group = rows.base.device_mesh.get_group(rows.base.device_mesh.ndim - 1)
+    if group is None:
+        return torch.nn.utils.get_total_norm(whole)
+    squares = _squares(parts)
+    dist.all_reduce(squares, group=group)
+    return (squares + _squares(whole) if whole else squares).sqrt()
+
+
+def _squares(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.stack(torch._foreach_norm(list(tensors))).square().sum()

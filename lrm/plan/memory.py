@@ -1,0 +1,63 @@
+"""Memory of one process that trains a run together with others, before it runs. No torch here.
+
+Counted from the shapes of all tensors; fragmentation and the library's own memory come on top.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lrm.plan.run import TrainRun
+
+_FLOAT = 4  # bytes; weights, gradients and the optimizer's state are float32
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process.
+
+    ``state`` holds weights, gradients and the optimizer's state. ``gathered`` is the largest part
+    of the model while it is whole: its weights, their copy in the precision that computes, and
+    their gradients. ``activations`` are kept for the backward pass.
+    """
+
+    state: int
+    gathered: int
+    activations: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.state + self.gathered + self.activations
+
+
+def of_process(run: TrainRun) -> Memory:
+    """What a process of ``run.execution.parallel`` needs, or the only one where that is None."""
+    parallel = run.execution.parallel
+    parts, processes = (1, 1) if parallel is None else (
+        parallel.shard, parallel.replicate * parallel.shard)  # fmt: skip
+    half = run.execution.precision != "float32"
+    state, layers, outside, kept = 0, {}, 0, {}
+    for plan in run.plans:
+        size, layer = plan.address.size, plan.address.layer
+        # Weights, and of what learns gradients with one moment (Muon) or two.
+        copies = 1 + plan.trainable * (2 if plan.optimizer == "muon" else 3)
+        state += copies * _FLOAT * size
+        multipliers = sum(each.size for each in plan.multipliers)
+        state += 4 * _FLOAT * multipliers * parts  # they lie whole on each process
+        if layer is None:
+            outside += size
+        else:
+            layers[layer] = layers.get(layer, 0) + size
+            if plan.address.role == "matrix":
+                kept[layer] = kept.get(layer, 0) + sum(plan.address.shape)
+    train, model = run.settings.train, run.settings.model
+    rows = run.execution.micro_batch or -(-train.batch_size // processes)
+    tokens = rows * train.sequence_length
+    width = 2 if half else _FLOAT
+    entering = tokens * model.hidden_size * _FLOAT
+    inside = [tokens * numbers * width for numbers in kept.values()]
+    within = max(inside) if run.execution.recompute else sum(inside)
+    largest = max([outside, *layers.values()])
+    gathered = largest * (2 * _FLOAT + 2 * half) if parts > 1 else largest * 2 * half
+    return Memory(state // parts, gathered, entering * len(layers) + within)

@@ -1,0 +1,119 @@
+"""Which runs are queued on a cluster, as their submissions and SLURM tell it; from any machine.
+
+``results/cluster/<submission>/jobs.json`` lists the tasks of an array job and the runs of each.
+Beside it lie submitit's files: what each task does, its logs and how it ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lrm.errors import UserError
+from lrm.plan.run import Run
+from lrm.store.files import read_json, write_json
+
+_TAIL = 1 << 14  # bytes of a log, of which the last line is told
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One call of submitit; a run is named ``<experiment>/<id>``."""
+
+    folder: Path
+    engine: str
+    tasks: dict[str, int]  # the share of each task, by the task's id
+    shares: list[list[str]]  # the runs of each share
+    runs: dict[str, dict[str, str]]  # ``scale`` and ``label`` of each run
+
+    def write(self) -> None:
+        """To its folder."""
+        record = {"engine": self.engine, "tasks": self.tasks, "shares": self.shares}
+        write_json(self.folder / "jobs.json", {**record, "runs": self.runs})
+
+    def active(self) -> dict[str, str]:
+        """The tasks that have not ended, each with its state in small letters."""
+        left = [task for task in self.tasks if not self._result(task).exists()]
+        if self.engine == "local":
+            return {task: "running" for task in left if _runs(int(task))}
+        known = _queue() if left else {}
+        if known is None:  # SLURM does not answer here
+            return dict.fromkeys(left, "submitted")
+        return {task: known[task] for task in left if task in known}
+
+    def log(self, task: str) -> Path:
+        """What the task wrote to standard error."""
+        return self.folder / f"{task}_0_log.err"
+
+    def _result(self, task: str) -> Path:
+        return self.folder / f"{task}_0_result.pkl"
+
+
+def name_of(run: Run) -> str:
+    """``<experiment>/<id>``."""
+    return f"{run.experiment}/{run.id}"
+
+
+def submissions(results: Path) -> list[Submission]:
+    """All that are recorded, the oldest first; those that cannot be read are left out."""
+    found = []
+    for file in sorted((results / "cluster").glob("*/jobs.json")):
+        with contextlib.suppress(UserError, TypeError):
+            found.append(Submission(file.parent, **read_json(file, ("tasks", "runs"))))
+    return found
+
+
+def queued(results: Path) -> dict[str, dict[str, str]]:
+    """By run: the tasks that have it on their list and have not ended, each with its state."""
+    _queue.cache_clear()
+    found: dict[str, dict[str, str]] = {}
+    for submission in submissions(results):
+        for task, state in submission.active().items():
+            for run in submission.shares[submission.tasks[task]]:
+                found.setdefault(run, {})[task] = state
+    return found
+
+
+def last_line(log: Path | str | None) -> str:
+    """The last line of a log that says something; empty where there is none."""
+    with contextlib.suppress(OSError, TypeError), open(log, "rb") as file:
+        file.seek(max(file.seek(0, 2) - _TAIL, 0))
+        lines = file.read().decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return ""
+
+
+def is_running(job: str) -> bool:
+    """Whether SLURM says so of this job: it does while it preempts, and not after ``scancel``."""
+    command = ["squeue", f"--jobs={job}", "--noheader", "--format=%T"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        return found.stdout.strip() == "RUNNING"
+    return False
+
+
+@functools.cache
+def _queue() -> dict[str, Any] | None:
+    """The state of each of the user's jobs; None where SLURM cannot be asked."""
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i %T"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    words = (line.split() for line in found.stdout.splitlines())
+    return {job: state.lower() for job, state in words}
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True

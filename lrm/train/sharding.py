@@ -1,0 +1,100 @@
+"""One model whose parameters lie in parts on several processes: torch's FSDP2.
+
+Every layer is gathered for its forward and its backward pass, and so are the embedding and the
+projector. Multipliers lie whole on each process, and their gradients are averaged. Each process
+updates its rows of every parameter. Norms over all gradients, and whole matrices for Muon, are
+brought together (``lrm.optim.rows``).
+
+A checkpoint holds whole tensors, and is the file that one process would write. So any number of
+processes may resume it. What is measured is measured on a whole copy, which the first process has.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from lrm.errors import UserError
+from lrm.multipliers.attach import Multipliers
+from lrm.optim.rows import Rows
+from lrm.plan.config import Parallel
+
+
+def shard(model: nn.Module, multipliers: Multipliers, parallel: Parallel) -> None:
+    """Share out the parameters of ``model``, but for its multipliers, over all processes.
+
+    ``parallel.replicate`` copies of the model lie in ``parallel.shard`` parts each. Raises
+    UserError where there are not as many processes.
+    """
+    parallel.check(dist.get_world_size())
+    device = next(model.parameters()).device.type
+    sizes = (parallel.replicate, parallel.shard)
+    mesh = init_device_mesh(device, sizes, mesh_dim_names=("replicate", "shard"))
+    if parallel.replicate == 1:
+        mesh = mesh["shard"]
+    whole = {parameter for _, _, parameter in multipliers.named()}
+    for part in (*model.model.layers, model):
+        fully_shard(part, mesh=mesh, ignored_params=whole)
+
+
+def average_gradients(multipliers: Multipliers) -> None:
+    """Those of multipliers, which FSDP leaves alone."""
+    for _, _, parameter in multipliers.named():
+        if parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
+
+
+def whole_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state of a model with whole tensors; all processes call this alike."""
+    return {name: _whole(tensor) for name, tensor in state.items()}
+
+
+@torch.no_grad()
+def load_whole(model: nn.Module, state: dict[str, Tensor]) -> None:
+    """Take the state that ``whole_state`` gave, into whatever part of it lies here."""
+    own = model.state_dict()
+    if own.keys() != state.keys():
+        raise UserError("the checkpoint is that of another model; remove it and start again")
+    for name, tensor in own.items():
+        rows = Rows(tensor)
+        rows.take(tensor).copy_(rows.part(state[name]))
+
+
+@torch.no_grad()
+def copy_whole(source: nn.Module, copy: nn.Module | None) -> None:
+    """Give ``copy``, which lies whole here, the values and the gradients of ``source``.
+
+    All processes call this alike; those without a copy only help.
+    """
+    values = whole_state(source.state_dict())
+    gradients = {name: parameter.grad for name, parameter in source.named_parameters()}
+    found = {name: _whole(grad) for name, grad in gradients.items() if grad is not None}
+    if copy is not None:
+        copy.load_state_dict(values)
+        for name, parameter in copy.named_parameters():
+            parameter.grad = found.get(name)
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def recompute(layers: nn.ModuleList) -> None:
+    """Have each layer keep its input alone, and compute the rest again for the backward pass."""
+
+    def wrapped(forward: Any, *inputs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return forward(*inputs)
+        return checkpoint(forward, *inputs, use_reentrant=False)
+
+    for layer in layers:
+        layer.forward = functools.partial(wrapped, layer.forward)

@@ -1,0 +1,327 @@
+"""Sweeps by jobs: shared out, submitted, killed, stopped, queued again; ended with the same bits.
+
+Here jobs are submitit's local ones. ``make test-cluster`` runs the same sweep on a real SLURM.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+
+import pytest
+from test_signals import ROOT, needs_proc, until
+
+from lrm.errors import UserError
+from lrm.store.lock import holder_of, locked
+from lrm.store.rundir import note_failure
+from lrm.sweep import runs as stored
+from lrm.sweep.cluster import settings as cluster_settings
+from lrm.sweep.cluster import shares, state
+from lrm.sweep.cluster.settings import Cluster
+
+pytest.importorskip("submitit", reason="make setup-dev installs it")
+SMALL = ("train.steps=40", "train.batch_size=2", "model.num_hidden_layers=1",
+         "train.validation_sequences=2", "execution.precision=float32", "execution.compile=never",
+         "execution.checkpoint_every=10")  # fmt: skip
+# Two slots. Two tasks, however little the runs are thought to cost.
+CLUSTER = ("{gpus: 0, cpus: 1, most_tasks: 2, at_once: 2, hours: 1, work_hours: 1.0e-9, "
+           "notice_seconds: 60}\n")  # fmt: skip
+
+
+def command(folder, *options, only=("FPN*", "SPN*"), seeds=2, small=SMALL):
+    """One that trains twelve runs."""
+    found = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--seeds",
+             str(seeds), "--results", str(folder), *options]  # fmt: skip
+    found += [word for pattern in only for word in ("--only", pattern)]
+    return found + [word for override in small for word in ("--set", override)]
+
+
+def call(*words, code=0):
+    """What the command says. Not through a pipe, which local jobs would hold open behind it."""
+    with tempfile.TemporaryFile("w+") as said:
+        done = subprocess.run(words, cwd=ROOT, stdout=said, stderr=subprocess.STDOUT, timeout=900)
+        said.seek(0)
+        out = said.read()
+    assert done.returncode == code, out
+    return out
+
+
+def runs(folder):
+    """Directories of runs, by their name."""
+    return {path.name: path for path in folder.glob("runs/projector/*/")}
+
+
+def finished(folder):
+    return [path for path in runs(folder).values() if (path / "done.json").exists()]
+
+
+def begun(folder):
+    """Runs that are being trained and have a checkpoint, with their holders."""
+    found = {path: holder_of(path) for path in runs(folder).values()
+             if (path / "checkpoint.pt").exists()}  # fmt: skip
+    return {path: holder for path, holder in found.items() if holder is not None}
+
+
+def assert_same_bits(whole, other, count):
+    """All runs, and in each all that was measured and learned."""
+    assert runs(whole).keys() == runs(other).keys() and len(runs(whole)) == count
+    for name, path in runs(whole).items():
+        files = json.loads((path / "done.json").read_text())["files"]
+        for file in sorted(files.keys() - {"run.json"}):
+            assert (path / file).read_bytes() == (runs(other)[name] / file).read_bytes(), file
+
+
+def settled(folder):
+    """No task is left, and nobody holds a run."""
+    return not state.queued(folder) and not any(map(holder_of, runs(folder).values()))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The twelve runs, trained by a sweep that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("whole")
+    call(*command(folder, "--workers", "1"))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def nothing_stands_still(tmp_path):
+    """Where a test fails that has stopped workers, they end."""
+    yield
+    for holder in filter(None, map(holder_of, runs(tmp_path / "results").values())):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(holder.process), signal.SIGKILL)
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(CLUSTER)
+    return path
+
+
+def frozen(folder, count):
+    """So many runs in the middle, with their holders, which stand still until they are sent on."""
+    found = {}
+    while len(found) < count:
+        for path, holder in until(lambda: begun(folder)).items():
+            if path not in found and len(found) < count:
+                os.kill(int(holder.process), signal.SIGSTOP)
+                found[path] = holder
+                if holder_of(path) != holder or (path / "done.json").exists():
+                    send_on(found.pop(path))
+    return found
+
+
+def send_on(holder):
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(int(holder.process), signal.SIGCONT)
+
+
+def is_told(holder):
+    """Whether a signal waits for the process that holds a run, or it has ended."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{holder.process}/status").read_text().splitlines()
+        return any(int(line.split()[1], 16) for line in lines if line.startswith("ShdPnd"))
+    return True
+
+
+def killed_twice_and_finished(by_jobs, folder, interrupt):
+    """Submit; ``interrupt`` a task; kill a worker; the same command finishes."""
+    out = call(*by_jobs, "--detach")
+    assert "12 runs in 2 tasks" in out
+    (first, holder), (second, other) = frozen(folder, 2).items()
+    # Nothing is submitted twice.
+    assert "of them are queued already" in call(*by_jobs, "--detach")
+    listed = call(sys.executable, "-m", "lrm.sweep.runs", "list", "--results", str(folder))
+    assert listed.count("  running  ") == 2 and "  queued  " in listed, listed
+    interrupt(holder)
+    until(lambda: is_told(holder))
+    send_on(holder)
+    until(lambda: holder_of(first) != holder)
+    assert (first / "checkpoint.pt").exists() and not (first / "done.json").exists()
+    os.kill(int(other.process), signal.SIGKILL)
+    until(lambda: (second / "failed.json").exists())
+    assert not (second / "done.json").exists()
+    listed = call(sys.executable, "-m", "lrm.sweep.runs", "list", "--results", str(folder))
+    assert "  failed  " in listed and "its process ended with code -9" in listed
+    assert f"{folder}/cluster/" in listed and "_log.err: " in listed
+    assert "12/12 runs finished" in call(*by_jobs)
+    for path in (first, second):
+        assert json.loads((path / "run.json").read_text())["resumed"][0]["step"] > 0
+    until(lambda: settled(folder))
+
+
+@needs_proc
+def test_a_sweep_by_jobs_that_are_stopped_and_killed(tmp_path, file, whole):
+    """A task is told to stop, and a worker of the other one is killed."""
+    folder = tmp_path / "results"
+    by_jobs = command(folder, "--cluster", "local", "--cluster-file", str(file))
+
+    def stop(holder):
+        # Its worker's parent is what submitit has started.
+        os.kill(parent(int(holder.process)), signal.SIGTERM)
+
+    killed_twice_and_finished(by_jobs, folder, stop)
+    assert_same_bits(whole, folder, 12)
+
+
+@needs_proc
+def test_a_task_at_its_time_limit_goes_on(tmp_path, file):
+    """At submitit's signal the run is saved, and the task is queued again by itself."""
+    folder = tmp_path / "results"
+    small = (*SMALL[1:], "train.steps=60")
+    by_jobs = command(folder, "--cluster", "local", "--cluster-file", str(file), only=["FPN S=1 *"],
+                      seeds=1, small=small)  # fmt: skip
+    call(*by_jobs, "--detach")
+    [(path, holder)] = frozen(folder, 1).items()
+    os.kill(parent(int(holder.process)), signal.SIGUSR2)
+    until(lambda: is_told(holder))
+    send_on(holder)
+    until(lambda: holder_of(path) not in (None, holder))
+    call(*by_jobs)
+    resumed = json.loads((path / "run.json").read_text())["resumed"]
+    assert len(resumed) == 1 and 0 < resumed[0]["step"] < 60
+
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def two_submitters(by_jobs, folder):
+    """Both wait until all runs have finished; each run is trained once, from its first step."""
+    both = [threading.Thread(target=call, args=by_jobs) for _ in range(2)]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join()
+    assert len(finished(folder)) == 12
+    for path in finished(folder):
+        assert "resumed" not in json.loads((path / "run.json").read_text())
+    until(lambda: settled(folder))
+
+
+@needs_proc
+def test_two_submitters(tmp_path, file, whole):
+    folder = tmp_path / "results"
+    two_submitters(command(folder, "--cluster", "local", "--cluster-file", str(file)), folder)
+    assert_same_bits(whole, folder, 12)
+
+
+def test_a_run_that_fails_is_told_with_its_log(tmp_path, file):
+    """The others are trained; no task tries it again; the command ends with one line."""
+    folder = tmp_path / "results"
+    small = (*SMALL[1:], "train.steps=6")
+    call(*command(folder, "--cluster", "local", "--cluster-file", str(file), "--dry-run"))
+    by_jobs = command(folder, "--cluster", "local", "--cluster-file", str(file), only=["FPN*"],
+                      seeds=1, small=(*small, "optimizer.lr=1.0e+30"))  # fmt: skip
+    out = call(*by_jobs, code=2)
+    [line] = [line for line in out.splitlines() if line.startswith("error: ")]
+    assert "3 runs are not finished: FPN S=" in line and "is not finite at step" in line
+    assert "_0_log.err: " in line and line.endswith("The same command submits them again")
+    assert "Traceback" not in out
+
+
+# How runs are shared out, without any job.
+
+
+def test_runs_of_one_shape_share_jobs(smoke_runs):
+    """By shape; the estimates say how many tasks; each task begins with another run."""
+    found = [(run, None) for run in smoke_runs("projector") + smoke_runs("width_scaling")]
+    seconds = sum(run.estimate().seconds for run, _ in found)
+    one = shares.shares(found, Cluster(gpus=1))
+    assert sum(len(share.jobs) for share in one) == len(found)
+    assert all(share.tasks == 1 for share in one)
+    assert len({run.settings.model for share in one for run, _ in share.jobs}) == len(one) > 1
+    assert sum(share.seconds for share in one) == pytest.approx(seconds)
+    hours = one[0].seconds / 3600
+    [three] = shares.shares(one[0].jobs, Cluster(gpus=2, work_hours=hours / 5.5))
+    assert (three.tasks, three.workers) == (3, 2)
+    orders = [three.of_task(number) for number in range(3)]
+    assert len({order[0][0].label for order in orders}) == 3
+    assert all(sorted(map(id, order)) == sorted(map(id, one[0].jobs)) for order in orders)
+
+
+def test_a_run_and_the_one_it_begins_with_share_jobs(smoke_runs):
+    for found in shares.shares([(run, None) for run in smoke_runs("scale_diversity")], Cluster()):
+        inside = [run for run, _ in found.jobs]
+        assert all(run.after is None or run.after in inside for run in inside)
+
+
+def test_the_dry_run_prints_jobs_hours_and_price(tmp_path):
+    """The price is that of the cluster where it says one. It needs no submitit."""
+    by_jobs = [sys.executable, "experiments/projector/run.py", "--scale", "paper", "--results",
+               str(tmp_path), "--dry-run", "--cluster", "slurm"]  # fmt: skip
+    lines = call(*by_jobs).splitlines()
+    assert lines[-5].startswith("jobs: 30 array tasks of 1 GPUs, 4 CPUs and at most 24 hours each")
+    assert lines[-1].startswith("1,754.3 GPU hours, about $5,263; ")
+    lines = call(*by_jobs, "--cluster-set", "price_per_hour=1").splitlines()
+    assert lines[-1].startswith("1,754.3 GPU hours, about $1,754; ")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("partitoin: gpu", "unknown key partitoin; did you mean partition?"),
+        ("hours: 0", "hours"),
+        ("gpus: many", "gpus"),
+    ],
+)
+def test_cluster_settings_that_are_wrong(tmp_path, text, said):
+    file = tmp_path / "cluster.yaml"
+    file.write_text(text + "\n")
+    with pytest.raises(UserError, match=f"cluster.yaml.*{said}"):
+        cluster_settings.read("slurm", file, [])
+
+
+def test_cluster_options_that_do_not_fit():
+    with pytest.raises(UserError, match="is not there; write it"):
+        cluster_settings.read("slurm", Path("no such file"), [])
+    with pytest.raises(UserError, match="--cluster-set 'hours': write it as key=value"):
+        cluster_settings.read("slurm", None, ["hours"])
+    assert cluster_settings.read("slurm", None, ["hours=2", "sbatch.nice=5"]).hours == 2.0
+    words = [sys.executable, "experiments/projector/run.py", "--detach"]
+    assert "add --cluster slurm" in call(*words, code=2)
+
+
+# What make list shows.
+
+
+def test_states_of_runs(tmp_path, monkeypatch):
+    """Queued, running, failed and unfinished ones; SLURM is asked once."""
+    names = [f"some/{name}" for name in ("failed", "running", "waiting", "left", "new")]
+    submission = state.Submission(
+        tmp_path / "cluster" / "one", "slurm", {"7_0": 0, "7_1": 0, "8": 1},
+        [names[:3] + names[4:], names[3:4]], {n: {"scale": "tiny", "label": n} for n in names},
+    )  # fmt: skip
+    submission.folder.mkdir(parents=True)
+    submission.write()
+    for name in names[:4]:
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    log = tmp_path / "log"
+    log.write_text("first\nthe last words\n\n")
+    note_failure(tmp_path / "runs" / "some" / "failed", "out of luck", log)
+    squeue = tmp_path / "squeue"
+    squeue.write_text("#!/bin/sh\necho 7_0 RUNNING\necho 7_1 PENDING\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with locked(tmp_path / "runs" / "some" / "running"):
+        waiting = state.queued(tmp_path)
+        found = {path.name: stored._read(path, waiting)
+                 for path in tmp_path.glob("runs/some/*/")}  # fmt: skip
+        new = stored._not_begun(tmp_path, waiting, {run.path for run in found.values()})
+    states = {name: run.state for name, run in found.items()}
+    assert states == {"failed": "failed", "running": "running", "waiting": "queued",
+                      "left": "unfinished"}  # fmt: skip
+    assert found["failed"].told == ("out of luck", f"{log}: the last words")
+    assert found["waiting"].told == ("in 2 tasks (1 running, 1 pending), such as 7_0",)
+    assert [(run.state, run.label) for run in new] == [("queued", "some/new")]
+    squeue.write_text("#!/bin/sh\nexit 1\n")
+    assert set(state.queued(tmp_path)[names[3]].values()) == {"submitted"}
+    (submission.folder / "8_0_result.pkl").touch()
+    assert names[3] not in state.queued(tmp_path)

@@ -38,18 +38,18 @@ def _pull_direct(raw: np.ndarray, gradient: np.ndarray) -> np.ndarray:
 
 def _direction(alpha: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """α/‖α‖ and √n/‖α‖."""
-    norm = np.linalg.norm(alpha, axis=-1, keepdims=True)
-    return alpha / norm, np.sqrt(alpha.shape[-1]) / norm
+    norm = np.sqrt((alpha * alpha).sum(-1, keepdims=True))
+    return alpha / norm, alpha.shape[-1] ** 0.5 / norm
 
 
 def _value_or(raw: np.ndarray) -> np.ndarray:
-    return raw[..., :1] * np.sqrt(raw.shape[-1] - 1) * _direction(raw[..., 1:])[0]
+    return raw[..., :1] * (raw.shape[-1] - 1) ** 0.5 * _direction(raw[..., 1:])[0]
 
 
 def _pull_or(raw: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     along, stretch = _direction(raw[..., 1:])
     share = (along * gradient).sum(-1, keepdims=True)
-    of_beta = np.sqrt(raw.shape[-1] - 1) * share
+    of_beta = (raw.shape[-1] - 1) ** 0.5 * share
     return np.concatenate((of_beta, raw[..., :1] * stretch * (gradient - share * along)), axis=-1)
 
 
@@ -100,11 +100,11 @@ class Design:
     def gradient(self, state: State, of_effective: np.ndarray) -> State:
         """The gradient of the state, given that of A (…, c, d)."""
         u, v = self.scales(state)
-        left = u[..., None] * of_effective
-        of_u = np.einsum("...ij,...ij,...j->...i", of_effective, state[0], v)
-        of_v = np.einsum("...ij,...ij->...j", left, state[0])
+        scaled = of_effective * v[..., None, :]
+        of_u = (scaled * state[0]).sum(-1)
+        of_v = (u[..., None] * of_effective * state[0]).sum(-2)
         pulled = (self.outputs.pull(state[1], of_u), self.inputs.pull(state[2], of_v))
-        return left * v[..., None, :], *pulled
+        return u[..., None] * scaled, *pulled
 
     def rate(self, state: State, residual: np.ndarray) -> np.ndarray:
         """−dL/dt under gradient flow, (…), where W⋆ − A is ``residual`` (…, c, d)."""

@@ -42,13 +42,13 @@ def flow(design: str, teacher: np.ndarray, start: np.ndarray, times: np.ndarray)
     """
     rule = DESIGNS[design]
     first = rule.start(start)
-    ends = np.cumsum([part.size for part in first])[:-1]
+    sizes = [part.size for part in first]
+    places = [slice(sum(sizes[:n]), sum(sizes[: n + 1])) for n in range(len(sizes))]
 
     def unpacked(flat: np.ndarray) -> State:
-        parts = np.split(flat, ends, axis=-1)
         return tuple(
-            part.reshape(*flat.shape[:-1], *one.shape)
-            for part, one in zip(parts, first, strict=True)
+            flat[..., place].reshape(*flat.shape[:-1], *one.shape)
+            for place, one in zip(places, first, strict=True)
         )
 
     def slope(flat: np.ndarray) -> np.ndarray:

@@ -149,8 +149,8 @@ def _start(run: TheoryRun, log: Log, tell: Tell) -> None:
     """By design, from a nonzero W(0): ``time`` and ``loss`` relative to t = 0, at even times.
 
     At the last sample the ``time_to_done`` (1% of the loss at t = 0; the horizon where it is not
-    reached), the share ``slower_than_none`` of the samples, and until which time the design lies
-    above the standard one from the start (``behind_standard``).
+    reached), and the shares of the samples at which its loss lies above that without scales and
+    above the standard vector's, ``above_none`` and ``above_standard``.
     """
     theory, steps = run.settings.theory, run.settings.train.steps
     generator = _generator(run, "start")
@@ -167,20 +167,11 @@ def _start(run: TheoryRun, log: Log, tell: Tell) -> None:
         for step, (time, loss) in enumerate(zip(times, course, strict=True), 1):
             log.scalar(step, "time", design, time)
             log.scalar(step, "loss", design, loss)
-        done = course <= _DONE
-        ahead = course <= courses["standard"]
-        log.scalar(steps, "time_to_done", design, _first_time(done, times, theory.horizon))
-        log.scalar(steps, "behind_standard", design, _first_time(ahead, times, theory.horizon))
-        log.scalar(steps, "slower_than_none", design, (course > courses["none"]).mean())
+        done = times[course <= _DONE]
+        log.scalar(steps, "time_to_done", design, done[0] if done.size else theory.horizon)
+        for other in ("none", "standard"):
+            log.scalar(steps, f"above_{other}", design, (course > courses[other]).mean())
     tell(steps)
-
-
-def _first_time(reached: np.ndarray, times: np.ndarray, horizon: float) -> float:
-    """0 where it is so from the first sample on."""
-    if not reached.any():
-        return horizon
-    first = int(reached.argmax())
-    return times[first] if first else 0.0
 
 
 def _adam(run: TheoryRun, log: Log, tell: Tell) -> None:
@@ -212,38 +203,40 @@ def _sde(run: TheoryRun, log: Log, tell: Tell) -> None:
     """
     theory, steps = run.settings.theory, run.settings.train.steps
     samples = set(np.geomspace(1, steps, _SAMPLES).round().astype(int).tolist())
-    weight_decay = theory.weight_decay * np.array([[1.0, 0.0], [1.0, 1.0]])  # of w² and of γ²
-    lost = np.zeros((2, 2))
-    loss = np.zeros(2)
+    # ∫w² and ∫γ² of every path by the trapezoidal rule, and the loss over the second half.
+    past = np.zeros((2, 2, theory.paths))
+    loss = np.zeros((2, theory.paths))
     generator = _generator(run, "sde", theory.target, theory.noise)
     for step, state in enumerate(stochastic.sde(theory, steps, generator)):
         w, scale, chance = state
-        squares = np.stack([(w * w).mean(1), (scale * scale).mean(1)], axis=1)
-        inner = 1.0 if 0 < step < steps else 0.5
-        lost += inner * 2 * theory.dt * weight_decay * squares
+        weight = theory.dt if 0 < step < steps else theory.dt / 2
+        past[0] += weight * (w * w)
+        past[1] += weight * (scale * scale)
         if step > steps // 2:
-            loss += 0.5 * ((scale * w - theory.target) ** 2).mean(1)
+            loss += 0.5 * (scale * w - theory.target) ** 2
         if step not in samples:
             continue
         time = np.array([step * theory.dt])
-        sharpness = stochastic.sharpness(w, scale, theory.target).mean(1)
+        sharpness = stochastic.sharpness(w, scale, theory.target)
         for row, name in enumerate(DECAYS):
             found = {
                 "time": time[0],
-                "matrix_square": squares[row, 0],
-                "scale_square": squares[row, 1],
+                "matrix_square": (w[row] ** 2).mean(),
+                "scale_square": (scale[row] ** 2).mean(),
                 "matrix_square_bound": stochastic.square_bound(theory, 0.0, time)[0],
-                "sharpness": sharpness[row],
+                "sharpness": sharpness[row].mean(),
             }
             if name == "decayed":
                 found["scale_square_bound"] = stochastic.square_bound(theory, 1.0, time)[0]
             for stat, value in found.items():
                 log.scalar(step, stat, name, value)
         tell(step)
-    left = squares[:, 1] - squares[:, 0] - chance.mean(1) - (1 + lost[:, 0] - lost[:, 1])
+    balance = (scale**2 - w**2 - chance).mean(1)
     for row, name in enumerate(DECAYS):
-        log.scalar(steps, "loss", name, loss[row] / (steps - steps // 2))
-        log.scalar(steps, "identity_error", name, left[row] / (1 + lost[row].sum()))
+        won, lost = 2 * theory.weight_decay * past[:, row].mean(1) * [1, name == "decayed"]
+        log.scalar(steps, "loss", name, loss[row].mean() / (steps - steps // 2))
+        error = (balance[row] - (1 + won - lost)) / (1 + won + lost)
+        log.scalar(steps, "identity_error", name, error)
 
 
 def _sgd(run: TheoryRun, log: Log, tell: Tell) -> None:
@@ -253,16 +246,16 @@ def _sgd(run: TheoryRun, log: Log, tell: Tell) -> None:
     """
     settings = run.settings
     theory, steps = settings.theory, settings.train.steps
-    loss = np.zeros(2)
+    loss = np.zeros((2, theory.paths))
     # Noise belongs to the seed: LRs share it, and so do the two ways in which it enters.
     for step, (w, scale) in enumerate(
         stochastic.sgd(theory, settings.optimizer.lr, steps, _generator(run, "sgd"))
     ):
         if step > steps // 2:
-            loss += 0.5 * ((scale * w - theory.target) ** 2).mean(1)
+            loss += 0.5 * (scale * w - theory.target) ** 2
         if step % 1000 == 0:
             tell(step)
     sharpness = stochastic.sharpness(w, scale, theory.target).mean(1)
     for row, name in enumerate(DECAYS):
-        log.scalar(steps, "loss", name, loss[row] / (steps - steps // 2))
+        log.scalar(steps, "loss", name, loss[row].mean() / (steps - steps // 2))
         log.scalar(steps, "sharpness", name, sharpness[row])

@@ -17,15 +17,12 @@ from lrm.plan.theory import SdeTheory, SgdTheory
 _CHUNK = 200
 
 
-Paths = Iterator[tuple[np.ndarray, np.ndarray]]
-
-
 def _noise(
-    theory: SdeTheory | SgdTheory, size: float, steps: int, generator: np.random.Generator
+    theory: SdeTheory | SgdTheory, size: float, draws: int, generator: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Noise (2, paths) of one step after the other, of standard deviation ``size``."""
-    for begin in range(0, steps, _CHUNK):
-        shape = (min(_CHUNK, steps - begin), 2, theory.paths)
+    """Noise (2, paths) of one draw after the other, of standard deviation ``size``."""
+    for begin in range(0, draws, _CHUNK):
+        shape = (min(_CHUNK, draws - begin), 2, theory.paths)
         yield from size * generator.standard_normal(shape)
 
 
@@ -34,37 +31,41 @@ def _decays(theory: SdeTheory | SgdTheory) -> tuple[float, np.ndarray]:
     return theory.weight_decay, np.array([[0.0], [theory.weight_decay]])
 
 
-def sde(theory: SdeTheory, steps: int, generator: np.random.Generator) -> Iterator:
+def sde(
+    theory: SdeTheory, steps: int, generator: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """w, γ and the noise in γ² − w², at t = 0 and after every step, each (2, paths).
 
     The first row is without weight decay on γ, the second with it; both see the same noise. They
     begin at w = 0 and γ = 1. The third array is 2√q ∫γ dB′ − w dB, whose mean is 0.
-    Half a step of gradient flow, one of decay and noise, half a step of gradient flow. Gradient
-    flow turns (γ, w) hyperbolically and so keeps γ² − w², however steep it is. With Euler's method
-    γ² − w² would lose dt E (γw − a)² of itself in a unit of time: a tenth of its growth at dt 0.01.
+
+    A step is half of decay and noise, gradient flow, and the other half. Gradient flow turns (γ, w)
+    hyperbolically and so keeps γ² − w², however steep it is. With Euler's method γ² − w² would lose
+    dt E (γw − a)² of itself in a unit of time: a tenth of its growth at dt 0.01.
     """
     dt, (of_w, of_scale) = theory.dt, _decays(theory)
-    kept_w, kept_scale = np.exp(-dt * of_w), np.exp(-dt * of_scale)
-    w, scale, chance = np.zeros((2, theory.paths)), np.ones((2, theory.paths)), 0.0
-
-    def descend(w: np.ndarray, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """For dt/2, at the curvature γ² + w² of the beginning."""
+    kept_w, kept_scale = np.exp(-dt / 2 * of_w), np.exp(-dt / 2 * of_scale)
+    w, scale, chance = (np.full((2, theory.paths), start) for start in (0.0, 1.0, 0.0))
+    kicks = _noise(theory, (dt / 2 * theory.noise) ** 0.5, 2 * steps, generator)
+    yield w, scale, chance
+    for before, after in zip(kicks, kicks, strict=True):
+        w, scale = kept_w * w, kept_scale * scale
+        chance = chance + 2 * (scale * before[1] - w * before[0])
+        w, scale = w + before[0], scale + before[1]
+        # At the curvature γ² + w² of the beginning.
         curvature = scale * scale + w * w
-        angle = (scale * w - theory.target) * -np.expm1(-0.5 * dt * curvature) / curvature
+        angle = (scale * w - theory.target) * -np.expm1(-dt * curvature) / curvature
         grown = np.exp(angle)
         even, odd = 0.5 * (grown + 1 / grown), 0.5 * (grown - 1 / grown)
-        return w * even - scale * odd, scale * even - w * odd
-
-    yield w, scale, np.zeros_like(w)
-    for kick_w, kick_scale in _noise(theory, (dt * theory.noise) ** 0.5, steps, generator):
-        w, scale = descend(w, scale)
-        w, scale = kept_w * w, kept_scale * scale
-        chance = chance + 2 * (scale * kick_scale - w * kick_w)
-        w, scale = descend(w + kick_w, scale + kick_scale)
+        w, scale = w * even - scale * odd, scale * even - w * odd
+        chance = chance + 2 * (scale * after[1] - w * after[0])
+        w, scale = kept_w * (w + after[0]), kept_scale * (scale + after[1])
         yield w, scale, chance
 
 
-def sgd(theory: SgdTheory, lr: float, steps: int, generator: np.random.Generator) -> Paths:
+def sgd(
+    theory: SgdTheory, lr: float, steps: int, generator: np.random.Generator
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """w and γ before the first and after every step of SGD, as in ``sde``.
 
     Weight decay is decoupled and multiplied by the LR, as the suite's optimizers have it.

@@ -113,3 +113,17 @@ def edges(tables: Tables, teacher: str) -> list[float]:
         ends = [losses.columns.min(), losses.columns.max()]
         found.append(tuned_lrs(losses).isin(ends).to_numpy())
     return list(np.mean(found, axis=0))
+
+
+def balanced_course(loss: float, inputs: int, of_or: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Times and losses of theorem 9.2 (iii), whose closed form is that of the time.
+
+    L = ``loss`` (1 − θ)² with θ̇ = √(1 + 4kρθ²)(1 − θ), from ``loss`` = dρ/2 at t = 0. ``inputs`` is
+    d; k is d for OR and 1 for the standard vector.
+    """
+    left = np.geomspace(1.0, 1e-4, 400)
+    steepness = 4 * (2 * loss / inputs) * (inputs if of_or else 1)
+    last = 1 + steepness
+    root = np.sqrt(1 + steepness * (1 - left) ** 2)
+    grown = (last - steepness * left + np.sqrt(last) * root) / left
+    return np.log(grown / (1 + np.sqrt(last))) / np.sqrt(last), loss * left**2

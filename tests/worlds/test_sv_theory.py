@@ -19,7 +19,7 @@ from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, p
 
 SEEDS = range(100, 110)
 LRS = (0.0011, 0.0031, 0.0088)
-TIMES = np.geomspace(1, 400, 20)
+TIMES = np.geomspace(1, 400, 6)
 FLOWS = {
     "faster_share": 1.0, "coefficient_error": 1e-6, "invariant_error": 1e-13,
     "columns_rise": -1e-9, "preconditioner_error": 1e-15, "least_eigenvalue": 1.0,

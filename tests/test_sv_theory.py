@@ -294,7 +294,8 @@ def runs(tmp_path):
     path.parent.mkdir()
 
     def make(text, *seeds):
-        path.write_text(f"title: a test\nrun: lrm.plan.run:TheoryRun\n{text}\n")
+        run = "" if "run:" in text else "run: lrm.plan.run:TheoryRun\n"
+        path.write_text(f"title: a test\n{run}{text}\n")
         return load(path).runs("smoke", list(seeds) or [0])
 
     return make
@@ -310,6 +311,12 @@ def test_a_run_has_its_tables_and_the_same_bits_again(runs, tmp_path):
     assert tables[0] == tables[1] != tables[2]
     said = json.loads((tmp_path / "a" / "run.json").read_text())
     assert said["kind"] == "theory" and said["execution"]["precision"] == "float64"
+
+
+def test_a_model_has_no_theory(runs):
+    text = "run: lrm.plan.run:TrainRun\ntheory: {simulate: sde}"
+    with pytest.raises(UserError, match="write run: lrm.plan.run:TheoryRun, or take it out"):
+        runs(text)
 
 
 @pytest.mark.parametrize(

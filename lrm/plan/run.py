@@ -96,6 +96,11 @@ class Run(ABC):
 
     def __post_init__(self) -> None:
         if self.has_model:
+            if self.settings.theory is not None:
+                raise UserError(
+                    f"{self.experiment}: theory is for runs without a model; write "
+                    "run: lrm.plan.run:TheoryRun, or take it out"
+                )
             object.__setattr__(self, "plans", resolve(self.settings))
 
     @abstractmethod

@@ -124,10 +124,10 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         named = {LOOKS[design][1]: 100 * np.expm1(own["value"]) for design, own in
                  rows.groupby("of", sort=False)}  # fmt: skip
         dots(axis, named, dict.fromkeys(named, colour), raised)
-        axis.text(0.97, 0.9 if raised > 0 else 0.8, text, color=colour, fontsize=7, ha="right",
+        axis.text(0.42, 0.93 if raised > 0 else 0.86, text, color=colour, fontsize=7, ha="center",
                   transform=axis.transAxes)  # fmt: skip
     axis.axvline(0, color="#999999", lw=0.8, ls=":")
-    label(axis, "c   Under Adam uneven columns are all", xlabel="loss without scales: % higher")
+    label(axis, "c   Adam gains on uneven columns only", xlabel="excess loss without scales (%)")
 
 
 def _sgd(axis, rows: pd.DataFrame) -> None:
@@ -142,5 +142,5 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
     axis.set(xscale="log")
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "d   Decay helps SGD at a large LR", xlabel="LR η of SGD",
-          ylabel="change of the loss by decay on γ (%)")  # fmt: skip
+    label(axis, "d   Decay on γ helps SGD at a large LR", xlabel="LR η",
+          ylabel="change of the loss (%)")  # fmt: skip

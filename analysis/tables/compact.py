@@ -60,7 +60,9 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
         if rank < kept.vector_seeds:
             frame = _ends(read_table(path / "vectors.parquet"), description)
             if rank:
-                frame = frame[frame["tensor"].str.partition("@")[0].isin(kept.vectors)]
+                # Of a run without vectors the empty column has no type.
+                names = frame["tensor"].astype("str").str.replace("@.*", "", regex=True)
+                frame = frame[names.isin(kept.vectors)]
             tables["vectors"].append(frame.assign(run=description["id"]))
     contents = {}
     for table, frames in tables.items():

@@ -88,7 +88,7 @@ def _rates(axis, rows: pd.DataFrame) -> None:
         colour = OR if state == "kept" else NOISE_COLOUR
         jitter = place * 10 ** spread.uniform(-0.5, 0.5, len(values))
         axis.scatter(jitter, values, s=4, color=colour, alpha=0.45, lw=0)
-        axis.text(place, 5.0, name, ha="center", va="bottom", fontsize=6.5, color=colour)
+        axis.text(place, 5.0, name, ha="center", va="bottom", fontsize=6, color=colour)
     axis.text(course["time"].min(), 2.0, "along its flow", fontsize=6.5, color=OR, va="bottom")
     axis.text(end * 10**0.6, 7.0, "random states", fontsize=6.5, color="#444444")
     axis.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
@@ -136,7 +136,7 @@ def _balanced(axis, rows: pd.DataFrame) -> None:
         middle = closed.iloc[(closed["time"] - share * own["time"].max()).abs().argmin()]
         axis.annotate(name, (middle["time"], middle["value"]), (6, 0), color=colour, fontsize=7,
                       textcoords="offset points", va="center")  # fmt: skip
-    axis.text(0.05, 0.06, "line: closed form", transform=axis.transAxes, fontsize=7)
+    axis.text(0.97, 0.92, "line: closed form", transform=axis.transAxes, ha="right", fontsize=7)
     last = rows.loc[rows["stat"] == "reference_loss", "time"].max()
     axis.set(yscale="log", xlim=(0, 1.05 * last))
     axis.yaxis.set_minor_locator(NullLocator())

@@ -124,7 +124,7 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         named = {LOOKS[design][1]: 100 * np.expm1(own["value"]) for design, own in
                  rows.groupby("of", sort=False)}  # fmt: skip
         dots(axis, named, dict.fromkeys(named, colour), raised)
-        axis.text(0.42, 0.93 if raised > 0 else 0.86, text, color=colour, fontsize=7, ha="center",
+        axis.text(0.97, 0.72 if raised > 0 else 0.65, text, color=colour, fontsize=7, ha="right",
                   transform=axis.transAxes)  # fmt: skip
     axis.axvline(0, color="#999999", lw=0.8, ls=":")
     label(axis, "c   Adam gains on uneven columns only", xlabel="excess loss without scales (%)")
@@ -135,11 +135,11 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
     for enters, (colour, name) in looks.items():
         own = rows[rows["of"] == enters].assign(value=lambda found: 100 * found["value"])
         means = _lines(axis, own, color=colour, marker="o", ms=3)
-        axis.annotate(name, (means.index[0], means.iloc[0]), (8, 4), fontsize=7, color=colour,
+        axis.annotate(name, (means.index[0], means.iloc[0]), (12, 0), fontsize=7, color=colour,
                       textcoords="offset points")  # fmt: skip
     axis.axhline(0, color="#999999", lw=0.8, ls=":")
     rates = sorted(rows["x"].unique())
-    axis.set(xscale="log")
+    axis.set(xscale="log", ylim=(None, 36))
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
     label(axis, "d   Decay on γ helps SGD at a large LR", xlabel="LR η",

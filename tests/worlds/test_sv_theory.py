@@ -1,12 +1,14 @@
 """Planted worlds of SVT1 to SVT7: the simulated theory of scale vectors."""
 
 import functools
+from collections import Counter
 from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from analysis.claims.judges import judge_of
 from analysis.claims.judging import HOLDS, OPEN, REFUTED
 from analysis.claims.sv_theory import _NAMES, _POINTS
 from analysis.quantities import sv_theory
@@ -217,6 +219,56 @@ BREAKS["SVT4.2"] = BREAKS["SVT4"]
 @pytest.mark.parametrize("claim", BREAKS)
 def test_each_part_has_a_world_that_breaks_it_alone(claim):
     check_breaks(claim, world, exact_name(claim, BREAKS[claim]))
+
+
+GROUPS = {
+    "SVT1": {"a lower loss at all times": 2, "the mechanism": 3},
+    "SVT2": {"(i) the same state": 2, "(ii) the early phase": 1, "conserved quantities": 1,
+             "(iii) the teachers of the theorem": 2, "all eight teachers, at all times": 1},
+    "SVT4": {"without decay on γ: E γ² grows": 5, "with decay on γ: bounded": 8,
+             "the bound on E w²": 4, "the identity of γ² − w²": 4},
+    "SVT6": {"(a) other states": 2, "(b) a nonzero start": 3, "(c) Adam, even columns": 1,
+             "(c) Adam, uneven columns": 4, "(c) Adam: no gain over the standard vector": 3},
+    "SVT7": {"the bias": 3, "SGD, noise in the parameters, η = 0.01": 1,
+             "SGD, noise in the parameters, η = 0.1": 1, "SGD, noise in the target, η = 0.01": 1,
+             "SGD, noise in the target, η = 0.1": 1},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", GROUPS)
+def test_each_part_has_its_group(claim):
+    found = Counter(part.group for part in judged(claim, world()).parts)
+    assert found == GROUPS[claim]
+
+
+@pytest.mark.parametrize(
+    ("claim", "name", "change", "mean"),
+    [
+        ("SVT2", "along", flow("dp", "rate_deficit", add=0.25), 0.25),
+        ("SVT7", "loss with decay over", at("STILL", "loss", "decayed", {"factor": 0.8}), 0.8),
+        ("SVT7", "loss without decay over", at("STILL", "loss", "undecayed", {}), 0.008),
+        ("SVT7", "decay adds to the loss over",
+         at("SDE", "loss", "decayed", {"factor": 0.75}, target=1.0, noise=0.02), 0.5),
+        ("SVT7", "noise in the target, η = 0.1",
+         at("SGD", "loss", "decayed", {"factor": 2.0}, enters="target", lr=0.1), 0.4),
+        ("SVT6", "start of 0.3", at("START", "time_to_done", "or", {}, start=0.3), 1 / 3),
+        ("SVT4", "E λ_max", at("SDE", "sharpness", "decayed", {"factor": 0.5}), 10.0),
+        ("SVT4", "a = 1, q = 0.1: largest E w²",
+         at("SDE", "matrix_square", "undecayed", {"factor": 1.5}), 0.75),
+    ],
+)  # fmt: skip
+def test_estimates_are_what_was_planted(claim, name, change, mean):
+    found = part(claim, world(**change), name)
+    assert found.interval.mean == pytest.approx(mean, rel=0.01)
+    if name in ("loss with decay over", "decay adds to the loss over"):
+        assert found.verdict(len(SEEDS)) == REFUTED
+
+
+def test_limits_are_those_of_the_entry():
+    criterion = CRITERIA["SVT5"] | {"thresholds": CRITERIA["SVT5"]["thresholds"] | {"share": 0.9}}
+    [ahead] = [p for p in judge_of("sv_theory", "SVT5")(world(), criterion).parts
+               if p.name.startswith("HG: share")]  # fmt: skip
+    assert ahead.high == pytest.approx(0.1)
 
 
 def test_the_worst_teacher_of_a_seed_counts():

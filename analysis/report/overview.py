@@ -55,7 +55,7 @@ def rows() -> list[Row]:
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
         own = [r for r in _records() if criteria.get(r["id"], {}).get("experiment") == name]
-        named = re.findall(r"fig\d+|table\d+", facts["figures"] or "")
+        named = re.findall(r"\b(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
         found.append(Row(name, named, question, conclusion, newest(own, {})))

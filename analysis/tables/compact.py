@@ -78,7 +78,7 @@ def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: 
 
 def of_tensors(frame: pd.DataFrame, tensors: Collection[str]) -> pd.DataFrame:
     """The rows of these tensors in all layers; a run that ended early may have none at all."""
-    return frame[frame["tensor"].str.replace("@.*", "", regex=True).isin(tensors)]
+    return frame[frame["tensor"].astype("str").str.replace("@.*", "", regex=True).isin(tensors)]
 
 
 def _published(folder: Path, anew: set[str]) -> tuple[list[dict], dict[str, list[pd.DataFrame]]]:

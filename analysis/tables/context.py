@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.tables.results import Tables, corpus_name
+from analysis.tables.results import Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
 from lrm.store import rundir
@@ -38,9 +38,15 @@ def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
     corpora = {corpus_name(table.runs) for table in tables.values()}
     if len(corpora) > 1:
         raise UserError(f"{', '.join(tables)} come from the corpora {', '.join(sorted(corpora))}")
-    (_, first), *rest = tables.items()
-    others = {name: table.seeds for name, table in rest if table.seeds != first.seeds}
-    return Context(scale, first.seeds, corpora.pop(), source, others)
+    seeds = {name: _seeds(table) for name, table in tables.items()}
+    first = next(iter(seeds.values()))
+    others = {name: own for name, own in seeds.items() if own != first}
+    return Context(scale, first, corpora.pop(), source, others)
+
+
+def _seeds(table: Tables) -> list[int]:
+    """Of the runs that have one: Brownian motions serve all seeds."""
+    return sorted(seeded(table.runs)["seed"].unique())
 
 
 def digest_of(table: Tables, experiment: str, source: str, folder: Path) -> str:

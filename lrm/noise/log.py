@@ -1,4 +1,4 @@
-"""What a run on noise writes: the same directory and the same tables as a run that trains."""
+"""What a simulation writes: the same directory and the same tables as a run that trains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lrm.plan.rules import table
-from lrm.plan.run import NoiseRun, Report
+from lrm.plan.run import NoiseRun, Report, TheoryRun
 from lrm.plan.timescales import products
 from lrm.store.rundir import RunDirectory, open_run
 
@@ -36,14 +36,16 @@ class Log:
         """Append everything to the logs of ``directory``."""
         for step in sorted(self._scalars):
             directory.append("probes.jsonl", {"step": step, "values": self._scalars[step]})
+        for step in sorted(self._vectors):
             directory.append("vectors.jsonl", {"step": step, "values": self._vectors[step]})
 
 
 def carry_out(
-    run: NoiseRun,
+    run: NoiseRun | TheoryRun,
     path: Path,
     report: Report,
     simulations: Callable[[], Sequence[Callable[[Log, Tell], None]]],
+    precision: str = "float32",
 ) -> None:
     """Take the simulations one after another, and write what they log, in the directory ``path``.
 
@@ -60,7 +62,7 @@ def carry_out(
                 "corpus": None,
                 "rules": table(run.matched, settings),
                 "products": products(run.matched, settings),
-                "execution": {"device": "cpu", "precision": "float32"},
+                "execution": {"device": "cpu", "precision": precision},
             }
         )
         torch.set_num_threads(run.execution.threads)

@@ -16,6 +16,7 @@ from lrm.errors import UserError, shown
 from lrm.model.config import KernelConfig, ModelConfig, Strict
 from lrm.multipliers.multiplier import AXES, LR
 from lrm.multipliers.parametrization import PARAMETRIZATIONS
+from lrm.plan.theory import Theory
 
 _Package = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
@@ -282,6 +283,8 @@ class Settings(Strict):
     multipliers: MultiplierDefaults = MultiplierDefaults()
     base_width: int = Field(1024, ge=1, le=1 << 20)
     rules: tuple[Rule, ...] = ()
+    # What a run of ``lrm.plan.run:TheoryRun`` simulates; others have none.
+    theory: Theory | None = None
 
     @model_validator(mode="after")
     def _stages_fit(self) -> Settings:

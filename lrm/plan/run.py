@@ -96,6 +96,11 @@ class Run(ABC):
 
     def __post_init__(self) -> None:
         if self.has_model:
+            if self.settings.theory is not None:
+                raise UserError(
+                    f"{self.experiment}: theory is for runs without a model; write "
+                    "run: lrm.plan.run:TheoryRun, or take it out"
+                )
             object.__setattr__(self, "plans", resolve(self.settings))
 
     @abstractmethod
@@ -300,3 +305,26 @@ class SeededLayerRun(_Layers):
     """Linear layers whose noise is that of a seed: a seed that judges has draws of its own."""
 
     kind = "layer"
+
+
+class TheoryRun(Run):
+    """Scale vectors on one matrix are simulated, as ``settings.theory`` says."""
+
+    kind = "theory"
+    performed_by = "lrm.noise.scale_vectors.run:run"
+    matched = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.settings.theory is None:
+            raise UserError(
+                f"{self.experiment}: theory is missing in arm {self.arm}; write theory: "
+                "{simulate: flow, design: standard}, or another of lrm/plan/theory.py"
+            )
+
+    def estimate(self) -> Estimate:
+        steps = self.settings.train.steps
+        return cost.of_noise(steps, self.settings.theory.flops, self.cost)
+
+    def summary(self) -> str:
+        return f"{self.settings.theory.simulate}, {self.settings.train.steps} steps"

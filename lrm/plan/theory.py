@@ -1,0 +1,116 @@
+"""What a run simulates of the theory of scale vectors (arXiv 2605.26895), which trains no model.
+
+A student W with scale vectors learns a linear teacher W⋆ of shape (``outputs``, ``inputs``) from
+inputs with E zzᵀ = I, so that the loss is ½‖A − W⋆‖²_F of the effective matrix A. The number of
+samples or of steps is ``train.steps``. No torch here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from lrm.model.config import Strict
+
+# How a student's matrix is scaled; ``lrm.noise.scale_vectors.designs`` says what each is.
+Design = Literal["none", "standard", "ap", "dp", "or", "er", "hg"]
+_Positive = Annotated[float, Field(gt=0)]
+# What one evaluation of a gradient takes on arrays as small as these, whatever their size.
+_CALL = 1.0e6  # FLOPs of one core in that time
+
+
+class _Teacher(Strict):
+    outputs: int = Field(16, ge=1, le=1 << 10)
+    inputs: int = Field(32, ge=2, le=1 << 10)
+
+
+class FlowTheory(_Teacher):
+    """Gradient flow of one design from W(0) = 0 beside that of the design it is compared with.
+
+    The loss is sampled at ``train.steps`` times up to ``horizon``; ``states`` random states are
+    tried as well. Heterogeneous vectors (``hg``) belong to ``branches`` stacked teachers.
+    """
+
+    simulate: Literal["flow"]
+    design: Design
+    horizon: _Positive = 3.0
+    states: int = Field(1000, ge=1, le=1 << 16)
+    branches: int = Field(3, ge=2, le=64)
+
+    @property
+    def flops(self) -> float:
+        """Of one sample: about 25 evaluations for each of eight teachers, and their references."""
+        return 25 * 16 * _CALL
+
+
+class StartTheory(_Teacher):
+    """Gradient flows of all designs from a W(0) of norm ``start`` · ‖W⋆‖_F."""
+
+    simulate: Literal["start"]
+    start: _Positive
+    horizon: _Positive = 3.0
+
+    @property
+    def flops(self) -> float:
+        """Of one sample: about 20 evaluations for each of six designs."""
+        return 20 * 6 * _CALL
+
+
+class AdamTheory(_Teacher):
+    """Adam on one design, with noise of standard deviation ``noise`` on the gradient of A.
+
+    The optimizer and the schedule are the run's.
+    """
+
+    simulate: Literal["adam"]
+    design: Design
+    noise: float = Field(1.0, ge=0)
+
+    @property
+    def flops(self) -> float:
+        """Of one step, for each of two teachers."""
+        return 2 * 3 * _CALL
+
+
+class _Coordinate(Strict):
+    """One coordinate a = γw with the loss ½(a − ``target``)².
+
+    γ is simulated without weight decay and with that of w; both see the same noise.
+    """
+
+    target: float = 1.0
+    weight_decay: float = Field(0.1, ge=0)
+    paths: int = Field(1000, ge=1, le=1 << 20)
+
+    @property
+    def flops(self) -> float:
+        """Of one step."""
+        return _CALL + 2 * 600.0 * self.paths
+
+
+class SdeTheory(_Coordinate):
+    """The stochastic equations (17) and (18), by Euler–Maruyama with steps of ``dt``.
+
+    ``noise`` is q = ησ².
+    """
+
+    simulate: Literal["sde"]
+    noise: float = Field(0.1, ge=0)
+    dt: _Positive = 0.01
+
+
+class SgdTheory(_Coordinate):
+    """SGD at the run's LR, with noise of standard deviation ``noise`` in every step.
+
+    It ``enters`` the gradients of both ``parameters`` alike, or the ``target``.
+    """
+
+    simulate: Literal["sgd"]
+    noise: float = Field(0.5, ge=0)
+    enters: Literal["parameters", "target"]
+
+
+Theory = Annotated[
+    FlowTheory | StartTheory | AdamTheory | SdeTheory | SgdTheory, Field(discriminator="simulate")
+]

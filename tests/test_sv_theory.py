@@ -231,7 +231,7 @@ def test_the_splitting_agrees_with_small_steps_of_eulers():
 
 
 def test_gradient_flow_keeps_the_balance_however_steep_it_is():
-    theory = SdeTheory(simulate="sde", noise=0.0, weight_decay=0.0, target=30.0, paths=1, dt=0.5)
+    theory = SdeTheory(simulate="sde", noise=0.0, weight_decay=0.0, target=30.0, paths=1, dt=0.1)
     for w, scale, _ in stochastic.sde(theory, 20, generator()):
         np.testing.assert_allclose(scale**2 - w**2, 1.0, rtol=1e-9)
 

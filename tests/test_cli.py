@@ -304,7 +304,7 @@ def test_list_and_clean(trained, tmp_path):
         (["--set", "data.source=folder", "--set", "data.path=/nowhere"], "/nowhere"),
         (["--set", "data.source=packages", "--set", "data.packages=[numpy, absent]", "--dry-run"],
          "there is no package 'absent'; install it, or leave it out of data.packages"),
-        (["--set", "train.sequence_length=100000"], "sequence_length"),
+        (["--yes", "--set", "train.sequence_length=100000"], "sequence_length"),
         (["--set", "execution.device=quantum"], "execution.device"),
         (["--set", "optimizer.lr=1.0e+30", "--set", "train.clip_norm=0.0", "--only", "VPN S=1 *"],
          "not finite at step"),

@@ -564,7 +564,7 @@ def test_published_pictures(tmp_path):
         shutil.copy(PUBLISHED / "tiny" / "figures" / name, folder)
 
     def read():
-        return content._figure("table1", "tiny", "reference", tmp_path / "results")
+        return content._figure("table1", {}, "tiny", "reference", tmp_path / "results")
 
     files = [Path("reference/tiny/figures") / name for name in names]
     assert assert_guarded(tmp_path / "results", files, read, lambda: None) >= 26

@@ -270,8 +270,10 @@ def test_one_of_several_is_told_to_stop(run, tmp_path, together, parallel):
     assert found == [5, 5]
     frames = [torch.load(tmp_path / name / "weights.pt", weights_only=True)
               for name in ("whole", "two")]  # fmt: skip
+    # As whole tensors: where a gradient is nearly 0, Adam makes much of what rounding left of it.
     for key, value in frames[0].items():
-        torch.testing.assert_close(value.float(), frames[1][key].float(), rtol=1e-3, atol=1e-5)
+        other = frames[1][key].double()
+        assert (value.double() - other).norm() <= 1e-3 * other.norm(), key
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

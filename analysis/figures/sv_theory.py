@@ -93,7 +93,7 @@ def _growth(axis, rows: pd.DataFrame) -> None:
                               color=colour)  # fmt: skip
     last = rows["x"].max()
     axis.set(xscale="log", yscale="log", xlim=(last / 400, 3 * last))
-    axis.text(last / 20, 12, "without decay on γ", color=ORANGE, fontsize=7, ha="right")
+    axis.text(last / 12, 17, "without decay on γ", color=ORANGE, fontsize=7, ha="right")
     axis.text(last / 20, 0.72, "with decay", color=BLUE, fontsize=7, ha="right", va="top")
     axis.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
     axis.yaxis.set_minor_locator(NullLocator())
@@ -127,7 +127,7 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         axis.text(0.97, 0.72 if raised > 0 else 0.65, text, color=colour, fontsize=7, ha="right",
                   transform=axis.transAxes)  # fmt: skip
     axis.axvline(0, color="#999999", lw=0.8, ls=":")
-    label(axis, "c   Adam gains on uneven columns only", xlabel="excess loss without scales (%)")
+    label(axis, "c   Adam gains most on uneven columns", xlabel="excess loss without scales (%)")
 
 
 def _sgd(axis, rows: pd.DataFrame) -> None:

@@ -27,7 +27,12 @@ from lrm.train.learner import build
 from lrm.train.step import train_step
 
 ROOT = Path(__file__).parents[1]
-SMOKE = {"use": ["scale/smoke", "optimizer/adamw"], "execution": {"precision": "float32"}}
+# One layer: transformers' takes a minute to compile.
+SMOKE = {
+    "use": ["scale/smoke", "optimizer/adamw"],
+    "model": {"num_hidden_layers": 1},
+    "execution": {"precision": "float32"},
+}
 # The shipped variants at the smallest scale; a choice and a row that no version knows.
 SMALL = {
     "cores": 1,
@@ -62,6 +67,9 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     plan = {**read_yaml(ROWS), **SMALL}
     plan["variants"]["unknown"] = {"settings": {"execution": {"unknown": True}}}
+    # The compiled peer has a test of its own, below; whole runs are compiled here.
+    for variant in ("probes", "optimizer"):
+        plan["variants"][variant]["settings"]["execution"]["compile"] = "never"
     plan["variants"]["suite"]["search"] = [{"execution.threads": [1, 2]}]
     plan["variants"]["transformers"]["search"] = [{"attention": ["eager", "sdpa"]}]
     (folder / "rows.yaml").write_text(yaml.safe_dump(plan))
@@ -212,7 +220,7 @@ def test_the_peer_follows_schedule_groups_and_clipping(settings, smoke_runs, var
     candidate = bench.candidate(variant, "tiny 8x64")
     # Shapes of ``measured``, whose compiled layers are found again.
     [smallest, *_] = smoke_runs("projector")
-    model = smallest.settings.model.model_dump()
+    model = smallest.settings.model.model_dump() | SMOKE["model"]
     changed = settings(model=model, train={"clip_norm": 0.3, "z_loss": 0.0})
     # Made anew, so that its plans follow its settings.
     run = dataclasses.replace(candidate.run, settings=changed)

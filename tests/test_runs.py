@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 
 from analysis.tables import find, results
 from lrm.errors import UserError
@@ -201,7 +202,8 @@ schedule: {warmup_steps: 2, decay_steps: 4}
 """
 
 
-def test_runs_that_compute_the_same_are_trained_once(experiment, tmp_path, capsys):
+def test_runs_that_compute_the_same_are_trained_once(experiment, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "executable", warm.python)  # of the workers
     runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
     one, other, longer = runs
     assert one.computation == other.computation != longer.computation

@@ -1,4 +1,6 @@
 # docker build -t lrm . && docker run -it -v lrm-results:/lrm/results lrm make fig1
+# The volume keeps results/reference of the image that made it: after a new build remove the volume,
+# or mount lrm-runs:/lrm/results/runs alone.
 FROM debian:bookworm-slim AS base
 # The tests of Python's standard library are half of the default corpus; g++ and Python's headers
 # compile layers.

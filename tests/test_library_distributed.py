@@ -152,8 +152,13 @@ def started(job, implementation, folder):
 
 def ended(children, folder):
     """What each of them has returned."""
-    for child in children:
-        assert child.wait(300) == 0
+    try:
+        for child in children:
+            assert child.wait(300) == 0
+    finally:  # where one has failed the other would wait for it
+        for child in children:
+            child.kill()
+            child.wait()
     return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
 
 

@@ -1,4 +1,4 @@
-"""What each parameter of many models is. ``tests/models.py`` trains these models."""
+"""What each parameter of many models is. ``make test-models`` trains these models."""
 
 import fnmatch
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from zoo import CASES
+from zoo import CASES, PAGE, row
 
 import lrm
 from lrm.multipliers.layout import layout, owners
@@ -48,7 +48,8 @@ def test_what_a_convolution_mixes():
 
 
 def test_the_table_names_these_models():
-    page = (Path(lrm.__file__).parent / "multipliers" / "MODELS.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+?) \| \d", page, re.MULTILINE)
-    assert rows == list(CASES), "run make test-models"
-    assert len(rows) >= 40 and f"{len(rows)} models" in page
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| \d.*\n", page, re.MULTILINE)
+    assert rows == list(map(row, CASES)), "run make test-models"
+    first = (Path(lrm.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert len(rows) >= 40 and all(f"{len(rows)} models" in text for text in (page, first))

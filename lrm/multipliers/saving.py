@@ -37,8 +37,9 @@ def save_placement(handle: Multipliers) -> list[RemovableHandle]:
 def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``attach_multipliers`` with which the model of a checkpoint was prepared.
 
-    They are ``placement`` by full names, and how scalars, rows and columns learn. Raises UserError
-    where ``state_dict`` holds no placement, or several.
+    They are ``placement`` by full names, how scalars, rows and columns learn, and ``role``; but
+    not ``implementation``, which may differ. Raises UserError where ``state_dict`` holds no
+    placement, or several.
     """
     extra = (value for key, value in state_dict.items() if key.rpartition(".")[2] == _KEY)
     found = [arguments for value in extra if (arguments := _decoded(value)) is not None]

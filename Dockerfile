@@ -17,5 +17,5 @@ FROM base
 # Torch without CUDA; with --build-arg PIP_EXTRA_INDEX_URL= it comes with it.
 ARG PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
 COPY --chown=lrm:lrm . .
-RUN make setup-dev setup-notebooks && rm -rf ~/.cache/pip
+RUN mkdir -p results/runs && make setup-dev setup-notebooks && rm -rf ~/.cache/pip
 CMD ["make", "help"]

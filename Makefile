@@ -175,7 +175,7 @@ bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, 
 	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
-test: $(VENV)/.dev  ## run the tests, but for those of the four targets below
+test: $(VENV)/.dev  ## run the tests, but for those of the four targets that follow
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-models: $(VENV)/.dev  ## attach, train, save, load and merge models of many kinds; writes lrm/multipliers/MODELS.md

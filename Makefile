@@ -86,7 +86,7 @@ $(VENV)/.dev: $(VENV)/.core
 	@touch $@
 
 $(VENV)/.recipes: $(VENV)/.dev
-	$(call install,-c requirements.lock -e '.[dev,recipes]')
+	$(call install,-c requirements.lock -e '.[recipes]')
 	@touch $@
 
 $(VENV)/.cluster: $(VENV)/.core

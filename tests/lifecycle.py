@@ -70,7 +70,7 @@ def check(name: str, implementation: str, folder: Path) -> None:
         warnings.simplefilter("error")  # of convolutions that are left out
         handle = lrm.attach_multipliers(model, case.placement, implementation=implementation)
     close(outputs(model, batch), before, rtol=1e-5, atol=1e-5)
-    kept = [key for key in model.state_dict() if ".multipliers." not in key]
+    kept = [key for key in model.state_dict() if ".multipliers." not in f".{key}"]
     assert kept == [*names, "_extra_state"]
     start = {key: p.detach().clone() for key, _, p in handle.named()}
     optimizer = adamw(model)

@@ -48,7 +48,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RE
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -83,6 +83,10 @@ $(VENV)/.core: pyproject.toml requirements.lock
 
 $(VENV)/.dev: $(VENV)/.core
 	$(call install,-c requirements.lock -e '.[dev]')
+	@touch $@
+
+$(VENV)/.recipes: $(VENV)/.dev
+	$(call install,-c requirements.lock -e '.[recipes]')
 	@touch $@
 
 $(VENV)/.cluster: $(VENV)/.core
@@ -171,11 +175,14 @@ bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, 
 	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
-test: $(VENV)/.dev  ## run the whole suite of tests
+test: $(VENV)/.dev  ## run the tests, but for those of the four targets that follow
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 test-models: $(VENV)/.dev  ## attach, train, save, load and merge models of many kinds; writes lrm/multipliers/MODELS.md
 	@$(BIN)/python -m pytest tests/models.py
+
+test-recipes: $(VENV)/.recipes  ## run lrm/multipliers/RECIPES.md with Lightning, TRL and torchao too, which it installs
+	@$(BIN)/python -m pytest -rs -p no:xdist tests/test_library_recipes.py
 
 test-cluster: $(VENV)/.dev  ## sweeps on a real SLURM, started on this machine: needs root, slurm-wlm and munge
 	@$(BIN)/python -m pytest -rs -p no:xdist tests/cluster/sweeps.py

@@ -6,6 +6,7 @@ first used. ``lrm/multipliers/README.md`` is about them.
 
 # What users of other models call; ``lrm.multipliers.library`` has them.
 _CALLS = (
+    "Attached",
     "attach_multipliers",
     "build_param_groups",
     "clip_grad_norm_",
@@ -14,14 +15,14 @@ _CALLS = (
     "same_weights",
     "saved_placement",
 )
-__all__ = [*_CALLS, "Attached", "UserError"]
+__all__ = [*_CALLS, "UserError"]
 
 
 def __getattr__(name: str):
-    if name in _CALLS or name == "Attached":
-        from lrm.multipliers import library, saving
+    if name in _CALLS:
+        from lrm.multipliers import library
 
-        return getattr(saving if name == "saved_placement" else library, name)
+        return getattr(library, name)
     if name == "UserError":
         from lrm.errors import UserError
 

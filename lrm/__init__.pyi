@@ -7,8 +7,8 @@ from lrm.multipliers.library import clip_grad_norm_ as clip_grad_norm_
 from lrm.multipliers.library import effective_weights as effective_weights
 from lrm.multipliers.library import merge_multipliers as merge_multipliers
 from lrm.multipliers.library import same_weights as same_weights
+from lrm.multipliers.library import saved_placement as saved_placement
 from lrm.multipliers.report import Attached as Attached
-from lrm.multipliers.saving import saved_placement as saved_placement
 
 __version__: str
 __all__: list[str]

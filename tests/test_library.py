@@ -1,7 +1,6 @@
 """lrm as a library: transformers architectures, implementations, optimizers, checkpoints."""
 
 import copy
-import io
 import pickle
 import pydoc
 import re
@@ -12,111 +11,23 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
+from lifecycle import IMPLEMENTATIONS, adamw, built, check, train
 from torch import nn
 from transformers.pytorch_utils import Conv1D
+from zoo import CASES
 
 import lrm
 from lrm.errors import UserError
 from lrm.multipliers import equations
 
-COMMON = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "num_hidden_layers": 2,
-    "max_position_embeddings": 64,
-}
-HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
-DENSE = {**COMMON, **HEADS, "intermediate_size": 48}
-TOKENS_NONE = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
-ARCHITECTURES = {
-    "FalconH1": {**DENSE, "mamba_d_ssm": 32, "mamba_n_heads": 4, "mamba_d_head": 8,
-                 "mamba_d_state": 8, "mamba_chunk_size": 8},
-    "Llama": DENSE,
-    "Qwen3": {**DENSE, "tie_word_embeddings": True},
-    "Gemma3": {**DENSE, "sliding_window": 8},
-    "GPT2": {"vocab_size": 96, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64,
-             "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
-    "Mamba2": {**COMMON, "state_size": 8, "num_heads": 8, "head_dim": 8, "n_groups": 1,
-               "chunk_size": 8, "expand": 2},
-    "Mixtral": {**DENSE, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "Qwen3Moe": {**DENSE, "num_experts": 4, "num_experts_per_tok": 2,
-                 "moe_intermediate_size": 24, "decoder_sparse_step": 1},
-    "Olmo2": DENSE,
-}  # fmt: skip
-CAUSAL = {
-    "GPT2": ("GPT2Config", "GPT2LMHeadModel"),
-    "Gemma3": ("Gemma3TextConfig", "Gemma3ForCausalLM"),
-}
+both = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 
 
-def language_model(name: str, seed: int = 0) -> nn.Module:
-    """A small random model of one of transformers' architectures."""
-    config, model = CAUSAL.get(name, (f"{name}Config", f"{name}ForCausalLM"))
-    torch.manual_seed(seed)
-    settings = getattr(transformers, config)(**ARCHITECTURES[name], **TOKENS_NONE, use_cache=False)
-    found = getattr(transformers, model)(settings)
-    assert sum(p.numel() for p in found.parameters()) < 100_000
-    return found
-
-
-def batches(count: int, start: int = 0):
-    for step in range(start, start + count):
-        generator = torch.Generator().manual_seed(step)
-        yield torch.randint(0, 96, (2, 17), generator=generator)
-
-
-def set_up(model: nn.Module, implementation: str, **options):
-    lrm.attach_multipliers(model, implementation=implementation, **options)
-    groups = lrm.build_param_groups(model, lr=1e-2, weight_decay=0.1)
-    return torch.optim.AdamW(groups)
-
-
-def train(model: nn.Module, optimizer, tokens) -> list[float]:
-    losses = []
-    for batch in tokens:
-        optimizer.zero_grad()
-        loss = model(input_ids=batch, labels=batch).loss
-        loss.backward()
-        lrm.clip_grad_norm_(model, 1.0)
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_architectures_train_save_load_and_merge(name, implementation):
-    model, plain = language_model(name), language_model(name)
-    names = list(plain.state_dict())
-    probe = torch.arange(12).view(2, 6)
-    before = model(probe).logits
-    optimizer = set_up(model, implementation)
-    assert any(group["kind"] == "multiplier" for group in optimizer.param_groups)
-    torch.testing.assert_close(model(probe).logits, before, rtol=1e-5, atol=1e-5)
-    kept = [key for key in model.state_dict() if ".multipliers." not in key]
-    assert kept == [*names, "_extra_state"]
-    losses = train(model, optimizer, batches(5))
-
-    file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
-    losses += train(model, optimizer, batches(5, 5))
-    file.seek(0)
-    kept = torch.load(file, weights_only=True)
-    other = language_model(name, seed=1)
-    resumed = set_up(other, implementation)
-    other.load_state_dict(kept["model"])
-    resumed.load_state_dict(kept["optimizer"])
-    assert train(other, resumed, batches(5, 5)) == losses[5:]
-    for (key, a), b in zip(model.state_dict().items(), other.state_dict().values(), strict=True):
-        assert torch.equal(a, b), key
-
-    after = model(probe).logits
-    assert not torch.allclose(after, before)
-    merged = lrm.merge_multipliers(model)
-    torch.testing.assert_close(merged(probe).logits, after, rtol=1e-4, atol=1e-5)
-    assert list(merged.state_dict()) == names
-    assert [type(m) for m in merged.modules()] == [type(m) for m in plain.modules()]
-    assert not any(m._state_dict_hooks for m in merged.modules() if isinstance(m, nn.Linear))
+@both
+@pytest.mark.parametrize("name", ["Falcon-H1", "GPT-2", "Qwen3-MoE", "ConvNet"])
+def test_architectures_train_save_load_and_merge(name, implementation, tmp_path):
+    """A hybrid, transposed matrices, experts, convolutions; ``make test-models`` has them all."""
+    check(name, implementation, tmp_path)
 
 
 class Mixed(nn.Module):
@@ -178,10 +89,6 @@ def small_losses(implementation, make, placement, parametrization="direct", step
     return torch.tensor(found, dtype=torch.float64), model
 
 
-def adamw(groups):
-    return torch.optim.AdamW(groups)
-
-
 def sgd(groups):
     return torch.optim.SGD([{**g, "lr": 5 * g["lr"]} for g in groups], momentum=0.9)
 
@@ -203,7 +110,7 @@ class Both(torch.optim.Optimizer):
             part.step()
 
 
-@pytest.mark.parametrize("make", [adamw, sgd])
+@pytest.mark.parametrize("make", [torch.optim.AdamW, sgd])
 @pytest.mark.parametrize("parametrization", ["direct", "log"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_implementations_have_one_trajectory(kind, parametrization, make):
@@ -234,14 +141,15 @@ def test_implementations_have_one_trajectory_under_muon():
 @pytest.mark.parametrize(("first", "second"), [("forward", "optimizer"), ("optimizer", "forward")])
 def test_checkpoints_carry_over(first, second):
     def run(implementation, steps, state=None):
-        torch.manual_seed(0)
-        model = language_model("Qwen3").double()
-        optimizer = set_up(model, implementation)
+        model = built("Qwen3").double()
+        lrm.attach_multipliers(model, implementation=implementation)
+        optimizer = adamw(model)
         if state is not None:
             model.load_state_dict(state[0])
             optimizer.load_state_dict(state[1])
         start = 0 if state is None else 5
-        losses = train(model, optimizer, batches(steps, start))
+        batch = CASES["Qwen3"].batch()
+        losses = train(model, optimizer, batch, range(start, start + steps))
         return losses, (copy.deepcopy(model.state_dict()), optimizer.state_dict())
 
     whole, _ = run(first, 10)
@@ -268,7 +176,7 @@ def test_multipliers_are_left_out_of_clipping():
 
 
 def test_groups_decay_what_the_paper_decays():
-    model = language_model("FalconH1")
+    model = built("Falcon-H1")
     lrm.attach_multipliers(model, lr=0.03)
     groups = lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1)
     by_kind = {group["kind"]: group for group in groups}
@@ -290,7 +198,7 @@ def test_groups_decay_what_the_paper_decays():
 
 
 def test_a_tied_weight_is_multiplied_once_for_both():
-    model = language_model("Qwen3")
+    model = built("Qwen3")
     lrm.attach_multipliers(model)
     assert [key for key in model.state_dict() if "embed_tokens" in key] == [
         "model.embed_tokens.weight", "model.embed_tokens.multipliers.weight.all.column",
@@ -348,20 +256,20 @@ def test_weights_are_built_once_for_all_micro_batches(monkeypatch):
     torch.testing.assert_close([p.grad for p in model.parameters()], once)
 
 
-@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+@both
 def test_copies_and_pickles_are_models_of_their_own(implementation):
-    model = language_model("Llama")
-    optimizer = set_up(model, implementation)
-    train(model, optimizer, batches(2))
+    model, batch = built("Llama"), CASES["Llama"].batch()
+    lrm.attach_multipliers(model, implementation=implementation)
+    optimizer = adamw(model)
+    train(model, optimizer, batch, range(2))
     probe = torch.arange(6).view(1, 6)
     before = model(probe).logits
     copied = copy.deepcopy(model)
     pickled = pickle.loads(pickle.dumps(model))
-    train(model, optimizer, batches(2, 2))
+    train(model, optimizer, batch, range(2, 4))
     for other in (copied, pickled):
         assert torch.equal(other(probe).logits, before)
-        fresh = torch.optim.AdamW(lrm.build_param_groups(other, 1e-2, 0.1))
-        train(other, fresh, batches(2, 2))
+        train(other, adamw(other), batch, range(2, 4))
         assert not torch.equal(other(probe).logits, before)
         lrm.merge_multipliers(other)
     assert lrm.effective_weights(model) and not lrm.effective_weights(copied)
@@ -400,7 +308,7 @@ def test_half_precision_models_have_float32_multipliers():
         model.zero_grad()
 
 
-@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+@both
 def test_a_closure_and_an_abandoned_step(implementation):
     """A closure's gradients reach W and the multipliers, and zero_grad forgets all of them."""
     model = nn.Linear(4, 3)

@@ -136,25 +136,43 @@ def checkpoint(rank, implementation, folder):
     return without_a_stop, resumed, states, whole, given
 
 
-def _child(job, implementation, folder, rank):
+JOBS = (ddp, fsdp, checkpoint)
+IMPLEMENTATIONS = ("forward", "optimizer")
+
+
+def _child(folder, rank):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=int(rank),
                             world_size=WORLD)  # fmt: skip
-    torch.save(globals()[job](int(rank), implementation, folder), f"{folder}/{rank}.pt")
+    for job in JOBS:
+        for name in IMPLEMENTATIONS:
+            torch.save(job(int(rank), name, f"{folder}/{name}"), _result(folder, job, name, rank))
     dist.destroy_process_group()
 
 
-def started(job, implementation, folder):
-    """Two processes that do ``job``."""
-    command = [warm.python, __file__, job.__name__, implementation, str(folder)]
-    return [subprocess.Popen([*command, str(rank)]) for rank in range(WORLD)]
+def _result(folder, job, implementation, rank):
+    return f"{folder}/{job.__name__}_{implementation}_{rank}.pt"
 
 
-def ended(children, folder):
-    """What each of them has returned."""
-    for child in children:
-        assert child.wait(300) == 0
-    return [torch.load(folder / f"{rank}.pt") for rank in range(WORLD)]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where two processes have left what each job returned, in both implementations."""
+    found = tmp_path_factory.mktemp("processes")
+    command = [warm.python, __file__, str(found)]
+    children = [subprocess.Popen([*command, str(rank)]) for rank in range(WORLD)]
+    try:
+        for child in children:
+            assert child.wait(300) == 0
+    finally:  # where one has failed the other would wait for it
+        for child in children:
+            child.kill()
+            child.wait()
+    return found
+
+
+def results(folder, job, implementation):
+    """What each process has returned."""
+    return [torch.load(_result(folder, job, implementation, rank)) for rank in range(WORLD)]
 
 
 def means(records):
@@ -162,17 +180,16 @@ def means(records):
     return [sum(pair) / WORLD for pair in zip(*([a for a, _ in r] for r in records), strict=True)]
 
 
-both = pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+both = pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 
 
 @both
 @pytest.mark.parametrize("job", [ddp, fsdp])
-def test_two_processes_train_as_one(job, implementation, tmp_path):
-    children = started(job, implementation, tmp_path)
+def test_two_processes_train_as_one(job, implementation, folder):
     built = model()
     lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
     records, weights, merged = train(built, built)
-    found = ended(children, tmp_path)
+    found = results(folder, job, implementation)
     assert means(f[0] for f in found) == pytest.approx([a for a, _ in records], rel=1e-9)
     for mine, of_whole, after in found:
         assert [norm for _, norm in mine] == pytest.approx([b for _, b in records], rel=1e-9)
@@ -183,8 +200,8 @@ def test_two_processes_train_as_one(job, implementation, tmp_path):
 
 
 @both
-def test_a_sharded_checkpoint_goes_on_in_two_processes_and_in_one(implementation, tmp_path):
-    found = ended(started(checkpoint, implementation, tmp_path), tmp_path)
+def test_a_sharded_checkpoint_goes_on_in_two_processes_and_in_one(implementation, folder):
+    found = results(folder, checkpoint, implementation)
     for without_a_stop, resumed, states, whole, _ in found:
         assert resumed == without_a_stop
         for name, value in states[0].items():
@@ -195,7 +212,7 @@ def test_a_sharded_checkpoint_goes_on_in_two_processes_and_in_one(implementation
             for name, value in lrm.effective_weights(built).items():
                 for each in found:
                     assert torch.equal(each[4][name], value), name
-    alone = loaded(*begun(implementation), tmp_path)
+    alone = loaded(*begun(implementation), folder / implementation)
     records = losses(*alone, range(5, 10))
     assert means(f[0] for f in found) == pytest.approx([a for a, _ in records], rel=1e-9)
     assert [b for _, b in found[0][0]] == pytest.approx([b for _, b in records], rel=1e-9)

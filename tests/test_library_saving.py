@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -121,6 +122,47 @@ def test_multipliers_that_a_sharded_checkpoint_has_in_excess(tmp_path):
         dcp.load({"model": model.state_dict()}, checkpoint_id=tmp_path)
 
 
+def test_a_sharded_checkpoint_of_other_rates_is_loaded(tmp_path):
+    """DCP compares sizes; how multipliers learned is none of the model's shape."""
+    saved = attached(seed=1, lr=3e-3, row={"weight_decay": 0.0})
+    dcp.save({"model": saved.state_dict()}, checkpoint_id=tmp_path)
+    state = attached(lr=0.1).state_dict()
+    dcp.load({"model": state}, checkpoint_id=tmp_path)
+    again = attached(**lrm.saved_placement(state))
+    again.load_state_dict(state)
+    assert lrm.saved_placement(state)["column"]["lr"] == 3e-3
+    for key, value in saved.state_dict().items():
+        assert torch.equal(value, again.state_dict()[key]), key
+
+
+def test_what_the_user_said_of_roles_is_saved():
+    """Else the groups, and with them an optimizer's state, would have another order."""
+    role = {"*.weight": "matrix", "3.weight": "vector", "0.weight": "embedding"}
+    model = attached(role=role)
+    again = attached(**lrm.saved_placement(model.state_dict()))
+    names = [
+        [[name for name, p in each.named_parameters() if any(p is q for q in group["params"])]
+         for group in lrm.build_param_groups(each, 0.01, 0.1)]
+        for each in (model, again)
+    ]  # fmt: skip
+    assert names[0] == names[1] and "3.weight" in names[0][2]
+    assert again.__dict__["_learnable_multipliers"].roles["3.weight"] == "vector"
+    assert "role" not in lrm.saved_placement(attached().state_dict())
+
+
+def test_settings_may_be_tensors_and_numbers_of_numpy():
+    rows = np.array([0, 4])
+    model = attached(
+        placement={"1.weight": [(rows[0], rows[1], "row")]},
+        lr=torch.tensor(0.5),
+        weight_decay=np.float64(0.25),
+    )
+    assert lrm.saved_placement(model.state_dict()) == {
+        "placement": {"1.weight": [[0, 4, "row"]]},
+        "row": {"lr": 0.5, "weight_decay": 0.25, "parametrization": "direct"},
+    }
+
+
 def test_checkpoints_without_a_placement():
     """Of a plain model, of earlier versions, and of a part of the model."""
     model = attached()
@@ -186,3 +228,23 @@ def test_extra_states_of_other_modules_are_left_alone():
     assert {"_extra_state", "0._extra_state"} <= set(state)
     assert set(lrm.saved_placement(state)["placement"]) == {"0.weight", "1.weight"}
     assert not model.load_state_dict(state).unexpected_keys
+
+
+def test_extra_states_of_any_form_are_not_the_placement():
+    state = attached().state_dict()
+    want = lrm.saved_placement(state)
+    for other in (torch.tensor(2**40), torch.ones(2, device="meta"), torch.ones(3), b"{}", None,
+                  torch.tensor(list(b"[1]")), torch.tensor([float("nan")])):  # fmt: skip
+        assert lrm.saved_placement({"0._extra_state": other, **state}) == want
+
+
+def test_a_handle_that_merges_leaves_a_plain_model():
+    model = network()
+    handle = lrm.attach_multipliers(model)
+    assert handle.merge() is model
+    assert list(model.state_dict()) == list(network().state_dict())
+    model.load_state_dict(network(seed=1).state_dict())
+    other = lrm.attach_multipliers(model)
+    handle.merge()
+    assert other.effective and "_extra_state" in model.state_dict()
+    lrm.merge_multipliers(model).load_state_dict(network().state_dict())

@@ -15,6 +15,7 @@ from lrm.model.activations import record
 from lrm.model.blocks.block import Address, Changes, Constant, Mixer, Uniform, stream
 from lrm.model.config import ModelConfig
 from lrm.model.falcon_h1 import FalconH1
+from lrm.model.tensors import addresses
 from lrm.plan import rules
 from lrm.plan.config import Settings, validate
 from lrm.plan.cost import flops_per_token
@@ -95,6 +96,19 @@ class RecurrenceModule(nn.Module):
 @pytest.fixture(autouse=True)
 def registered(monkeypatch):
     monkeypatch.setitem(blocks.MIXERS, "recurrence", Recurrence())
+
+
+def test_a_registered_mixer_is_asked_anew(monkeypatch):
+    """What is kept of a model's tensors is that of the declarations that are registered now."""
+    config = ModelConfig(mixer="recurrence", mixer_sizes={"recurrence": {"channels": 48}})
+    assert "recurrence.gate" in {each.name for each in addresses(config)}
+
+    class Ungated(Recurrence):
+        def tensors(self, config):
+            return [each for each in super().tensors(config) if each.name != "recurrence.gate"]
+
+    monkeypatch.setitem(blocks.MIXERS, "recurrence", Ungated())
+    assert "recurrence.gate" not in {each.name for each in addresses(config)}
 
 
 NAMES = ["value", "gate", "decay", "skip", "out"]

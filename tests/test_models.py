@@ -1,4 +1,4 @@
-"""What each parameter of many models is. ``tests/models.py`` trains these models."""
+"""What each parameter of many models is. ``make test-models`` trains these models."""
 
 import fnmatch
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from zoo import CASES
+from zoo import CASES, PAGE, row
 
 import lrm
 from lrm.multipliers.layout import layout, owners
@@ -35,8 +35,21 @@ def test_what_is_a_matrix(name):
         assert id(parameter) not in linear or found[full] in ("matrix", "head", "tied"), full
 
 
+def test_what_a_convolution_mixes():
+    """Depthwise is that each output comes from one input."""
+    for mixing, module in [
+        (True, nn.Conv2d(1, 4, 3)), (True, nn.Conv2d(8, 8, 3, groups=4)),
+        (True, nn.Conv2d(8, 4, 3, groups=4)), (True, nn.ConvTranspose2d(8, 4, 3, groups=4)),
+        (False, nn.Conv2d(4, 4, 3, groups=4)), (False, nn.Conv2d(4, 8, 3, groups=4)),
+    ]:  # fmt: skip
+        assert roles(module) == {"weight": "convolution" if mixing else "vector", "bias": "vector"}
+        if mixing:
+            lrm.attach_multipliers(module, "convolutions")
+
+
 def test_the_table_names_these_models():
-    page = (Path(lrm.__file__).parent / "multipliers" / "MODELS.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ([^|]+?) \| \d", page, re.MULTILINE)
-    assert rows == list(CASES), "run make test-models"
-    assert len(rows) >= 40 and f"{len(rows)} models" in page
+    page = PAGE.read_text(encoding="utf-8")
+    rows = re.findall(r"^\| [^|]+ \| \d.*\n", page, re.MULTILINE)
+    assert rows == list(map(row, CASES)), "run make test-models"
+    first = (Path(lrm.__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    assert len(rows) >= 40 and all(f"{len(rows)} models" in text for text in (page, first))

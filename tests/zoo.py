@@ -1,13 +1,15 @@
 """Small random models of many kinds, and what each of their parameters is.
 
 ``roles`` of a case names every matrix, embedding, head and convolution by patterns; what none of
-them matches is a vector. ``tests/models.py`` trains all of them.
+them matches is a vector. ``make test-models`` trains all of them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,9 @@ import transformers
 from torch import nn
 from torch.nn import functional as F
 
+import lrm
+
+PAGE = Path(lrm.__file__).parent / "multipliers" / "MODELS.md"
 VOCABULARY = 96
 
 
@@ -31,8 +36,8 @@ class Case:
     transposed: tuple[str, ...] = ()
 
 
-def _random(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
+def _random() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
 
 
 def _tokens(vocabulary: int = VOCABULARY, length: int = 12) -> torch.Tensor:
@@ -212,8 +217,8 @@ def _labelled() -> dict[str, Any]:
     return {"labels": _tokens(), "tokens": _tokens()}
 
 
-def _sound(length: int = 400) -> dict[str, Any]:
-    sound = torch.randn(2, length, generator=_random())
+def _sound() -> dict[str, Any]:
+    sound = torch.randn(2, 400, generator=_random())
     return {"input_values": sound, "labels": _tokens(32, 4)}
 
 
@@ -401,3 +406,13 @@ CASES: dict[str, Case] = {
                 config="CLIPConfig", projection_dim=16, vision_config=VISION,
                 text_config={**BERT, "eos_token_id": 2}),
 }  # fmt: skip
+
+
+def row(name: str) -> str:
+    """The line of ``PAGE`` about a case: its parameters by role, and those with multipliers."""
+    with torch.device("meta"):
+        handle = lrm.attach_multipliers(CASES[name].build(), CASES[name].placement)
+    roles = Counter(handle.roles.values())
+    counts = [roles["matrix"], roles["embedding"] + roles["tied"], roles["head"]]
+    counts += [roles["convolution"], roles["vector"], len(handle.effective)]
+    return f"| {name} | " + " | ".join(map(str, [sum(roles.values()), *counts])) + " |\n"

@@ -25,9 +25,15 @@ ROLES = {"matrices": "matrix", "embeddings": "embedding", "norms": "norm",
          "convolutions": "conv", "vectors": "vector"}  # fmt: skip
 
 
-@functools.lru_cache(maxsize=64)  # a planner asks for the same few models again and again
 def addresses(config: ModelConfig) -> tuple[Address, ...]:
     """Every tensor of the model in forward order, each entry of every parameter exactly once."""
+    return _addresses(config, tuple(blocks.MIXERS.values()))
+
+
+# A planner asks for the same few models again and again. What a name of ``config`` means, and the
+# order, follow from ``registry``.
+@functools.lru_cache(maxsize=64)
+def _addresses(config: ModelConfig, registry: tuple[Mixer, ...]) -> tuple[Address, ...]:
     layered = [each for block in blocks.of_layer(config.mixers) for each in _present(block, config)]
     found = _present(blocks.EMBEDDING, config)
     for layer in range(config.num_hidden_layers):

@@ -31,7 +31,8 @@ from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import Placement, targets
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
-from lrm.multipliers.saving import HANDLE, save_placement
+from lrm.multipliers.saving import HANDLE
+from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
 from lrm.multipliers.wiring import watch
 
@@ -104,11 +105,9 @@ def attach_multipliers(
         find_parametrization(fields.get("parametrization", "direct"))
         _check_rates(fields)
     found = Attached(
-        model, targets(model, placement, settings | own, role), implementation, roles(model, role)
+        model, targets(model, placement, settings | own, role), implementation, role or {}
     )
     _warn_of_convolutions(found, placement)
-    setattr(model, HANDLE, found)
-    found.hooks = save_placement(found)
     watch(found)
     return found
 
@@ -198,12 +197,8 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     where they belong to a larger model.
     """
     _check_model(model, "merge_multipliers")
-    handles = _handles(model)
-    for handle in handles:
+    for handle in _handles(model):
         handle.merge()
-        for hook in handle.hooks:
-            hook.remove()
-        delattr(handle.model, HANDLE)
     if any("_readers" in module.__dict__ for module in model.modules()):
         raise UserError(
             f"{type(model).__name__} is part of the model that has the multipliers; call "

@@ -8,17 +8,19 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
+from lrm.multipliers.roles import roles
+from lrm.multipliers.saving import HANDLE, save_placement
 from lrm.multipliers.sharding import whole
 
 
 class Attached(Multipliers):
     """Multipliers with what a user asks of them: ``print(handle)`` and ``handle.norms()``.
 
-    ``roles`` has the role of every parameter as it was when they were attached.
+    ``roles`` has the role of every parameter as it was when they were attached, and ``said`` those
+    that the user named by patterns.
     """
 
     def __init__(
@@ -26,14 +28,16 @@ class Attached(Multipliers):
         model: nn.Module,
         targets: Sequence[Target],
         implementation: str,
-        roles: Mapping[str, str],
+        said: Mapping[str, str],
     ):
+        self.said = dict(said)
+        self.roles = roles(model, said)
         super().__init__(model, targets, implementation)
-        self.roles = dict(roles)
-        self.hooks: list[RemovableHandle] = []  # of the model, until they are merged
         self._shapes = {
-            name: tuple(p.shape) for name, p in model.named_parameters() if name in roles
+            name: tuple(p.shape) for name, p in model.named_parameters() if name in self.roles
         }
+        setattr(model, HANDLE, self)
+        self._hooks = save_placement(self)
 
     def __repr__(self) -> str:
         if not self.effective:
@@ -50,6 +54,15 @@ class Attached(Multipliers):
         bare = {name: "none" for name in self.roles if name not in given}
         lines += _table(given | bare, self.roles, self._shapes)
         return "\n".join(lines)
+
+    def merge(self) -> nn.Module:
+        """As in ``Multipliers``; the model then saves no placement and asks for none."""
+        super().merge()
+        for hook in self._hooks:
+            hook.remove()
+        if self.model.__dict__.get(HANDLE) is self:
+            delattr(self.model, HANDLE)
+        return self.model
 
     def _kind(self, name: str) -> str:
         """What a parameter has, as ``row + column`` or by rows of a merged matrix."""

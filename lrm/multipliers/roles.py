@@ -73,8 +73,7 @@ def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
     if dimensions < 2 or isinstance(module, _PLAIN) or "Norm" in type(module).__name__:
         return "vector"
     if isinstance(module, nn.modules.conv._ConvNd):
-        fewest = min(module.in_channels, module.out_channels)
-        mixes = module.groups == 1 or module.groups < fewest
+        mixes = module.groups == 1 or module.groups < module.in_channels
         return "convolution" if mixes and attribute == "weight" else "vector"
     for kind, pattern in _MATRICES:
         if isinstance(module, kind):

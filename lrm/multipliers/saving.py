@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lrm.errors import UserError
@@ -22,6 +22,7 @@ from lrm.multipliers.multiplier import AXES, Multiplier
 HANDLE = "_learnable_multipliers"
 # Torch's name for what a module saves beside its tensors; other tools let it through.
 _KEY = "_extra_state"
+_RATES = ("lr", "weight_decay")
 _KINDS = {axes: kind for kind, axes in AXES.items()}
 
 
@@ -36,8 +37,9 @@ def save_placement(handle: Multipliers) -> list[RemovableHandle]:
 def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of ``attach_multipliers`` with which the model of a checkpoint was prepared.
 
-    They are ``placement`` by full names, and how scalars, rows and columns learn. Raises UserError
-    where ``state_dict`` holds no placement, or several.
+    They are ``placement`` by full names, how scalars, rows and columns learn, and ``role``; but
+    not ``implementation``, which may differ. Raises UserError where ``state_dict`` holds no
+    placement, or several.
     """
     extra = (value for key, value in state_dict.items() if key.rpartition(".")[2] == _KEY)
     found = [arguments for value in extra if (arguments := _decoded(value)) is not None]
@@ -51,11 +53,17 @@ def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
 def _decoded(extra: Any) -> dict[str, Any] | None:
     """The arguments in what a module has saved; None of other modules' own."""
+    if not isinstance(extra, Tensor) or extra.dim() != 1 or extra.is_meta:
+        return None
     try:
         found = json.loads(bytes(extra.float().round().int().tolist()))
-    except (AttributeError, TypeError, ValueError):
+    except (TypeError, ValueError):
         return None
-    return found if isinstance(found, dict) and "placement" in found else None
+    if not isinstance(found, dict) or "placement" not in found:
+        return None
+    for settings in (found, found.get("row", {}), found.get("column", {})):
+        settings |= {name: float(settings[name]) for name in _RATES if name in settings}
+    return found
 
 
 def _after_saving(module: nn.Module, state_dict: dict[str, Any], prefix: str, _: Any) -> None:
@@ -70,8 +78,8 @@ def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, 
     there = saved = _decoded(state_dict.pop(prefix + _KEY, None))
     if there is None:
         named = {key.removeprefix(prefix) for key in state_dict}
-        there = {**here, "placement": _by_names(handle, here["placement"], named)}
-    ours, theirs = _by_name(here), _by_name(there)
+        there = {**here, "placement": _told_by_names(handle, here["placement"], named)}
+    ours, theirs = _compared(here), _compared(there)
     for name in {**ours, **theirs}:
         kinds = theirs.get(name, "none"), ours.get(name, "none")
         if kinds[0] != kinds[1]:
@@ -93,21 +101,20 @@ def _arguments(handle: Multipliers) -> dict[str, Any]:
         parts = []
         for target in found.targets:
             axes = tuple(each.axis for each in target.multipliers)
-            parts.append([*(target.rows or ()), _KINDS[axes]])
+            parts.append([*map(int, target.rows or ()), _KINDS[axes]])
             settings |= {each.axis: _settings(each) for each in target.multipliers}
         placement[name] = parts[0][0] if found.targets[0].rows is None else parts
-    return {"placement": placement, **settings.pop("scalar", {}), **settings}
+    said = {"role": handle.said} if handle.said else {}
+    return {"placement": placement, **settings.pop("scalar", {}), **settings, **said}
 
 
 def _settings(multiplier: Multiplier) -> dict[str, Any]:
-    return {
-        "lr": multiplier.lr,
-        "weight_decay": multiplier.weight_decay,
-        "parametrization": multiplier.parametrization.name,
-    }
+    # Of one length: torch.distributed.checkpoint compares the sizes of tensors.
+    rates = {name: f"{float(getattr(multiplier, name)):.16e}" for name in _RATES}
+    return {**rates, "parametrization": multiplier.parametrization.name}
 
 
-def _by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def _compared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What is compared: the kind of each parameter, and the parametrization of each axis."""
     axes = {"scalar": arguments, "row": arguments.get("row"), "column": arguments.get("column")}
     learned = {
@@ -118,7 +125,9 @@ def _by_name(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return arguments["placement"] | learned
 
 
-def _by_names(handle: Multipliers, placement: Mapping[str, Any], saved: set[str]) -> dict[str, Any]:
+def _told_by_names(
+    handle: Multipliers, placement: Mapping[str, Any], saved: set[str]
+) -> dict[str, Any]:
     """The placement of a checkpoint that holds none, as far as its names ``saved`` tell.
 
     Of parameters that are not in it nothing is asked, since parts of a model are loaded alone.

@@ -175,12 +175,13 @@ def test_published_runs_name_todays_criteria():
     checked = 0
     for path in (ROOT / "results" / "reference").glob("*/*/runs.json.gz"):
         experiment = path.parent.name
-        locks = locks_of(experiment)
-        now = {c: criterion_hash(body, locks.get(c)) for c, body in criteria_of(experiment).items()}
+        criteria, locks = criteria_of(experiment), locks_of(experiment)
+        now = {c: criterion_hash(body, locks.get(c)) for c, body in criteria.items()}
+        judging = {c: parse_seeds(f"{body['seeds']['judge']},") for c, body in criteria.items()}
         for run in json.loads(gzip.decompress(path.read_bytes())):
             if run["kind"] != "brownian" and run["seed"] >= FIRST_JUDGING_SEED:
-                for claim, body in criteria_of(experiment).items():
-                    if run["seed"] in parse_seeds(f"{body['seeds']['judge']},"):
+                for claim, seeds in judging.items():
+                    if run["seed"] in seeds:
                         assert run["criteria"][claim] == now[claim], (run["label"], claim)
                         checked += 1
     assert checked > 1000

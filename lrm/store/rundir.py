@@ -346,9 +346,6 @@ class Onlooker(RunDirectory):
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         pass
 
-    def save_weights(self, weights: dict[str, Any], step: int | None = None) -> None:
-        pass
-
 
 @contextmanager
 def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[RunDirectory]:

@@ -59,7 +59,9 @@ def _memory(runs: list[Run]) -> list[str]:
     return [
         f"memory of each of {parallel.replicate} × {parallel.shard} processes: about "
         f"{found.total / 1e9:,.1f} GB (weights, gradients and optimizer {found.state / 1e9:,.1f}, "
-        f"gathered {found.gathered / 1e9:,.1f}, activations {found.activations / 1e9:,.1f})"
+        f"gathered {found.gathered / 1e9:,.1f}, activations "
+        f"{(found.entering + found.within) / 1e9:,.1f}); the first needs {found.copy / 1e9:,.1f} "
+        "GB more, for a whole copy that is measured"
     ]
 
 

@@ -52,8 +52,8 @@ def compile_layers(
 ) -> compiled.Code:
     """Compile the layers if ``run`` asks for it (see ``lrm.train.compiled``).
 
-    Before ``learner`` joins other processes: the trial is of the model alone. Raises UserError
-    where they must be and cannot.
+    Before ``learner`` joins other processes: the trial is of the model alone. Layers of a model
+    in parts are not compiled. Raises UserError where layers must be and cannot.
     """
     choice, train = run.execution.compile, run.settings.train
     if run.execution.parallel is not None and group.world > 1:
@@ -217,7 +217,9 @@ class _Loop:
                 if done == steps:
                     break
                 if done in self.snapshots:
-                    self.directory.save_weights(self.weights(), done)
+                    self.refresh_copy()
+                    if self.group.rank == 0:
+                        self.directory.save_weights(self.weights(), done)
                 stopping = self.group.any(bool(stops))
                 if stopping or done % every == 0:
                     self.log.write()
@@ -244,10 +246,14 @@ class _Loop:
 
     def probe(self, done: int) -> None:
         self.log.write()
-        if self.learner.is_shared:
-            copy_whole(self.learner.model, self.copy and self.copy.model)
+        self.refresh_copy()
         if self.group.rank == 0:
             self.probes.take(done)
+
+    def refresh_copy(self) -> None:
+        """Give the whole copy what a model in parts has now; all processes call this alike."""
+        if self.learner.is_shared:
+            copy_whole(self.learner.model, self.copy and self.copy.model)
 
     def validate(self, done: int) -> None:
         self.log.write()
@@ -307,7 +313,7 @@ class _Loop:
         self.directory.finish(outcome, None if diverged else self.weights())
 
     def weights(self) -> dict[str, Tensor]:
-        """All learnable tensors as they are now, by address."""
+        """All learnable tensors by address: of a model in parts those of the copy."""
         views = self.probes.views
         weights = {plan.key: views.weight(plan).detach().clone() for plan in views.plans}
         for name, _, parameter in self.learner.multipliers.named():

@@ -22,7 +22,7 @@ from lrm import data
 from lrm.data import Batches
 from lrm.errors import Stopped, UserError
 from lrm.multipliers.sharding import whole
-from lrm.plan.config import Execution, Parallel
+from lrm.plan.config import Execution, Parallel, validate
 from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
 from lrm.plan.schedule import snapshot_steps
@@ -315,6 +315,13 @@ def test_memory_is_planned_as_it_is_used(run, optimizer):
 def test_processes_that_do_not_make_up_the_parts():
     with pytest.raises(UserError, match="asks for 2 × 4 processes, and there are 2; start as many"):
         Parallel(replicate=2, shard=4).check(2)
+
+
+def test_layers_in_parts_are_not_compiled():
+    said = {"compile": "always", "parallel": {"shard": 2}}
+    with pytest.raises(UserError, match="compile = always: layers in parts are not"):
+        validate(Execution, said, "the test")
+    assert validate(Execution, {**said, "compile": "auto"}, "the test").parallel.shard == 2
 
 
 def test_resumed_by_more_or_fewer_processes(run, tmp_path, together):

@@ -85,19 +85,43 @@ def test_clean_takes_each_lock(tmp_path, capsys):
     assert "removed 2 runs" in out and "\x1b" not in out and "A\\x1b[31m" in out
 
 
-def test_clean_that_is_stopped_leaves_no_finished_run(tmp_path, monkeypatch):
+def test_clean_that_is_stopped_leaves_no_run(tmp_path, monkeypatch):
+    """A run is out of the way before its files go; the next removal finishes it."""
     path = tmp_path / "runs" / "some" / "a"
     path.mkdir(parents=True)
     (path / "run.json").write_bytes(as_json({}))
     (path / "done.json").write_bytes(as_json({"validation_loss": None}))
 
-    def stop(path):
+    def stop(path, ignore_errors):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", stop)
     with pytest.raises(KeyboardInterrupt):
         stored._remove([stored._read(path)], sure=True)
-    assert (path / "run.json").exists() and not (path / "done.json").exists()
+    assert not path.exists() and len(list(tmp_path.glob(".removed-*/run.json"))) == 1
+    monkeypatch.undo()
+    path.mkdir()
+    stored._remove([stored._read(path)], sure=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["runs"] and not path.exists()
+
+
+def test_a_run_that_cannot_be_removed(tmp_path, monkeypatch):
+    path = tmp_path / "runs" / "some" / "a"
+    path.mkdir(parents=True)
+
+    def refuse(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match="a cannot be .*Invalid cross-device link"):
+        stored._remove([stored._read(path)], sure=True)
+
+
+def test_a_list_of_runs_whose_files_come_and_go(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint.pt").write_bytes(b"123")
+    listed = [(str(tmp_path), [], ["checkpoint.pt", ".checkpoint.pt.4711"])]
+    monkeypatch.setattr(os, "walk", lambda path: listed)
+    assert stored._read(tmp_path).size == 3
 
 
 def test_a_lock_holds_though_its_folder_is_removed_and_made_again(tmp_path):

@@ -48,7 +48,11 @@ VALIDATION_TOKENS = 4096
 
 
 def compile_layers(
-    learner: Learner, run: TrainRun, equipment: Equipment, group: Group = ALONE
+    learner: Learner,
+    run: TrainRun,
+    equipment: Equipment,
+    group: Group = ALONE,
+    note: Note = lambda line: None,
 ) -> compiled.Code:
     """Compile the layers if ``run`` asks for it (see ``lrm.train.compiled``).
 
@@ -60,6 +64,8 @@ def compile_layers(
         return compiled.Code()
     if not compiled.wanted(choice, run.estimate().seconds, equipment.device):
         return compiled.Code()
+    note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "
+         "for them")  # fmt: skip
     rows = run.execution.micro_batch or train.batch_size // group.world
     shape = (rows, train.sequence_length + 1)
     tokens = torch.zeros(shape, dtype=torch.int64, device=equipment.device)
@@ -131,7 +137,7 @@ def train(
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             # First, since it tells of data that do not suffice.
             loop = _Loop(run, directory, learner, copy, corpus, equipment, report, board, group)
-            code = compile_layers(learner, run, equipment, group)
+            code = compile_layers(learner, run, equipment, group, note)
             learner.join(group, run.execution.parallel)
             note(equipment.summary + (", compiled layers" if code.compiled else ""))
             if code.damaged:

@@ -1,7 +1,7 @@
 """A folder of files that another program makes for later: all are as they were made, or are gone.
 
 The program reads them as they lie. Therefore they are compared with their digests before it does.
-Each use reads all files for that, which takes about a second a gigabyte.
+Each use reads all files for that, which takes about two seconds a gigabyte.
 """
 
 from __future__ import annotations

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from lrm.errors import UserError
@@ -33,10 +35,6 @@ def shard(model: nn.Module, multipliers: Multipliers, parallel: Parallel) -> Non
     ``parallel.replicate`` copies of the model lie in ``parallel.shard`` parts each. Raises
     UserError where there are not as many processes.
     """
-    # They take long to import, and most processes have no use for them.
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     parallel.check(dist.get_world_size())
     device = next(model.parameters()).device.type
     sizes = (parallel.replicate, parallel.shard)

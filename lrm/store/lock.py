@@ -117,6 +117,8 @@ def locked(path: Path, waits: bool = False) -> Iterator[Claim]:
             raise Busy(
                 f"{path} is being trained by another process ({found.text}); wait for it or stop it"
             )
+        else:
+            tries = 0
         time.sleep(pause)
         pause = min(1.5 * pause, _LONGEST_POLL)
     try:

@@ -65,10 +65,6 @@ class Submission:
                 (self.folder / _ENDED).touch()
         return found
 
-    def log(self, task: str) -> Path:
-        """What the task wrote to standard error."""
-        return self.folder / f"{task}_0_log.err"
-
     def _result(self, task: str) -> Path:
         return self.folder / f"{task}_0_result.pkl"
 

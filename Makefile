@@ -140,6 +140,7 @@ $(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(BIN)/python experiments/$@/run.py $(options)
 
 tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found
+	@$(if $(CLUSTER),echo "error: a search does not run by jobs; leave CLUSTER out" >&2; exit 2)
 	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results $(RESULTS) $(if $(PUBLISH),--publish)
 
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it

@@ -276,6 +276,9 @@ def test_dry_run_shows_everything_and_trains_nothing(tmp_path):
     paper = call("experiments/projector/run.py", "--scale", "paper", "--dry-run", "--only",
                  "FPN S=2 *")  # fmt: skip
     assert "521,411,104 parameters" in paper and "days" in paper
+    parts = run("projector", "--dry-run", "--results", tmp_path, "--only", "VPN S=4 *", "--set",
+                "execution.parallel={replicate: 2, shard: 4}")  # fmt: skip
+    assert "memory of each of 2 × 4 processes: about " in parts and "; the first needs " in parts
 
 
 def test_list_and_clean(trained, tmp_path):

@@ -4,6 +4,8 @@ Here jobs are submitit's local ones. ``make test-cluster`` runs the same sweep o
 """
 
 import contextlib
+import dataclasses
+import importlib.util
 import json
 import os
 import signal
@@ -17,14 +19,18 @@ import pytest
 from test_signals import ROOT, needs_proc, until
 
 from lrm.errors import UserError
-from lrm.store.lock import holder_of, locked
-from lrm.store.rundir import note_failure
+from lrm.store.lock import holder_of, locked, start_of
+from lrm.store.rundir import note_failure, open_run
+from lrm.sweep import dry_run
 from lrm.sweep import runs as stored
 from lrm.sweep.cluster import settings as cluster_settings
-from lrm.sweep.cluster import shares, state
+from lrm.sweep.cluster import shares, state, submit
 from lrm.sweep.cluster.settings import Cluster
+from lrm.sweep.scheduler import Shift, Sweep
 
-pytest.importorskip("submitit", reason="make setup-dev installs it")
+needs_submitit = pytest.mark.skipif(
+    importlib.util.find_spec("submitit") is None, reason="make setup-dev installs submitit"
+)
 SMALL = ("train.steps=40", "train.batch_size=2", "model.num_hidden_layers=1",
          "train.validation_sequences=2", "execution.precision=float32", "execution.compile=never",
          "execution.checkpoint_every=10")  # fmt: skip
@@ -157,6 +163,7 @@ def killed_twice_and_finished(by_jobs, folder, interrupt):
     until(lambda: settled(folder))
 
 
+@needs_submitit
 @needs_proc
 def test_a_sweep_by_jobs_that_are_stopped_and_killed(tmp_path, file, whole):
     """A task is told to stop, and a worker of the other one is killed."""
@@ -171,6 +178,7 @@ def test_a_sweep_by_jobs_that_are_stopped_and_killed(tmp_path, file, whole):
     assert_same_bits(whole, folder, 12)
 
 
+@needs_submitit
 @needs_proc
 def test_a_task_at_its_time_limit_goes_on(tmp_path, file):
     """At submitit's signal the run is saved, and the task is queued again by itself."""
@@ -206,6 +214,7 @@ def two_submitters(by_jobs, folder):
     until(lambda: settled(folder))
 
 
+@needs_submitit
 @needs_proc
 def test_two_submitters(tmp_path, file, whole):
     folder = tmp_path / "results"
@@ -213,6 +222,7 @@ def test_two_submitters(tmp_path, file, whole):
     assert_same_bits(whole, folder, 12)
 
 
+@needs_submitit
 def test_a_run_that_fails_is_told_with_its_log(tmp_path, file):
     """The others are trained; no task tries it again; the command ends with one line."""
     folder = tmp_path / "results"
@@ -245,6 +255,28 @@ def test_runs_of_one_shape_share_jobs(smoke_runs):
     orders = [three.of_task(number) for number in range(3)]
     assert len({order[0][0].label for order in orders}) == 3
     assert all(sorted(map(id, order)) == sorted(map(id, one[0].jobs)) for order in orders)
+
+
+def test_shares_go_by_the_measured_speed(tmp_path, smoke_runs):
+    """As the dry run does, also of the longest run."""
+    run = dataclasses.replace(smoke_runs("projector")[0], corpus="a")
+    done = tmp_path / "runs" / "projector" / "finished"
+    with open_run(done) as directory:
+        directory.start({**run.describe(), "execution": {}})
+        directory.finish({"validation_loss": 1.0, "tokens_per_second": 10.0}, None)
+    [found] = shares.shares([(run, None)], Cluster(), tmp_path)
+    assert found.seconds == found.longest == run.estimate().tokens / 10.0
+    [planned] = shares.shares([(run, None)], Cluster())
+    assert planned.longest == run.estimate().seconds != found.longest
+
+
+def test_jobs_of_a_dry_run_are_those_that_are_submitted(tmp_path, smoke_runs):
+    """Of runs that compute the same one; all, before a corpus tells which do."""
+    runs = smoke_runs("projector")[:2]
+    runs += [dataclasses.replace(run, arm="ANOTHER") for run in runs]
+    for number, known in ((2, [dataclasses.replace(run, corpus="a") for run in runs]), (4, runs)):
+        lines = dry_run.of_cluster(known, tmp_path, Cluster()).splitlines()
+        assert sum(int(line.split()[1]) for line in lines[3:-1]) == number
 
 
 def test_a_run_and_the_one_it_begins_with_share_jobs(smoke_runs):
@@ -298,6 +330,7 @@ def test_states_of_runs(tmp_path, monkeypatch):
     submission = state.Submission(
         tmp_path / "cluster" / "one", "slurm", {"7_0": 0, "7_1": 0, "8": 1},
         [names[:3] + names[4:], names[3:4]], {n: {"scale": "tiny", "label": n} for n in names},
+        by=state.here(),
     )  # fmt: skip
     submission.folder.mkdir(parents=True)
     submission.write()
@@ -306,12 +339,13 @@ def test_states_of_runs(tmp_path, monkeypatch):
     log = tmp_path / "log"
     log.write_text("first\nthe last words\n\n")
     note_failure(tmp_path / "runs" / "some" / "failed", "out of luck", log)
-    squeue = tmp_path / "squeue"
-    squeue.write_text("#!/bin/sh\necho 7_0 RUNNING\necho 7_1 PENDING\n")
+    squeue, asked = tmp_path / "squeue", tmp_path / "asked"
+    squeue.write_text(f"#!/bin/sh\necho >> {asked}\necho 7_0 RUNNING\necho 7_1 PENDING\n")
     squeue.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with locked(tmp_path / "runs" / "some" / "running"):
         waiting = state.queued(tmp_path)
+        assert asked.read_text() == "\n"
         found = {path.name: stored._read(path, waiting)
                  for path in tmp_path.glob("runs/some/*/")}  # fmt: skip
         new = stored._not_begun(tmp_path, waiting, {run.path for run in found.values()})
@@ -325,3 +359,94 @@ def test_states_of_runs(tmp_path, monkeypatch):
     assert set(state.queued(tmp_path)[names[3]].values()) == {"submitted"}
     (submission.folder / "8_0_result.pkl").touch()
     assert names[3] not in state.queued(tmp_path)
+    # When SLURM knows none of its tasks any more, it is asked about them for the last time.
+    squeue.write_text(f"#!/bin/sh\necho >> {asked}\n")
+    assert state.submissions(tmp_path) and state.queued(tmp_path) == {}
+    assert not state.submissions(tmp_path)
+    asked.unlink()
+    assert state.queued(tmp_path) == {} and not asked.exists()
+
+
+def test_a_task_of_this_machine_that_has_ended(tmp_path):
+    """Also where another process has its number by now."""
+    own, pid = {"some/a": {"scale": "tiny", "label": "a"}}, str(os.getpid())
+    for start, active in ((start_of(int(pid)), {pid: "running"}), ("1", {}), ("", {})):
+        found = state.Submission(tmp_path, "local", {pid: 0}, [["some/a"]], own, {pid: start})
+        assert found.active(None) == active
+
+
+class Arrays:
+    """An executor of submitit's kind; what it was given, as one list for each array job."""
+
+    found, refuses = [], 99
+
+    def __init__(self, *_, **__):
+        pass
+
+    def update_parameters(self, **_):
+        pass
+
+    @contextlib.contextmanager
+    def batch(self):
+        self.found.append([])
+        yield
+        if len(self.found) > self.refuses:
+            raise RuntimeError("too many")
+
+    def submit(self, call):
+        job = Submitted(f"{len(self.found)}_{len(self.found[-1])}")
+        self.found[-1].append((call, job))
+        return job
+
+
+class Submitted:
+    def __init__(self, job_id):
+        self.job_id, self.cancelled = job_id, False
+
+    def cancel(self, check):
+        self.cancelled = True
+
+
+@needs_submitit
+@pytest.mark.parametrize("refuses", [99, 1])
+def test_each_share_is_an_array_job(tmp_path, monkeypatch, smoke_runs, refuses):
+    """SLURM limits the tasks of each. Where one is refused, those before it are cancelled."""
+    import submitit
+
+    monkeypatch.setattr(submitit, "SlurmExecutor", Arrays)
+    monkeypatch.setattr(Arrays, "found", [])
+    monkeypatch.setattr(Arrays, "refuses", refuses)
+    runs = [dataclasses.replace(run, corpus="a") if run.reads_corpus else run
+            for run in smoke_runs("width_scaling")]  # fmt: skip
+    jobs = [(run, run.path(tmp_path)) for run in runs]
+    cluster = Cluster(most_tasks=2, work_hours=1e-9)
+    if refuses == 1:
+        with pytest.raises(UserError, match="not submitted .too many"):
+            submit.submit(jobs, tmp_path, "slurm", cluster)
+        assert [job.cancelled for _, job in Arrays.found[0]] == [True, True]
+        assert not list(tmp_path.glob("cluster/*/jobs.json"))
+        return
+    submit.submit(jobs, tmp_path, "slurm", cluster)
+    [found] = state.submissions(tmp_path)
+    assert len(Arrays.found) == len(found.shares) > 1
+    for number, array in enumerate(Arrays.found):
+        assert len(array) <= 2
+        for call, job in array:
+            assert found.tasks[job.job_id] == number
+            assert {state.name_of(run) for run, _ in call.given[0]} == set(found.shares[number])
+
+
+def test_what_others_have_trained_or_not_is_left(tmp_path, smoke_runs):
+    """Both count as progress; one that failed is not counted among those that are done."""
+    runs = [dataclasses.replace(run, corpus="a") for run in smoke_runs("projector")][:3]
+    jobs = [(run, tmp_path / str(number)) for number, run in enumerate(runs)]
+    sweep = Sweep(jobs, tmp_path, 1, shift=Shift(1.0, tmp_path / "log"))
+    jobs[0][1].mkdir()
+    (jobs[0][1] / "done.json").touch()
+    jobs[1][1].mkdir()
+    note_failure(jobs[1][1], "out of luck")
+    sweep._hand_out()  # no worker is idle, so nobody looks
+    assert len(sweep.waiting) == 3
+    sweep._leave_settled()
+    assert sweep.waiting == jobs[2:] and sweep.done == 1
+    assert sweep.finished == pytest.approx(sweep.total - sweep.weights[runs[2].id])

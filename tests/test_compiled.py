@@ -1,6 +1,7 @@
 """Compiled layers against the same layers uncompiled, and what happens without a compiler."""
 
 import dataclasses
+import fcntl
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from lrm import data
 from lrm.plan.config import Execution
 from lrm.plan.rules import resolve
 from lrm.plan.run import Cost, TrainRun
+from lrm.store.cache import checked
 from lrm.store.files import read_json
 from lrm.sweep.process import encode
 from lrm.train import compiled, loop
@@ -113,6 +115,20 @@ def test_runs_with_the_same_layers_have_one_name(settings):
     assert plain != name([], rows=4) and plain != name([], sequence_length=12)
     whole = {"multiplier_implementation": "optimizer"}
     assert name([], **whole) == name([mlp], **whole)
+
+
+def test_a_folder_of_code_without_locks(tmp_path, monkeypatch):
+    """It is used as it lies: nobody can tell whether others are about to load what it holds."""
+
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    for _ in range(2):
+        with compiled._behind_the_first("a"), checked(tmp_path) as damaged:
+            (tmp_path / "code").write_bytes(b"1")
+        assert damaged == [] and not (tmp_path / "digests.json").exists()
 
 
 @needs_a_compiler

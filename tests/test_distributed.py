@@ -21,12 +21,13 @@ import warm
 from lrm import data
 from lrm.data import Batches
 from lrm.errors import Stopped, UserError
-from lrm.plan.config import Execution, Parallel
+from lrm.multipliers.sharding import whole
+from lrm.plan.config import Execution, Parallel, validate
 from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
+from lrm.plan.schedule import snapshot_steps
 from lrm.store.files import read_json
 from lrm.train import device, distributed, loop
-from lrm.train.sharding import whole_state
 from lrm.train.step import train_step
 
 ROOT = Path(__file__).parents[1]
@@ -60,8 +61,8 @@ def steps(group, variants):
                 learner, batch, settings, step, micro_batch=micro_batch
             )
             records.append((group.mean(loss).item(), norm.item(), clipped.item()))
-        weights = whole_state(dict(learner.model.named_parameters()))
-        found.append((records, {k: w.detach().numpy() for k, w in weights.items()}))
+        weights = {name: whole(w.detach()) for name, w in learner.model.named_parameters()}
+        found.append((records, {name: w.numpy() for name, w in weights.items()}))
     return found
 
 
@@ -239,9 +240,13 @@ def test_a_model_in_parts_makes_the_steps_of_one(settings, together, replicate, 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_model_in_parts_resumed_by_four_two_and_one(run, tmp_path, together, optimizer):
-    """Its checkpoint is that of one process; the tables and the final tensors are too."""
+    """Its checkpoint is that of one process; the tables and the tensors that are kept are too.
+
+    Snapshots fall on steps that no probe measures.
+    """
     corpora = tmp_path / "data"
-    job = run(train={"batch_size": 8}, optimizer={"name": optimizer})
+    job = run(train={"batch_size": 8, "snapshots": 5}, optimizer={"name": optimizer})
+    assert set(snapshot_steps(job.settings.train)) - set(range(0, 13, job.settings.probes.every))
     trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])
     broken = tmp_path / "broken"
     for processes, last in ((4, 4), (2, 7)):
@@ -296,12 +301,28 @@ def test_memory_is_planned_as_it_is_used(run, optimizer):
         for parallel in sizes
     ]  # fmt: skip
     assert planned.state > needs[0].state > needs[1].state == needs[2].state
-    assert needs[1].activations >= needs[2].activations
+    assert needs[1].within >= needs[2].within and needs[1].entering >= needs[2].entering
+    # The first has a copy besides: weights, and the gradients that were there.
+    copy = sum(p.numel() for p in learner.model.parameters())
+    own = {id(each) for _, _, each in learner.multipliers.named()}
+    copy += sum(p.numel() for p in learner.model.parameters()
+                if p.grad is not None and id(p) not in own)  # fmt: skip
+    assert planned.copy == 0 and {need.copy for need in needs} == {4 * copy}
+    once = dataclasses.replace(job, execution=job.execution.model_copy(update={"micro_batch": 0}))
+    alone, of_four = of_process(once), of_process(once, 4)
+    assert of_four.state == alone.state and of_four.entering < alone.entering
 
 
 def test_processes_that_do_not_make_up_the_parts():
     with pytest.raises(UserError, match="asks for 2 × 4 processes, and there are 2; start as many"):
         Parallel(replicate=2, shard=4).check(2)
+
+
+def test_layers_in_parts_are_not_compiled():
+    said = {"compile": "always", "parallel": {"shard": 2}}
+    with pytest.raises(UserError, match="compile = always: layers in parts are not"):
+        validate(Execution, said, "the test")
+    assert validate(Execution, {**said, "compile": "auto"}, "the test").parallel.shard == 2
 
 
 def test_resumed_by_more_or_fewer_processes(run, tmp_path, together):
@@ -332,11 +353,12 @@ def test_resumed_by_more_or_fewer_processes(run, tmp_path, together):
 def assert_equal_runs(whole, other, exact=False):
     """The same files, and the same numbers in them up to rounding."""
     assert {p.name for p in whole.iterdir()} == {p.name for p in other.iterdir()}
-    a, b = (torch.load(path / "weights.pt", weights_only=True) for path in (whole, other))
-    assert a.keys() == b.keys()
-    for key in a:
-        torch.testing.assert_close(a[key], b[key], rtol=0 if exact else 1e-7,
-                                   atol=0 if exact else 1e-10)  # fmt: skip
+    for file in whole.glob("weights*.pt"):
+        a, b = (torch.load(path / file.name, weights_only=True) for path in (whole, other))
+        assert a.keys() == b.keys()
+        for key in a:
+            torch.testing.assert_close(a[key], b[key], rtol=0 if exact else 1e-7,
+                                       atol=0 if exact else 1e-10)  # fmt: skip
     for name in ("scalars", "vectors"):
         frames = [pd.read_parquet(path / f"{name}.parquet") for path in (whole, other)]
         # Losses are logged in float32.

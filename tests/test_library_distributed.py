@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import lrm
 from lrm.errors import UserError
+from lrm.multipliers.sharding import whole
 
 WORLD = 2
 PLACEMENT = {"0.weight": "row_column", "2.weight": [(0, 2, "row"), (3, 6, "scalar")],
@@ -57,14 +58,10 @@ def losses(wrapped, optimizer, steps, rank=0, world=1):
 def train(built, wrapped, rank=0, world=1):
     """Losses of this process's rows, gradient norms, and W̄ in the end."""
     found = losses(wrapped, adamw(wrapped), range(10), rank, world)
-    weights = {name: _whole(w) for name, w in lrm.effective_weights(built).items()}
+    weights = {name: whole(w) for name, w in lrm.effective_weights(built).items()}
     lrm.merge_multipliers(built)
-    merged = {name: _whole(p.detach()) for name, p in built.named_parameters()}
+    merged = {name: whole(p.detach()) for name, p in built.named_parameters()}
     return found, weights, merged
-
-
-def _whole(tensor):
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def ddp(rank, implementation, folder):
@@ -127,13 +124,13 @@ def checkpoint(rank, implementation, folder):
     resumed = losses(*again, range(5, 10), rank, WORLD)
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     # A whole checkpoint that the first process alone holds is given to all.
-    whole = get_model_state_dict(again[0], options=options)
+    full = get_model_state_dict(again[0], options=options)
     other, _ = begun(implementation, sharded=True)
     options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
-    set_model_state_dict(other, dict(whole) if rank == 0 else {}, options=options)
-    given = {name: _whole(w) for name, w in lrm.effective_weights(other).items()}
-    states = [{n: _whole(w) for n, w in each.state_dict().items()} for each in (pair[0], again[0])]
-    return without_a_stop, resumed, states, whole, given
+    set_model_state_dict(other, dict(full) if rank == 0 else {}, options=options)
+    given = {name: whole(w) for name, w in lrm.effective_weights(other).items()}
+    states = [{n: whole(w) for n, w in each.state_dict().items()} for each in (pair[0], again[0])]
+    return without_a_stop, resumed, states, full, given
 
 
 JOBS = (ddp, fsdp, checkpoint)
@@ -202,13 +199,13 @@ def test_two_processes_train_as_one(job, implementation, folder):
 @both
 def test_a_sharded_checkpoint_goes_on_in_two_processes_and_in_one(implementation, folder):
     found = results(folder, checkpoint, implementation)
-    for without_a_stop, resumed, states, whole, _ in found:
+    for without_a_stop, resumed, states, full, _ in found:
         assert resumed == without_a_stop
         for name, value in states[0].items():
             assert torch.equal(states[1][name], value), name
-        if whole:
+        if full:
             built, _ = begun(implementation)
-            built.load_state_dict(whole)
+            built.load_state_dict(full)
             for name, value in lrm.effective_weights(built).items():
                 for each in found:
                     assert torch.equal(each[4][name], value), name

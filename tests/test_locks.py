@@ -10,6 +10,7 @@ import threading
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import warm
 from test_signals import LIMIT, ROOT, alive, needs_proc, until
@@ -84,19 +85,43 @@ def test_clean_takes_each_lock(tmp_path, capsys):
     assert "removed 2 runs" in out and "\x1b" not in out and "A\\x1b[31m" in out
 
 
-def test_clean_that_is_stopped_leaves_no_finished_run(tmp_path, monkeypatch):
+def test_clean_that_is_stopped_leaves_no_run(tmp_path, monkeypatch):
+    """A run is out of the way before its files go; the next removal finishes it."""
     path = tmp_path / "runs" / "some" / "a"
     path.mkdir(parents=True)
     (path / "run.json").write_bytes(as_json({}))
     (path / "done.json").write_bytes(as_json({"validation_loss": None}))
 
-    def stop(path):
+    def stop(path, ignore_errors):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(shutil, "rmtree", stop)
     with pytest.raises(KeyboardInterrupt):
         stored._remove([stored._read(path)], sure=True)
-    assert (path / "run.json").exists() and not (path / "done.json").exists()
+    assert not path.exists() and len(list(tmp_path.glob(".removed-*/run.json"))) == 1
+    monkeypatch.undo()
+    path.mkdir()
+    stored._remove([stored._read(path)], sure=True)
+    assert [each.name for each in tmp_path.iterdir()] == ["runs"] and not path.exists()
+
+
+def test_a_run_that_cannot_be_removed(tmp_path, monkeypatch):
+    path = tmp_path / "runs" / "some" / "a"
+    path.mkdir(parents=True)
+
+    def refuse(*_):
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match="a cannot be .*Invalid cross-device link"):
+        stored._remove([stored._read(path)], sure=True)
+
+
+def test_a_list_of_runs_whose_files_come_and_go(tmp_path, monkeypatch):
+    (tmp_path / "checkpoint.pt").write_bytes(b"123")
+    listed = [(str(tmp_path), [], ["checkpoint.pt", ".checkpoint.pt.4711"])]
+    monkeypatch.setattr(os, "walk", lambda path: listed)
+    assert stored._read(tmp_path).size == 3
 
 
 def test_a_lock_holds_though_its_folder_is_removed_and_made_again(tmp_path):
@@ -186,11 +211,66 @@ def test_a_run_that_was_taken_over_writes_no_more(tmp_path):
         [entry] = (tmp_path / ".claim").iterdir()
         os.utime(entry, (0, 0))
         taken = entry.rename(entry.with_name(",".join(lock._read(entry)._replace(host="node7"))))
-        with pytest.raises(Busy, match="taken over"):
-            old.save_checkpoint({"step": 1})
+        for act in (lambda: old.save_checkpoint({"step": 1}), lambda: old.start(description),
+                    lambda: old._mark_done({"validation_loss": None})):  # fmt: skip
+            with pytest.raises(Busy, match="taken over"):
+                act()
+        old.append("metrics.jsonl", {"step": 0})
         old.finish({"validation_loss": None}, None)
-    assert taken.exists() and not (tmp_path / "checkpoint.pt").exists()
-    assert not (tmp_path / "done.json").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {".claim", "run.json"} and taken.exists()
+
+
+def test_lines_of_a_run_that_was_taken_over_reach_no_log(tmp_path):
+    """Neither those that wait nor those of a log that is open; so the new holder finishes."""
+    description = {"id": "a", "execution": {}}
+    with open_run(tmp_path) as old:
+        old.start(description)
+        old.append("metrics.jsonl", {"step": 1, "train_loss": 1.0})
+        old.save_checkpoint({"step": 1})
+        old.append("metrics.jsonl", {"step": 2, "train_loss": -1.0})
+        [entry] = (tmp_path / ".claim").iterdir()
+        entry.rename(entry.with_name("free"))
+        with open_run(tmp_path) as new:
+            assert new.start(description)["step"] == 1
+            new.append("metrics.jsonl", {"step": 2, "train_loss": 2.0})
+            new.flush()
+            with pytest.raises(Busy, match="taken over"):
+                old.flush()
+            # As if it had looked just before it was taken over.
+            old._logs["metrics.jsonl"]._check = lambda: None
+            old.append("metrics.jsonl", {"step": 2, "train_loss": -1.0})
+            old.flush()
+            new.finish({"validation_loss": None}, None)
+    frame = pd.read_parquet(tmp_path / "scalars.parquet")
+    assert list(frame["value"]) == [1.0, 2.0]
+
+
+def test_what_killed_processes_left_goes_when_a_run_finishes(tmp_path):
+    for name in (".claim.3f/entry", ".claim.af/entry"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).touch()
+    for name in (".checkpoint.pt.4711", ".clock.0f"):
+        (tmp_path / name).touch()
+    with open_run(tmp_path) as directory:
+        directory.start({"id": "a", "execution": {}})
+        directory.finish({"validation_loss": None}, None)
+    assert [path.name for path in tmp_path.glob(".*")] == [".claim"]
+
+
+def test_files_in_a_claim_that_are_no_entry(tmp_path, monkeypatch):
+    """File systems and desktops leave some; alone they are no claim that anybody could take."""
+    monkeypatch.setattr(lock, "_POLL", 0.001)
+    entry = pretend(tmp_path)
+    for number in range(9):
+        entry.with_name(f".nfs000{number}").touch()
+    with pytest.raises(Busy), locked(tmp_path):
+        pass
+    entry.rename(entry.with_name("free"))
+    with locked(tmp_path):
+        assert holder_of(tmp_path) is not None
+    entry.with_name("free").unlink()
+    with pytest.raises(UserError, match=".claim holds no claim; remove it"), locked(tmp_path):
+        pass
 
 
 # Many processes that want the same claims; each writes down what it has got.

@@ -1,5 +1,6 @@
 """The search for hyperparameters: what it decides, what it tries, that it is resumed."""
 
+import argparse
 import json
 import math
 import os
@@ -22,6 +23,7 @@ from lrm.plan.search import Search
 from lrm.plan.yaml import PRESETS
 from lrm.store.digests import sealed
 from lrm.store.files import write_listed
+from lrm.sweep.tuning import command as tuning_command
 from lrm.sweep.tuning import presets, trials
 from lrm.sweep.tuning.points import Point, layer
 from lrm.sweep.tuning.stages import ArmSearch, Decision, Trial
@@ -299,6 +301,30 @@ def test_a_damaged_log_names_its_line(tmp_path):
 def command(folder, *options, python=None, only="ADAM"):
     return [python or warm.python, str(PROGRAM), "--scale", "smoke", "--results", str(folder),
             "--presets", str(folder / "presets"), "--only", only, *options]  # fmt: skip
+
+
+def test_what_ended_a_search_is_told_though_publishing_fails(tmp_path, monkeypatch, capsys):
+    """The reason first, with the exit code that it has; the other line is not lost."""
+
+    def refuse(*_):
+        raise UserError("nothing was published")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning_command, "_publish", refuse)
+    monkeypatch.setattr(tuning_command, "with_corpora", lambda bases, *_, **__: bases)
+    monkeypatch.setattr(tuning_command, "verify_corpora", lambda *_: None)
+    monkeypatch.setattr(tuning_command.Tuning, "first", lambda self: [])
+    for sweep, told in ((stop, KeyboardInterrupt), (lambda *_: None, UserError)):
+        monkeypatch.setattr(tuning_command, "sweep", sweep)
+        options = argparse.Namespace(
+            scale="smoke", results=tmp_path, only=["ADAM"], dry_run=False, workers=1, publish=True,
+            presets=tmp_path / "presets", from_published=False,
+        )  # fmt: skip
+        with pytest.raises(told):
+            tuning_command._main(EXPERIMENT, options)
+        assert ("nothing was published" in capsys.readouterr().err) == (sweep is stop)
 
 
 def test_a_search_killed_and_resumed(tmp_path):

@@ -6,7 +6,6 @@ be stopped and gone on with by the same command, to the same bytes.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import heapq
 import itertools
@@ -21,7 +20,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from tokenizers import Tokenizer
 
@@ -41,6 +40,7 @@ from lrm.plan.config import DataConfig
 from lrm.store.digests import digest as digest_of
 from lrm.store.digests import is_sealed, running
 from lrm.store.files import read_json, sync_folder, write_sealed
+from lrm.store.flock import take
 
 # Raise when the same documents would come out as other tokens or another split.
 FORMAT = 2
@@ -196,7 +196,7 @@ def _build_once(path: Path, build: _Build) -> None:
     """Have ``build`` make the folder ``path``, unless another process does; then wait for it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.parent / f".{path.name}.lock", "a") as lock:
-        locked = _take(
+        locked = take(
             lock, lambda: build.progress(f"waiting for the process that builds {path.name}")
         )
         if path.exists():
@@ -223,19 +223,6 @@ def _build_once(path: Path, build: _Build) -> None:
         finally:
             if not (locked and (folder / _STATE).exists()):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-def _take(lock: IO[str], waiting: Callable[[], None]) -> bool:
-    """Wait for the lock; False where there are none, as on some network file systems."""
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(lock, fcntl.LOCK_EX)
-    except OSError:
-        return False
-    return True
 
 
 class _Build:

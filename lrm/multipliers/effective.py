@@ -13,7 +13,7 @@ from lrm.multipliers.equations import Part
 from lrm.multipliers.layout import Layout
 from lrm.multipliers.multiplier import Multiplier, Target
 from lrm.multipliers.precision import HALF, upcast
-from lrm.multipliers.sharding import is_distributed, mesh_dimensions, replicated_like
+from lrm.multipliers.sharding import is_distributed, is_gathered, mesh_dimensions, replicated_like
 
 
 class Scaling(nn.Module):
@@ -163,7 +163,7 @@ class EffectiveWeight(nn.Module):
 
         Tensors that lie on a mesh, or that FSDP gathers for each use, are built at each read.
         """
-        if is_distributed(weight) or getattr(self, "_is_fsdp_managed_module", False):
+        if is_gathered(self, weight):
             return
         held = self._held
         if held is None or (held.shape, held.dtype, held.device) != (

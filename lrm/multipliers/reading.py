@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from lrm.errors import UserError
-from lrm.multipliers.sharding import is_distributed
+from lrm.multipliers.sharding import is_gathered
 from lrm.multipliers.writing import Effective, guarded
 
 # The attribute of a module that maps names of parameters to what reads them.
@@ -116,8 +116,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
 
 def _may_replace(module: nn.Module, value: Any) -> bool:
     """Loading with ``assign`` and sharding put W in another tensor; all others mean W̄."""
-    sharded = is_distributed(value) or getattr(module, "_is_fsdp_managed_module", False)
-    return sharded or _LOADING in module.__dict__
+    return is_gathered(module, value) or _LOADING in module.__dict__
 
 
 def _parametrized(plain: type, name: str) -> UserError:

@@ -40,3 +40,8 @@ def is_fsdp(module: nn.Module) -> bool:
     """Whether ``fully_shard`` (FSDP2) was called on ``module``."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
+
+
+def is_gathered(module: nn.Module, tensor: Tensor) -> bool:
+    """Whether ``tensor`` of ``module`` lies on a mesh, or FSDP gathers it for each use."""
+    return is_distributed(tensor) or getattr(module, "_is_fsdp_managed_module", False)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.groups import Entry, multiplier_entries
 from lrm.multipliers.multiplier import Target
+from lrm.multipliers.sharding import is_distributed
 from lrm.optim.rows import Rows
 from lrm.plan.rules import TensorPlan
 
@@ -48,7 +48,7 @@ def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipli
             whole = len(same) == len(group)
             rows = None if whole else (same[0].address.rows[0], same[-1].address.rows[1])
             leaf = base
-            if rows is not None or isinstance(base, DTensor):
+            if rows is not None or is_distributed(base):
                 leaf = nn.Parameter(Rows(base, rows).take(base.data))
             keys = tuple(plan.key for plan in same)
             matrix = first.matrix.name if first.matrix else None

@@ -7,29 +7,32 @@ each group's initial LR. Weight decay is decoupled and multiplied by the raw LR:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import AdamW
 
 from lrm.errors import UserError
 from lrm.multipliers.groups import Entry, grouped, param_group
 from lrm.optim.muon import Muon
-from lrm.optim.rows import Rows, total_norm
+from lrm.optim.rows import Rows, on_first, total_norm
 from lrm.plan.config import OptimizerConfig, TrainConfig
 
+# An entry, and where its rows lie.
+Member = tuple[Entry, Rows]
+Change = Callable[[Rows, Tensor], Tensor | None]
 
-def _adamw(groups: list[dict], members: list[Entry], config: OptimizerConfig) -> AdamW:
+
+def _adamw(groups: list[dict], members: list[Member], config: OptimizerConfig) -> AdamW:
     betas = (config.beta1, config.beta2)
     return AdamW(groups, betas=betas, eps=config.eps, fused=True)
 
 
-def _muon(groups: list[dict], members: list[Entry], config: OptimizerConfig) -> Muon:
-    matrices: dict[str | None, list[tuple[nn.Parameter, Rows]]] = {}
-    for entry in members:
-        rows = Rows(entry.base, entry.rows)
+def _muon(groups: list[dict], members: list[Member], config: OptimizerConfig) -> Muon:
+    matrices: dict[str | None, list] = {}
+    for entry, rows in members:
         matrices.setdefault(entry.matrix, []).append((entry.leaf, rows))
     return Muon(groups, list(matrices.values()), config)
 
@@ -54,12 +57,13 @@ class Optimizer:
         self.clip_norm = train.clip_norm
         self.parts: dict[str, torch.optim.Optimizer] = {}
         self.groups: dict[str, list[list[Entry]]] = {}
+        self._rows = {entry.leaf: Rows(entry.base, entry.rows) for entry in self.entries}
         for name in dict.fromkeys(entry.optimizer for entry in self.entries):
             members = [entry for entry in self.entries if entry.optimizer == name]
             self.groups[name] = grouped(members)
             groups = [param_group(same) for same in self.groups[name]]
-            self.parts[name] = _BUILDERS[name](groups, members, config)
-        self._rows = {entry.leaf: Rows(entry.base, entry.rows) for entry in self.entries}
+            placed = [(entry, self._rows[entry.leaf]) for entry in members]
+            self.parts[name] = _BUILDERS[name](groups, placed, config)
         self._clipped = [entry.leaf for entry in self.entries if entry.in_clip_norm]
         self._views = [entry for entry in self.entries if entry.leaf is not entry.base]
 
@@ -102,24 +106,31 @@ class Optimizer:
         return norm, norm > self.clip_norm if self.clip_norm else torch.zeros_like(norm, dtype=bool)
 
     def state(self) -> dict[str, Any]:
-        """Of every part, with whole tensors; all processes that share a model call this alike."""
-        return {name: self._mapped(part, part.state_dict(), "whole")
+        """Of every part; all processes that share a model call this alike.
+
+        The first process then holds whole tensors on its CPU, and the others None for each.
+        """
+
+        def kept(rows: Rows, part: Tensor) -> Tensor | None:
+            return on_first(rows.whole(part))
+
+        return {name: self._mapped(part, part.state_dict(), kept)
                 for name, part in self.parts.items()}  # fmt: skip
 
     def load(self, state: dict[str, Any]) -> None:
         """Take what ``state`` gave."""
         for name, part in self.parts.items():
-            part.load_state_dict(self._mapped(part, state[name], "part"))
+            part.load_state_dict(self._mapped(part, state[name], Rows.part))
 
-    def _mapped(self, part: torch.optim.Optimizer, state: dict[str, Any], how: str) -> dict:
-        """``state`` with the tensors of leaves that lie in parts made whole, or cut to the part."""
+    def _mapped(self, part: torch.optim.Optimizer, state: dict[str, Any], change: Change) -> dict:
+        """``state`` with ``change`` of its tensors; as it is, where no leaf lies in parts."""
         leaves = [leaf for group in part.param_groups for leaf in group["params"]]
         if not any(self._rows[leaf].is_shared for leaf in leaves):
             return state
         found = {}
         for number, values in state["state"].items():
-            change = getattr(self._rows[leaves[number]], how)
-            found[number] = {key: change(value) if value.dim() else value
+            rows = self._rows[leaves[number]]
+            found[number] = {key: change(rows, value) if value.dim() else value
                              for key, value in values.items()}  # fmt: skip
         return {**state, "state": found}
 

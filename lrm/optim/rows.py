@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from lrm.multipliers.sharding import is_distributed
 
 
 class Rows:
@@ -30,7 +31,7 @@ class Rows:
     @property
     def is_shared(self) -> bool:
         """Whether other processes hold the rest."""
-        return isinstance(self.base, DTensor)
+        return is_distributed(self.base)
 
     def take(self, tensor: Tensor) -> Tensor:
         """The part that lies here of a tensor that lies as ``base`` does; a view."""
@@ -52,6 +53,8 @@ class Rows:
         """All of these rows, from the parts of all processes, which call this alike."""
         if not self.is_shared:
             return part
+        from torch.distributed.tensor import DTensor
+
         base = self.base
         local = torch.zeros_like(base.to_local(), dtype=part.dtype)
         around = DTensor.from_local(local, base.device_mesh, base.placements, run_check=False,
@@ -65,6 +68,11 @@ class Rows:
         parts, number = mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
         each = -(-len(self.base) // parts)
         return min(number * each, len(self.base))
+
+
+def on_first(tensor: Tensor) -> Tensor | None:
+    """``tensor`` on the CPU of the first process; None on the others."""
+    return tensor.cpu() if dist.get_rank() == 0 else None
 
 
 def total_norm(gradients: Iterable[tuple[Rows, Tensor]]) -> Tensor:

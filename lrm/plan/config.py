@@ -350,6 +350,13 @@ class Execution(Strict):
     # Also show the logs in ``<run>/tensorboard/``; needs lrm-suite[tensorboard].
     tensorboard: bool = False
 
+    @model_validator(mode="after")
+    def _parts_are_not_compiled(self) -> Execution:
+        if self.parallel is not None and self.compile == "always":
+            raise ValueError("compile = always: layers in parts are not compiled; write auto, or "
+                             "leave execution.parallel out")  # fmt: skip
+        return self
+
 
 def validate(cls: type[Strict], data: Any, place: str) -> Any:
     """Build ``cls`` from plain YAML data.

@@ -1,4 +1,4 @@
-"""Memory of one process that trains a run together with others, before it runs. No torch here.
+"""Memory of one process that trains a run, alone or with others, before it runs. No torch here.
 
 Counted from the shapes of all tensors; fragmentation and the library's own memory come on top.
 """
@@ -18,26 +18,38 @@ class Memory:
 
     ``state`` holds weights, gradients and the optimizer's state. ``gathered`` is the largest part
     of the model while it is whole: its weights, their copy in the precision that computes, and
-    their gradients. ``activations`` are kept for the backward pass.
+    their gradients. For the backward pass ``entering`` keeps what enters each layer, and ``within``
+    what its matrices take and give. ``copy`` is what the first process needs more: the weights and
+    gradients of the whole copy on which a model in parts is measured.
     """
 
     state: int
     gathered: int
-    activations: int
+    entering: int
+    within: int
+    copy: int
 
     @property
     def total(self) -> int:
-        """All of it."""
-        return self.state + self.gathered + self.activations
+        """Of every process; the first needs ``copy`` more."""
+        return self.state + self.gathered + self.entering + self.within
+
+    @property
+    def least(self) -> int:
+        """Without which the run cannot be, however it is computed."""
+        return self.state + self.entering
 
 
-def of_process(run: TrainRun) -> Memory:
-    """What a process of ``run.execution.parallel`` needs, or the only one where that is None."""
-    parallel = run.execution.parallel
-    parts, processes = (1, 1) if parallel is None else (
-        parallel.shard, parallel.replicate * parallel.shard)  # fmt: skip
+def of_process(run: TrainRun, processes: int = 1) -> Memory:
+    """What a process of ``run.execution.parallel`` needs; where that is None one of ``processes``.
+
+    Each of those has all of the model and its share of the batch.
+    """
+    parallel, parts = run.execution.parallel, 1
+    if parallel is not None:
+        parts, processes = parallel.shard, parallel.replicate * parallel.shard
     half = run.execution.precision != "float32"
-    state, layers, outside, kept = 0, {}, 0, {}
+    state, layers, outside, kept, copy = 0, {}, 0, {}, 0
     for plan in run.plans:
         size, layer = plan.address.size, plan.address.layer
         # Weights, and of what learns gradients with one moment (Muon) or two.
@@ -45,6 +57,7 @@ def of_process(run: TrainRun) -> Memory:
         state += copies * _FLOAT * size
         multipliers = sum(each.size for each in plan.multipliers)
         state += 4 * _FLOAT * multipliers * parts  # they lie whole on each process
+        copy += _FLOAT * ((1 + plan.trainable) * size + multipliers)
         if layer is None:
             outside += size
         else:
@@ -60,4 +73,5 @@ def of_process(run: TrainRun) -> Memory:
     within = max(inside) if run.execution.recompute else sum(inside)
     largest = max([outside, *layers.values()])
     gathered = largest * (2 * _FLOAT + 2 * half) if parts > 1 else largest * 2 * half
-    return Memory(state // parts, gathered, entering * len(layers) + within)
+    copy = copy if parallel is not None and processes > 1 else 0
+    return Memory(state // parts, gathered, entering * len(layers), within, copy)

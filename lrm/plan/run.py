@@ -26,6 +26,7 @@ from lrm.plan.config import Execution, Settings
 from lrm.plan.cost import Cost, Estimate
 from lrm.plan.identity import NUMERICS_VERSION, weights_hash
 from lrm.plan.rules import TensorPlan, resolve
+from lrm.store.rundir import is_complete
 
 Report = Callable[[int, float], None]  # of the steps done and the loss
 Note = Callable[[str], None]
@@ -138,7 +139,7 @@ class Run(ABC):
 
     def content(self) -> dict[str, Any]:
         """What ``id`` is the hash of."""
-        if self.reads_corpus and self.corpus is None:
+        if not self.has_id:
             raise ValueError("a run's id needs the hash of its corpus")
         # Defaults are left out, so that a new setting with an inert default changes no id;
         # whoever changes a default raises NUMERICS_VERSION.
@@ -162,6 +163,15 @@ class Run(ABC):
     def after_id(self) -> str | None:
         """The id of ``after``, which reads the same corpus."""
         return self.after and dataclasses.replace(self.after, corpus=self.corpus).id
+
+    @property
+    def has_id(self) -> bool:
+        """Whether its corpus is built, or it needs none; before that it has no directory."""
+        return self.corpus is not None or not self.reads_corpus
+
+    def is_finished(self, results: Path) -> bool:
+        """Whether it is, in the folder ``results``."""
+        return self.has_id and is_complete(self.path(results))
 
     def path(self, results: Path) -> Path:
         """Where it lies: ``results/runs/<experiment>/<id>``."""

@@ -1,19 +1,19 @@
 """A folder of files that another program makes for later: all are as they were made, or are gone.
 
 The program reads them as they lie. Therefore they are compared with their digests before it does.
+Each use reads all files for that, which takes about two seconds a gigabyte.
 """
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
 
 from lrm.errors import UserError
 from lrm.store.digests import digest
 from lrm.store.files import read_json, write_sealed
+from lrm.store.flock import is_last, release, take
 
 _LIST = "digests.json"
 
@@ -23,38 +23,38 @@ def checked(folder: Path) -> Iterator[list[str]]:
     """Around the use of ``folder``; yields the names of damaged files, which it has removed.
 
     Several processes may use it at once. The last of them to end notes the digests of what was
-    made. Where the use fails, the last one removes what was made since: it may be incomplete.
-    A folder that has no list of digests yet is taken as it lies.
+    made. If its own use has failed, it removes that instead: it may be incomplete. What a process
+    left that failed while others were at work is noted with the rest.
+    A folder that has no list of digests yet is taken as it lies. So is any folder where the file
+    system has no locks.
     """
-    with open(folder / ".lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_SH)
+    with open(folder / ".lock", "a+") as lock:
+        if not take(lock, shared=True):
+            yield []
+            return
         listed = _listed(folder)
         damaged = _damaged(folder, listed)
         if damaged or listed is None:
-            fcntl.flock(lock, fcntl.LOCK_EX)  # nobody is about to load them, or has made new ones
+            # Nobody is about to load them, or has made new ones. Two that keep a shared lock while
+            # they ask for the other would wait for each other.
+            release(lock)
+            take(lock)
             listed = _listed(folder)
             damaged = _damaged(folder, listed)
             _remove(folder, set(damaged))
             kept = _digests(folder, _names(folder)) if listed is None else listed
             _write(folder, {name: found for name, found in kept.items() if name not in damaged})
-            fcntl.flock(lock, fcntl.LOCK_SH)
+            take(lock, shared=True)
         try:
             yield damaged
         except BaseException:
-            if _is_last(lock):
+            if is_last(lock):
                 _remove(folder, _names(folder) - set(_listed(folder) or ()))
             raise
-        if _is_last(lock):
+        if is_last(lock):
             listed = _listed(folder) or {}
             if made := _names(folder) - set(listed):
                 _write(folder, listed | _digests(folder, made))
-
-
-def _is_last(lock: IO[str]) -> bool:
-    with suppress(BlockingIOError):
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
 
 
 def _names(folder: Path) -> set[str]:

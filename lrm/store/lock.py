@@ -31,7 +31,8 @@ from lrm.store.files import make_folder
 
 BEAT = 30.0  # seconds between two touches
 SILENCE = 600.0  # seconds without a touch after which a holder counts as gone
-_POLL = 0.2  # seconds between two tries of a process that waits
+_POLL, _LONGEST_POLL = 0.2, 5.0  # seconds between two tries of a process that waits
+_TRIES = 50  # to take a claim that nobody holds
 _FREE = "free"
 _UNKNOWN = "unknown"
 
@@ -62,7 +63,7 @@ class Holder(NamedTuple):
         """Whether it is known, or after long silence taken, to run no more."""
         me = _myself()
         if (self.host, self.machine) == (me.host, me.machine):
-            runs = _start(int(self.process)) == self.start
+            runs = start_of(int(self.process)) == self.start
             if not runs or self.start != _UNKNOWN:
                 return not runs
         if self.job and self.job == me.job and self.restart < me.restart:
@@ -104,35 +105,44 @@ def locked(path: Path, waits: bool = False) -> Iterator[Claim]:
     """Hold the claim of the folder ``path``, which is made where it is missing.
 
     Raises Busy where another process has it, or ``waits`` for that process where asked to; raises
-    UserError where the folder cannot be written.
+    UserError where the folder cannot be written, or what lies in its claim is none.
     """
-    while (claim := _take(path)) is None:
-        if (holder := holder_of(path)) is None:
-            continue  # it has just been given back
-        if not waits:
+    pause, tries = _POLL, 0
+    while not isinstance(found := _take(path), Claim):
+        if found is None:  # another process is just taking it, or nobody can
+            pause, tries = _POLL, tries + 1
+            if tries > _TRIES:
+                raise UserError(f"{path / '.claim'} holds no claim; remove it and run again")
+        elif not waits:
             raise Busy(
-                f"{path} is being trained by another process ({holder.text}); wait for it or stop "
-                "it"
+                f"{path} is being trained by another process ({found.text}); wait for it or stop it"
             )
-        time.sleep(_POLL)
+        else:
+            tries = 0
+        time.sleep(pause)
+        pause = min(1.5 * pause, _LONGEST_POLL)
     try:
-        yield claim
+        yield found
     finally:
-        claim.give_back()
+        found.give_back()
 
 
 def holder_of(path: Path) -> Holder | None:
     """Who holds the claim of the folder ``path``; None where nobody does, or who did has ended."""
     entry = _entry(path)
-    holder = entry and _read(entry)
-    return holder if holder and not holder.has_ended(entry) else None
+    return entry and _holder(entry)
 
 
-def _take(path: Path) -> Claim | None:
-    """The claim of ``path``, where it is free at this moment or its holder has ended."""
+def _take(path: Path) -> Claim | Holder | None:
+    """The claim of ``path``, or who holds it; None where another process was faster."""
     own = path / ".claim" / ",".join(_myself(secrets.token_hex(8)))
     try:
-        taken = _begin(path, own) if (old := _entry(path)) is None else _take_over(old, own)
+        if (old := _entry(path)) is None:
+            taken = _begin(path, own)
+        elif (holder := _holder(old)) is not None:
+            return holder
+        else:
+            taken = _take_over(old, own)
     except OSError as error:
         raise UserError(
             f"{path} cannot be claimed ({error.strerror}); choose a writable folder with --results"
@@ -158,9 +168,6 @@ def _begin(path: Path, own: Path) -> bool:
 
 
 def _take_over(old: Path, own: Path) -> bool:
-    holder = _read(old)
-    if holder is not None and not holder.has_ended(old):
-        return False
     try:
         os.utime(old)  # before the rename: a new holder must not look silent
         old.rename(own)
@@ -170,13 +177,21 @@ def _take_over(old: Path, own: Path) -> bool:
 
 
 def _entry(path: Path) -> Path | None:
+    """The entry of the claim, beside which file systems and desktops may leave files of theirs."""
     with suppress(FileNotFoundError, NotADirectoryError):
-        return next((path / ".claim").iterdir(), None)
+        found = (path / ".claim").iterdir()
+        return next((each for each in found if each.name == _FREE or _read(each)), None)
     return None
 
 
+def _holder(entry: Path) -> Holder | None:
+    """Who holds the claim by this entry; None where it is free, or its holder has ended."""
+    holder = _read(entry)
+    return holder if holder and not holder.has_ended(entry) else None
+
+
 def _read(entry: Path) -> Holder | None:
-    """None of a claim that is free."""
+    """None of a claim that is free, and of what is no entry."""
     words = entry.name.split(",")
     return Holder(*words) if len(words) == len(Holder._fields) else None
 
@@ -201,7 +216,7 @@ def _myself(chance: str = "") -> Holder:
         job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     restart = os.environ.get("SLURM_RESTART_COUNT", "0").zfill(6) if job else ""
     pid = os.getpid()
-    words = (socket.gethostname(), _machine(), str(pid), _start(pid), job, restart, chance)
+    words = (socket.gethostname(), _machine(), str(pid), start_of(pid), job, restart, chance)
     return Holder(*(word.replace(",", "").replace("/", "") for word in words))
 
 
@@ -214,7 +229,7 @@ def _machine() -> str:
     return f"{uuid.getnode():x}"
 
 
-def _start(pid: int) -> str:
+def start_of(pid: int) -> str:
     """When the process with this number started, in ticks since boot; empty where there is none.
 
     Systems without /proc tell only that it runs.

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from lrm.errors import UserError
 from lrm.store.digests import digest, running
-from lrm.store.files import unwritable
+from lrm.store.files import unwritable, write_atomic
 
 _BUFFER = 1 << 13  # bytes that wait in memory until they are written
 
@@ -19,14 +20,21 @@ class Log:
     """The writer of one log, which begins empty or after a ``mark``.
 
     ``mark`` is the length and the digest of all that was written; a checkpoint keeps it.
+    ``check`` raises Busy where the log belongs to another process by now. Then nothing more is
+    written.
     """
 
-    def __init__(self, path: Path, mark: dict[str, Any] | None = None):
+    def __init__(
+        self,
+        path: Path,
+        mark: dict[str, Any] | None = None,
+        check: Callable[[], None] = lambda: None,
+    ):
         """Cut the file back to ``mark``, or remove it where there is none.
 
         Raises UserError where what the mark counts is not there, or has changed.
         """
-        self.path = path
+        self.path, self._check = path, check
         self._file: int | None = None
         self._waiting = bytearray()
         self._length, self._digest = 0, running()
@@ -39,7 +47,8 @@ class Log:
         # Checkpoints of earlier versions know the length alone.
         if mark["digest"] not in (None, self._digest.hexdigest()):
             raise self._damaged("has changed since its checkpoint was written")
-        os.truncate(path, self._length)
+        # Another file: a process that lost this one may still have it open.
+        write_atomic(path, counted)
 
     def append(self, record: dict[str, Any]) -> None:
         """Append one line, which may wait in memory until ``flush``."""
@@ -51,17 +60,24 @@ class Log:
             self.flush()
 
     def flush(self) -> None:
-        """Hand all lines to the system; UserError where it takes them not, as on a full disk."""
+        """Hand all lines to the system; UserError where it takes them not, as on a full disk.
+
+        Raises Busy where another process has the log. What was not written is lost either way, and
+        the next start cuts the log back.
+        """
+        if not self._waiting:
+            return
         try:
-            if self._waiting and self._file is None:
+            self._check()
+            if self._file is None:
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
                 self._file = os.open(self.path, flags, 0o666)
             while self._waiting:
                 del self._waiting[: os.write(self._file, self._waiting)]
         except OSError as error:
-            # What has not been written is lost. The next start cuts the log back.
-            self._waiting.clear()
             raise unwritable(self.path, error) from None
+        finally:
+            self._waiting.clear()
 
     def mark(self) -> dict[str, Any]:
         """Have all lines on disk; their length and their digest."""

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -161,8 +162,13 @@ class RunDirectory:
         self.checkpoint.unlink(missing_ok=True)
         for log in LOGS:
             (self.path / log).unlink(missing_ok=True)
-        for torn in self.path.glob(".*.[0-9]*"):
-            torn.unlink(missing_ok=True)
+        # Of processes that were killed: what they were writing, and claims that they were making.
+        for pattern in (".*.[0-9]*", ".claim.*", ".clock.*"):
+            for left in self.path.glob(pattern):
+                if left.is_dir():
+                    shutil.rmtree(left, ignore_errors=True)
+                else:
+                    left.unlink(missing_ok=True)
 
     def start(
         self, description: dict[str, Any], note: Note = lambda line: None
@@ -173,13 +179,14 @@ class RunDirectory:
         Raises UserError where the checkpoint is damaged or of another run, where a log is not what
         the checkpoint says, and where the way of computing is not the one begun with.
         """
+        self._check_claim()
         forget_failure(self.path)
         state = self._read_checkpoint()
         if state is not None:
             description = self._continued(description, state, note)
         marks = {} if state is None else _marks(state)
         self._digests |= json.loads(state.pop("snapshots", "{}")) if state else {}
-        self._logs = {log: Log(self.path / log, marks.get(log)) for log in LOGS}
+        self._logs = {log: self._log(log, marks.get(log)) for log in LOGS}
         self._begun = {key: description[key] for key in _BEGUN if key in description}
         self._begun["id"] = description.get("id")
         self._write("run.json", as_json(description))
@@ -235,8 +242,11 @@ class RunDirectory:
     def append(self, log: str, record: dict[str, Any]) -> None:
         """Append one JSON line to a log (buffered until ``flush``)."""
         if log not in self._logs:
-            self._logs[log] = Log(self.path / log)
+            self._logs[log] = self._log(log)
         self._logs[log].append(record)
+
+    def _log(self, name: str, mark: dict[str, Any] | None = None) -> Log:
+        return Log(self.path / name, mark, self._check_claim)
 
     def flush(self) -> None:
         """Hand all logs to the system."""
@@ -290,6 +300,7 @@ class RunDirectory:
         self._mark_done(read_outcome(source))
 
     def _mark_done(self, outcome: dict[str, Any]) -> None:
+        self._check_claim()
         write_sealed(self.path / "done.json", {**outcome, "files": self._digests})
         self._remove_leftovers()
 
@@ -344,9 +355,6 @@ class Onlooker(RunDirectory):
         pass
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        pass
-
-    def save_weights(self, weights: dict[str, Any], step: int | None = None) -> None:
         pass
 
 

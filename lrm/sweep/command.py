@@ -119,7 +119,19 @@ def _parse(
         help="override one of its settings, e.g. partition=gpu (repeatable)")  # fmt: skip
     add("--detach", action="store_true", help="do not wait for the jobs; make list shows them")
     add("--results", type=Path, default=results, help="folder of runs and corpora")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.asked = _asked(options)
+    return options
+
+
+def _asked(options: argparse.Namespace) -> Cluster | None:
+    """What jobs are to ask for, where there are to be any."""
+    if options.cluster:
+        return read(options.cluster, options.cluster_file, options.cluster_set)
+    if options.cluster_file or options.cluster_set or options.detach:
+        raise UserError("--cluster-file, --cluster-set and --detach are for jobs; add "
+                        "--cluster slurm")  # fmt: skip
+    return None
 
 
 def _sweep(missing: list[Job], options: argparse.Namespace) -> None:
@@ -129,7 +141,7 @@ def _sweep(missing: list[Job], options: argparse.Namespace) -> None:
     if options.cluster:
         from lrm.sweep.cluster import submit
 
-        submit.submit(missing, options.results, options.cluster, _cluster(options))
+        submit.submit(missing, options.results, options.cluster, options.asked)
         if options.detach:
             return
         submit.wait(missing, options.results)
@@ -147,12 +159,8 @@ def _check_length(runs: list[Run], workers: int) -> None:
     if seconds > _DAY and not machine.gpus():
         raise UserError(
             f"{len(runs)} runs would take {dry_run.duration(seconds)} or more on this machine, "
-            "which has no GPU; use --yes to begin, or look at --dry-run"
+            "which has no GPU; use --yes (of make: YES=1) to begin, or look at --dry-run"
         )
-
-
-def _cluster(options: argparse.Namespace) -> Cluster:
-    return read(options.cluster, options.cluster_file, options.cluster_set)
 
 
 def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> list[Job]:
@@ -166,28 +174,19 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
                         f"{experiment.name}/run.py")  # fmt: skip
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     runs = _with_criteria(runs, folder / "criteria.yaml")
-    if options.cluster:
-        _cluster(options)
-    elif options.cluster_file or options.cluster_set or options.detach:
-        raise UserError("--cluster-file, --cluster-set and --detach are for jobs; add "
-                        "--cluster slurm")  # fmt: skip
     check_inputs(runs, here=not options.cluster)
     results, corpora = options.results, options.results / "data"
     runs = with_corpora(runs, corpora, build=False)
     if options.dry_run:
         print(dry_run.text(experiment, runs, results))
         if options.cluster:
-            print(dry_run.of_cluster(runs, results, _cluster(options)))
+            print(dry_run.of_cluster(runs, results, options.asked))
         return []
     if options.cluster and any(run.execution.parallel for run in runs):
         raise UserError("--cluster trains each run by one process; for execution.parallel call "
                         "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
     _check_batches(runs, processes)
-    unfinished = [
-        run
-        for run in runs
-        if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(results))
-    ]
+    unfinished = [run for run in runs if not run.is_finished(results)]
     if not options.cluster:
         workers = options.workers or machine.default_workers(runs)
         machine.check_memory(unfinished, workers, processes)

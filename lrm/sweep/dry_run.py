@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import statistics
 from pathlib import Path
 
 from lrm.cli import columns, size
-from lrm.errors import UserError
 from lrm.plan import memory
 from lrm.plan.config import Settings
 from lrm.plan.experiment import Experiment
 from lrm.plan.rules import table
 from lrm.plan.run import Run
 from lrm.plan.timescales import products
-from lrm.store.rundir import is_complete, read_description, read_outcome
+from lrm.sweep import speed, twins
 from lrm.sweep.cluster import shares
 from lrm.sweep.cluster.settings import Cluster
 
@@ -21,13 +19,13 @@ from lrm.sweep.cluster.settings import Cluster
 def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     """The dry run's text."""
     lines = [f"{experiment.name}: {experiment.header.title}", ""]
-    rate = _measured_rate(results, runs[0])
+    rate = speed.measured_rate(results, runs[0])
     seconds = dollars = disk = 0.0
     first: list[str] = []
     known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
     for run in runs:
         estimate = run.estimate()
-        own = estimate.tokens / rate if rate and estimate.tokens else estimate.seconds
+        own = speed.seconds(run, rate)
         seconds += own
         dollars += estimate.dollars
         disk += estimate.disk
@@ -59,41 +57,27 @@ def _memory(runs: list[Run]) -> list[str]:
     return [
         f"memory of each of {parallel.replicate} × {parallel.shard} processes: about "
         f"{found.total / 1e9:,.1f} GB (weights, gradients and optimizer {found.state / 1e9:,.1f}, "
-        f"gathered {found.gathered / 1e9:,.1f}, activations {found.activations / 1e9:,.1f})"
+        f"gathered {found.gathered / 1e9:,.1f}, activations "
+        f"{(found.entering + found.within) / 1e9:,.1f}); the first needs {found.copy / 1e9:,.1f} "
+        "GB more, for a whole copy that is measured"
     ]
 
 
 def of_cluster(runs: list[Run], results: Path, cluster: Cluster) -> str:
     """What the runs that have not finished need of a cluster."""
-    missing = [
-        (run, results)
-        for run in runs
-        if (run.reads_corpus and run.corpus is None) or not is_complete(run.path(results))
-    ]
-    rate = _measured_rate(results, runs[0])
-    return "\n".join(shares.text(shares.shares(missing, cluster, rate), cluster))
+    missing = [run for run in runs if not run.is_finished(results)]
+    # Without a corpus a run has no id by which its twins could be told.
+    jobs = twins.firsts((run, run.path(results)) for run in missing if run.has_id)
+    jobs += [(run, results / "runs" / run.experiment) for run in missing if not run.has_id]
+    return "\n".join(shares.text(shares.shares(jobs, cluster, results), cluster))
 
 
 def _state(run: Run, results: Path) -> str:
-    if run.reads_corpus and run.corpus is None:
+    if not run.has_id:
         return "id once the corpus is built"
-    path = run.path(results)
-    state = "finished" if is_complete(path) else "unfinished" if path.exists() else "missing"
+    begun = "unfinished" if run.path(results).exists() else "missing"
+    state = "finished" if run.is_finished(results) else begun
     return f"{run.id} {state}"
-
-
-def _measured_rate(results: Path, run: Run) -> float | None:
-    """Median tokens per second of this experiment's finished runs at this scale."""
-    rates = []
-    for path in (results / "runs" / run.experiment).glob("*/done.json"):
-        try:
-            description, outcome = read_description(path.parent), read_outcome(path.parent)
-        except UserError:
-            continue  # an estimate need not stop at a damaged run
-        if description["scale"] == run.scale and "tokens_per_second" in outcome:
-            # The plan counts on one process a run.
-            rates.append(outcome["tokens_per_second"] / outcome.get("processes", 1))
-    return statistics.median(rates) if rates else None
 
 
 def duration(seconds: float) -> str:

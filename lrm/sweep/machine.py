@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lrm.errors import UserError, shown
+from lrm.plan.memory import of_process
 from lrm.plan.run import Run
 
 # There CUDA may be usable although no /dev/nvidia0 is: Windows' subsystem, ROCm, Jetson.
@@ -97,7 +98,8 @@ def check_memory(runs: Sequence[Run], workers: int, processes: int) -> None:
     available = memory()
     if available is None or gpus() or not runs:
         return
-    sizes = sorted((_needed_memory(run, processes), run.label) for run in runs)
+    sizes = sorted((of_process(run, processes).least if run.trains else 0, run.label)
+                   for run in runs)  # fmt: skip
     largest, label = sizes[-1]
     if largest > available:
         raise UserError(
@@ -111,18 +113,6 @@ def check_memory(runs: Sequence[Run], workers: int, processes: int) -> None:
             f"{workers} workers need at least {together / 1e9:,.0f} GB of memory, and there are "
             f"{available / 1e9:,.0f}; use --workers {max(1, int(available // largest))}"
         )
-
-
-def _needed_memory(run: Run, processes: int) -> int:
-    """Bytes without which ``run`` cannot be: what Adam keeps, and what enters each layer."""
-    if not run.trains:
-        return 0
-    train, model = run.settings.train, run.settings.model
-    parameters = sum(plan.address.size for plan in run.plans)
-    rows = run.execution.micro_batch or max(1, train.batch_size // processes)
-    entering = rows * train.sequence_length * model.hidden_size * model.num_hidden_layers
-    # In float32: weights, gradients and two moments; Muon has one.
-    return 4 * (3 * parameters + entering)
 
 
 def memory() -> int | None:

@@ -157,7 +157,7 @@ def _guard(parent: int) -> None:
 
 def _connect() -> tuple[Iterator[str], Callable[..., None]]:
     """The orders as they come, and the function that reports."""
-    # Ctrl-C is the parent's to handle; SIGTERM ends a worker without a word.
+    # Ctrl-C is the parent's to handle.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Nothing but reports may reach the parent.
     channel = os.fdopen(os.dup(1), "w", buffering=1)

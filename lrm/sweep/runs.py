@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+import secrets
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -16,6 +19,9 @@ from lrm.errors import Busy, UserError, printable
 from lrm.store.lock import holder_of, locked
 from lrm.store.rundir import is_complete, read_description, read_failure
 from lrm.sweep.cluster import state
+
+# What is to be deleted has such a name, beside the folder of runs.
+_REMOVED = ".removed-"
 
 
 class StoredRun(NamedTuple):
@@ -84,8 +90,17 @@ def _read(path: Path, waiting: Mapping[str, Mapping[str, str]] = MappingProxyTyp
             scale, label = str(description["scale"]), str(description["label"])
         except UserError:
             label, found = "(run.json is damaged)", "damaged"
-    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-    return StoredRun(path.parent.name, scale, label, found, size, path, told)
+    return StoredRun(path.parent.name, scale, label, found, _size(path), path, told)
+
+
+def _size(path: Path) -> int:
+    """Bytes of the files below ``path``, which may come and go meanwhile."""
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.stat(os.path.join(folder, name)).st_size
+    return total
 
 
 def _not_begun(
@@ -117,7 +132,8 @@ def _failure(failure: Mapping[str, str]) -> tuple[str, ...]:
 def _remove(runs: list[StoredRun], sure: bool) -> None:
     """Delete the directories, after a question unless ``sure``.
 
-    Raises UserError without a terminal, and where a run is being trained; all others are removed.
+    Raises UserError without a terminal, where a run cannot be removed, and where one is being
+    trained; all others are removed then.
     """
     if not sure:
         if not sys.stdin.isatty():
@@ -127,15 +143,20 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
         if input(f"remove these {len(runs)} runs? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing removed")
             return
-    busy = []
+    busy, results = [], runs[0].path.parents[2]
     for run in runs:
         try:
             with locked(run.path):
-                # First: what a removal that is stopped leaves must be no finished run.
-                (run.path / "done.json").unlink(missing_ok=True)
-                shutil.rmtree(run.path)
+                # First: half a run must be none, and its claim must not be free before the rest.
+                run.path.rename(results / f"{_REMOVED}{secrets.token_hex(8)}")
         except Busy:
             busy.append(run.path)
+        except OSError as error:
+            raise UserError(f"{run.path} cannot be removed ({error.strerror}); remove it by hand"
+                            ) from None  # fmt: skip
+    # Those of a removal that was stopped too.
+    for path in results.glob(f"{_REMOVED}*"):
+        shutil.rmtree(path, ignore_errors=True)
     print(f"removed {len(runs) - len(busy)} runs")
     if busy:
         raise UserError(

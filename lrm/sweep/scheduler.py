@@ -255,11 +255,10 @@ class Sweep:
 
     def _hand_out(self) -> None:
         """Give every idle worker a run whose source, if it has one, is not still to come."""
-        if self.shift is not None:
+        idle = [worker for worker in self.workers if worker.ready and worker.run is None]
+        if idle and self.shift is not None:
             self._leave_settled()
-        for worker in self.workers:
-            if worker.run is not None or not worker.ready:
-                continue
+        for worker in idle:
             job = self._next_job()
             if job is not None:
                 self.waiting.remove(job)
@@ -272,11 +271,12 @@ class Sweep:
     def _leave_settled(self) -> None:
         """Leave out what another has trained, or failed to train, in the meantime."""
         for job in [*self.waiting]:
-            if is_complete(job[1]) or read_failure(job[1]) is not None:
+            trained = is_complete(job[1])
+            if trained or read_failure(job[1]) is not None:
                 self.waiting.remove(job)
                 self.busy.pop(job[0].id, None)
                 self.finished += self.weights[job[0].id]
-                self.done += 1
+                self.done += trained
 
     def _is_over(self) -> bool:
         """Whether no run is left for a worker that is idle."""
@@ -372,7 +372,7 @@ def _run_line(run: Run, step: int, loss: float, several: bool = False) -> str:
     steps = run.settings.train.steps
     shown = "" if math.isnan(loss) else f"  loss {loss:.3f}"
     if not step and run.trains:
-        shown = "  begins; the first run compiles its layers, for about a minute"
+        shown = "  begins"
     label = f"{run.experiment} {run.label}" if several else run.label
     return f"{bar(step / steps)} {step:>6}/{steps}  {label}{shown}"
 

@@ -8,7 +8,6 @@ Inductor keeps it on disk; ``lrm.sweep`` says where. Validation and probes run u
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import platform
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from torch import nn
 
 from lrm.errors import UserError, first_line
 from lrm.store.cache import checked
+from lrm.store.flock import release, take
 
 # Below this many estimated seconds a run does not repay what loading the code takes.
 WORTHWHILE = 15.0
@@ -102,12 +102,10 @@ def _missed() -> int:
 @contextlib.contextmanager
 def _behind_the_first(name: str) -> Iterator[None]:
     """Of several processes that compile the same at once one does, and the others find its code."""
-    with open(folder() / f"{name}.lock", "w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # when the first is done; then all at once
-            fcntl.flock(lock, fcntl.LOCK_UN)
+    with open(folder() / f"{name}.lock", "a") as lock:
+        late: list[bool] = []
+        if take(lock, lambda: late.append(True)) and late:
+            release(lock)  # the first is done; then all at once
         yield
 
 

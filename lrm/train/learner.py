@@ -65,9 +65,14 @@ class Learner:
             sharding.average_gradients(self.multipliers)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it, whole; all processes of its group call this alike."""
+        """What a checkpoint holds of it; all processes of its group call this alike.
+
+        Of a model in parts the first process alone has it, whole and on its CPU.
+        """
         return {
-            "model": sharding.whole_state(self.model.state_dict()),
+            "model": (
+                sharding.whole_state(self.model) if self.is_shared else self.model.state_dict()
+            ),
             **self.optimizer.state(),
         }
 

@@ -5,6 +5,7 @@ The training loop and the benchmark share it, so that a benchmark pays for what 
 
 from __future__ import annotations
 
+import functools
 import math
 import time
 from collections.abc import Callable
@@ -127,8 +128,13 @@ class ProbeLog:
         self._learner, self._settings, self._tokens = learner, settings, tokens
         self._batches, self._steps, self._record = batches, steps, record
         self._autocast, self._micro_batch = autocast, micro_batch
-        self.views = probes.Views(learner.model, learner.plans, learner.multipliers)
         self.seconds = 0.0
+
+    @functools.cached_property
+    def views(self) -> probes.Views:
+        """Made by the process that measures: it keeps the parameters as they are by then."""
+        learner = self._learner
+        return probes.Views(learner.model, learner.plans, learner.multipliers)
 
     def due(self, done: int) -> bool:
         """Whether norms are measured after ``done`` steps: at intervals and at stages' ends."""

@@ -48,18 +48,24 @@ VALIDATION_TOKENS = 4096
 
 
 def compile_layers(
-    learner: Learner, run: TrainRun, equipment: Equipment, group: Group = ALONE
+    learner: Learner,
+    run: TrainRun,
+    equipment: Equipment,
+    group: Group = ALONE,
+    note: Note = lambda line: None,
 ) -> compiled.Code:
     """Compile the layers if ``run`` asks for it (see ``lrm.train.compiled``).
 
-    Before ``learner`` joins other processes: the trial is of the model alone. Raises UserError
-    where they must be and cannot.
+    Before ``learner`` joins other processes: the trial is of the model alone. Layers of a model
+    in parts are not compiled. Raises UserError where layers must be and cannot.
     """
     choice, train = run.execution.compile, run.settings.train
     if run.execution.parallel is not None and group.world > 1:
         return compiled.Code()
     if not compiled.wanted(choice, run.estimate().seconds, equipment.device):
         return compiled.Code()
+    note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "
+         "for them")  # fmt: skip
     rows = run.execution.micro_batch or train.batch_size // group.world
     shape = (rows, train.sequence_length + 1)
     tokens = torch.zeros(shape, dtype=torch.int64, device=equipment.device)
@@ -131,7 +137,7 @@ def train(
         with Board(path, run.execution.tensorboard and group.rank == 0) as board:
             # First, since it tells of data that do not suffice.
             loop = _Loop(run, directory, learner, copy, corpus, equipment, report, board, group)
-            code = compile_layers(learner, run, equipment, group)
+            code = compile_layers(learner, run, equipment, group, note)
             learner.join(group, run.execution.parallel)
             note(equipment.summary + (", compiled layers" if code.compiled else ""))
             if code.damaged:
@@ -217,7 +223,9 @@ class _Loop:
                 if done == steps:
                     break
                 if done in self.snapshots:
-                    self.directory.save_weights(self.weights(), done)
+                    self.refresh_copy()
+                    if self.group.rank == 0:
+                        self.directory.save_weights(self.weights(), done)
                 stopping = self.group.any(bool(stops))
                 if stopping or done % every == 0:
                     self.log.write()
@@ -244,10 +252,14 @@ class _Loop:
 
     def probe(self, done: int) -> None:
         self.log.write()
-        if self.learner.is_shared:
-            copy_whole(self.learner.model, self.copy and self.copy.model)
+        self.refresh_copy()
         if self.group.rank == 0:
             self.probes.take(done)
+
+    def refresh_copy(self) -> None:
+        """Give the whole copy what a model in parts has now; all processes call this alike."""
+        if self.learner.is_shared:
+            copy_whole(self.learner.model, self.copy and self.copy.model)
 
     def validate(self, done: int) -> None:
         self.log.write()
@@ -307,7 +319,7 @@ class _Loop:
         self.directory.finish(outcome, None if diverged else self.weights())
 
     def weights(self) -> dict[str, Tensor]:
-        """All learnable tensors as they are now, by address."""
+        """All learnable tensors by address: of a model in parts those of the copy."""
         views = self.probes.views
         weights = {plan.key: views.weight(plan).detach().clone() for plan in views.plans}
         for name, _, parameter in self.learner.multipliers.named():

@@ -7,6 +7,7 @@ brought together (``lrm.optim.rows``).
 
 A checkpoint holds whole tensors, and is the file that one process would write. So any number of
 processes may resume it. What is measured is measured on a whole copy, which the first process has.
+Tensors are gathered one at a time, and the first process alone keeps them.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
 from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
-from lrm.optim.rows import Rows
+from lrm.multipliers.sharding import whole
+from lrm.optim.rows import Rows, on_first
 from lrm.plan.config import Parallel
 
 
@@ -40,22 +41,30 @@ def shard(model: nn.Module, multipliers: Multipliers, parallel: Parallel) -> Non
     mesh = init_device_mesh(device, sizes, mesh_dim_names=("replicate", "shard"))
     if parallel.replicate == 1:
         mesh = mesh["shard"]
-    whole = {parameter for _, _, parameter in multipliers.named()}
+    ignored = {parameter for _, _, parameter in multipliers.named()}
     for part in (*model.model.layers, model):
-        fully_shard(part, mesh=mesh, ignored_params=whole)
+        fully_shard(part, mesh=mesh, ignored_params=ignored)
 
 
 def average_gradients(multipliers: Multipliers) -> None:
-    """Those of multipliers, which FSDP leaves alone."""
-    for _, _, parameter in multipliers.named():
-        if parameter.grad is not None:
-            dist.all_reduce(parameter.grad)
-            parameter.grad /= dist.get_world_size()
+    """Those of multipliers, which FSDP leaves alone; all of them are sent at once."""
+    found = [parameter.grad for _, _, parameter in multipliers.named()]
+    gradients = [gradient for gradient in found if gradient is not None]
+    if not gradients:
+        return
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    parts = flat.split([gradient.numel() for gradient in gradients])
+    torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(parts, gradients, strict=True)])
 
 
-def whole_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a model with whole tensors; all processes call this alike."""
-    return {name: _whole(tensor) for name, tensor in state.items()}
+def whole_state(model: nn.Module) -> dict[str, Tensor | None]:
+    """The state of ``model`` with whole tensors, on the first process's CPU; elsewhere None each.
+
+    All processes call this alike.
+    """
+    return {name: on_first(whole(tensor)) for name, tensor in model.state_dict().items()}
 
 
 @torch.no_grad()
@@ -75,17 +84,16 @@ def copy_whole(source: nn.Module, copy: nn.Module | None) -> None:
 
     All processes call this alike; those without a copy only help.
     """
-    values = whole_state(source.state_dict())
-    gradients = {name: parameter.grad for name, parameter in source.named_parameters()}
-    found = {name: _whole(grad) for name, grad in gradients.items() if grad is not None}
-    if copy is not None:
-        copy.load_state_dict(values)
-        for name, parameter in copy.named_parameters():
-            parameter.grad = found.get(name)
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    parameters = {} if copy is None else dict(copy.named_parameters())
+    values = {} if copy is None else copy.state_dict()
+    for name, tensor in source.state_dict().items():
+        found = whole(tensor)
+        if copy is not None:
+            values[name].copy_(found)
+    for name, parameter in source.named_parameters():
+        found = None if parameter.grad is None else whole(parameter.grad)
+        if copy is not None:
+            parameters[name].grad = found
 
 
 def recompute(layers: nn.ModuleList) -> None:

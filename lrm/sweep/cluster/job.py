@@ -47,7 +47,7 @@ class Task:
                     signal.raise_signal(getattr(signal, f"SIG{place.USR_SIG}"))
                 raise SystemExit(128 + stop.args[0]) from None
             except UserError as error:
-                raise UserError(f"{error}; the other runs of this task have been trained") from None
+                raise UserError(f"{error}; the other runs of this task were not stopped") from None
         return sum(is_complete(path) for _, path in jobs)
 
     def checkpoint(self) -> DelayedSubmission:

@@ -29,8 +29,9 @@ class Cluster(Strict):
     # Estimated work that one task is meant for. It decides how many tasks there are; none: 80% of
     # ``hours``.
     work_hours: float | None = Field(None, gt=0)
-    most_tasks: int = Field(1000, ge=1)  # for runs of one shape; SLURM limits arrays to 1001
-    at_once: int = Field(64, ge=1)  # tasks that run at the same time
+    # Runs of one shape are one array job each, of at most so many tasks; SLURM's limit is 1001.
+    most_tasks: int = Field(1000, ge=1)
+    at_once: int = Field(64, ge=1)  # tasks of one array that run at the same time
     notice_seconds: int = Field(120, ge=10)  # before the limit, for a checkpoint
     price_per_hour: float | None = Field(None, ge=0)  # US dollars a GPU; none: the scale's
     # Words in front of Python: apptainer exec --nv image.sif; or options of srun for pyxis.

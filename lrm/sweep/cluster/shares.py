@@ -10,10 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lrm.cli import columns
 from lrm.plan.run import Run
+from lrm.sweep import speed
 from lrm.sweep.cluster.settings import Cluster
 from lrm.sweep.twins import Job
 
@@ -22,28 +24,37 @@ _USED = 0.8  # of a task's hours
 
 @dataclass(frozen=True)
 class Share:
-    """Runs of one shape, by how many ``tasks``; ``seconds`` of all runs, as estimated."""
+    """Runs of one shape, by how many ``tasks``; ``seconds`` of all runs, and of the ``longest``."""
 
     jobs: tuple[Job, ...]
     workers: int  # of each task
     tasks: int
     seconds: float
+    longest: float
 
     def of_task(self, number: int) -> list[Job]:
-        """All jobs, in the order in which the task with this number takes them."""
+        """All jobs, the one first with which this task begins; its sweep orders the rest."""
         start = number * len(self.jobs) // self.tasks
         return [*self.jobs[start:], *self.jobs[:start]]
 
 
-def shares(jobs: Iterable[Job], cluster: Cluster, rate: float | None = None) -> list[Share]:
+def shares(jobs: Iterable[Job], cluster: Cluster, results: Path | None = None) -> list[Share]:
     """The jobs by shape; a run that begins with another's multipliers is in that one's share.
 
-    ``rate`` is the tokens per second that was measured, where the estimate is not to be used.
+    Runs that have finished in ``results`` say how long others take; else estimates do.
     """
     found: dict[Any, list[Job]] = {}
+    rates: dict[tuple[str, str], float | None] = {}
     for job in jobs:
-        found.setdefault(_shape(job[0]), []).append(job)
-    return [_share(alike, cluster, rate) for alike in found.values()]
+        run, place = job[0], (job[0].experiment, job[0].scale)
+        found.setdefault(_shape(run), []).append(job)
+        if results is not None and place not in rates:
+            rates[place] = speed.measured_rate(results, run)
+
+    def seconds(run: Run) -> float:
+        return speed.seconds(run, rates.get((run.experiment, run.scale)))
+
+    return [_share(alike, cluster, [seconds(run) for run, _ in alike]) for alike in found.values()]
 
 
 def _shape(run: Run) -> str:
@@ -54,18 +65,12 @@ def _shape(run: Run) -> str:
     return repr((run.settings.model, sizes, run.execution))
 
 
-def _share(jobs: Sequence[Job], cluster: Cluster, rate: float | None) -> Share:
+def _share(jobs: Sequence[Job], cluster: Cluster, seconds: Sequence[float]) -> Share:
     workers = cluster.workers(max(run.execution.threads for run, _ in jobs))
-    seconds = sum(_seconds(run, rate) for run, _ in jobs)
     hours = cluster.work_hours or _USED * cluster.hours
-    tasks = math.ceil(seconds / 3600 / hours / workers)
+    tasks = math.ceil(sum(seconds) / 3600 / hours / workers)
     most = min(math.ceil(len(jobs) / workers), cluster.most_tasks)
-    return Share(tuple(jobs), workers, min(max(tasks, 1), most), seconds)
-
-
-def _seconds(run: Run, rate: float | None) -> float:
-    estimate = run.estimate()
-    return estimate.tokens / rate if rate and estimate.tokens else estimate.seconds
+    return Share(tuple(jobs), workers, min(max(tasks, 1), most), sum(seconds), max(seconds))
 
 
 def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
@@ -81,15 +86,14 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
         price = cost.price_per_hour if cluster.price_per_hour is None else cluster.price_per_hour
         hours += own
         dollars += own * price * cost.devices
-        longest = max(run.estimate().seconds for run, _ in share.jobs) / 3600
-        rows.append((str(number), str(len(share.jobs)), str(share.tasks),
-                     str(share.tasks * share.workers), _hours(own), _hours(longest)))  # fmt: skip
+        numbers = (number, len(share.jobs), share.tasks, share.tasks * share.workers)
+        rows.append((*map(str, numbers), _hours(own), _hours(share.longest / 3600)))
     tasks = sum(share.tasks for share in found)
     unit = "GPU hours" if cluster.gpus else "hours of one worker"
     gpus = f"{cluster.gpus} GPUs, " if cluster.gpus else ""
     return [
         f"jobs: {tasks} array tasks of {gpus}{cluster.cpus} CPUs and at most "
-        f"{cluster.hours:g} hours each, {cluster.at_once} at a time",
+        f"{cluster.hours:g} hours each, {cluster.at_once} of a share at a time",
         *columns(rows),
         f"{_hours(hours)} {unit}, about ${dollars:,.0f}; a run that is longer than a task's limit "
         "saves a checkpoint and is queued again",

@@ -7,18 +7,20 @@ Beside it lie submitit's files: what each task does, its logs and how it ended.
 from __future__ import annotations
 
 import contextlib
-import functools
+import dataclasses
 import os
+import socket
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from lrm.errors import UserError
 from lrm.plan.run import Run
 from lrm.store.files import read_json, write_json
+from lrm.store.lock import start_of
 
 _TAIL = 1 << 14  # bytes of a log, of which the last line is told
+_ENDED = "ended"  # a file in the folder of a submission that has no task left
 
 
 @dataclass(frozen=True)
@@ -30,25 +32,38 @@ class Submission:
     tasks: dict[str, int]  # the share of each task, by the task's id
     shares: list[list[str]]  # the runs of each share
     runs: dict[str, dict[str, str]]  # ``scale`` and ``label`` of each run
+    # When each process started that is a task of the submitter's machine; none of SLURM's.
+    starts: dict[str, str] = field(default_factory=dict)
+    by: str = ""  # who has submitted, and where
 
     def write(self) -> None:
         """To its folder."""
-        record = {"engine": self.engine, "tasks": self.tasks, "shares": self.shares}
-        write_json(self.folder / "jobs.json", {**record, "runs": self.runs})
+        record = dataclasses.asdict(self)
+        del record["folder"]
+        write_json(self.folder / "jobs.json", record)
 
-    def active(self) -> dict[str, str]:
-        """The tasks that have not ended, each with its state in small letters."""
+    def active(self, queue: dict[str, str] | None) -> dict[str, str]:
+        """The tasks that have not ended, each with its state in small letters.
+
+        ``queue`` is what SLURM says of the user's tasks; None where it does not answer here. Once
+        the submitter sees none any more, a file in the folder says so.
+        """
         left = [task for task in self.tasks if not self._result(task).exists()]
         if self.engine == "local":
-            return {task: "running" for task in left if _runs(int(task))}
-        known = _queue() if left else {}
-        if known is None:  # SLURM does not answer here
-            return dict.fromkeys(left, "submitted")
-        return {task: known[task] for task in left if task in known}
-
-    def log(self, task: str) -> Path:
-        """What the task wrote to standard error."""
-        return self.folder / f"{task}_0_log.err"
+            found = {
+                task: "running"
+                for task in left
+                if (start := self.starts.get(task)) and start_of(int(task)) == start
+            }
+        elif queue is None:
+            found = dict.fromkeys(left, "submitted")
+        else:
+            found = {task: queue[task] for task in left if task in queue}
+        # Others' tasks are not in the queue, and those of other machines may not be seen.
+        if not left or (not found and self.by == here()):
+            with contextlib.suppress(OSError):
+                (self.folder / _ENDED).touch()
+        return found
 
     def _result(self, task: str) -> Path:
         return self.folder / f"{task}_0_result.pkl"
@@ -60,20 +75,22 @@ def name_of(run: Run) -> str:
 
 
 def submissions(results: Path) -> list[Submission]:
-    """All that are recorded, the oldest first; those that cannot be read are left out."""
+    """Those that have not ended, the oldest first; those that cannot be read are left out."""
     found = []
     for file in sorted((results / "cluster").glob("*/jobs.json")):
-        with contextlib.suppress(UserError, TypeError):
-            found.append(Submission(file.parent, **read_json(file, ("tasks", "runs"))))
+        if not (file.parent / _ENDED).exists():
+            with contextlib.suppress(UserError, TypeError):
+                found.append(Submission(file.parent, **read_json(file, ("tasks", "runs"))))
     return found
 
 
 def queued(results: Path) -> dict[str, dict[str, str]]:
     """By run: the tasks that have it on their list and have not ended, each with its state."""
-    _queue.cache_clear()
     found: dict[str, dict[str, str]] = {}
-    for submission in submissions(results):
-        for task, state in submission.active().items():
+    known = submissions(results)
+    queue = _queue() if any(each.engine == "slurm" for each in known) else None
+    for submission in known:
+        for task, state in submission.active(queue).items():
             for run in submission.shares[submission.tasks[task]]:
                 found.setdefault(run, {})[task] = state
     return found
@@ -97,8 +114,12 @@ def is_running(job: str) -> bool:
     return False
 
 
-@functools.cache
-def _queue() -> dict[str, Any] | None:
+def here() -> str:
+    """This user on this machine."""
+    return f"{os.getuid()}@{socket.gethostname()}"
+
+
+def _queue() -> dict[str, str] | None:
     """The state of each of the user's jobs; None where SLURM cannot be asked."""
     command = ["squeue", "--me", "--noheader", "--array", "--format=%i %T"]
     try:
@@ -107,13 +128,3 @@ def _queue() -> dict[str, Any] | None:
         return None
     words = (line.split() for line in found.stdout.splitlines())
     return {job: state.lower() for job, state in words}
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -12,12 +12,12 @@ from typing import Any
 from lrm.cli import Display, bar
 from lrm.errors import UserError, first_line
 from lrm.store.files import make_folder
-from lrm.store.lock import holder_of
+from lrm.store.lock import holder_of, start_of
 from lrm.store.rundir import forget_failure, is_complete, read_failure
 from lrm.sweep import twins
 from lrm.sweep.cluster.settings import Cluster
 from lrm.sweep.cluster.shares import Share, shares
-from lrm.sweep.cluster.state import Submission, last_line, name_of, queued
+from lrm.sweep.cluster.state import Submission, here, last_line, name_of, queued
 from lrm.sweep.twins import Job
 
 _GRACE = 0.75  # of the notice, for checkpoints; submitit needs the rest
@@ -44,7 +44,7 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
         return
     for _, path in left:
         forget_failure(path)
-    found = shares([(run, path.resolve()) for run, path in left], cluster)
+    found = shares([(run, path.resolve()) for run, path in left], cluster, results)
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = make_folder(results / "cluster" / stamp)
     tasks = _submit(found, folder, engine, cluster, results / "data")
@@ -54,6 +54,8 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
         tasks,
         [[name_of(run) for run, _ in share.jobs] for share in found],
         {name_of(run): {"scale": run.scale, "label": run.label} for run, _ in left},
+        {task: start_of(int(task)) for task in tasks if engine == "local"},
+        here(),
     ).write()
     print(f"{len(left)} runs in {len(tasks)} tasks: {', '.join(tasks)}; their logs are in {folder}")
 
@@ -64,28 +66,30 @@ def _submit(
     """The share of each task, by the task's id."""
     try:
         import submitit
-
-        from lrm.sweep.cluster.job import Task
     except ImportError:
         raise UserError("--cluster needs submitit; pip install -e '.[cluster]'") from None
-    numbers, calls = [], []
-    for number, share in enumerate(found):
-        for task in range(share.tasks):
-            grace = cluster.notice_seconds * _GRACE
-            calls.append(Task(share.of_task(task), corpora, share.workers, grace))
-            numbers.append(number)
+    from lrm.sweep.cluster.job import Task
+
+    grace = cluster.notice_seconds * _GRACE
+    tasks: dict[Any, int] = {}
     try:
         make = submitit.LocalExecutor if engine == "local" else submitit.SlurmExecutor
         executor = make(folder, max_num_timeout=_OFTEN)
         executor.update_parameters(**_parameters(engine, cluster, found[0].jobs[0][0].experiment))
-        with executor.batch():
-            submitted = [executor.submit(call) for call in calls]
+        for number, share in enumerate(found):
+            calls = [Task(share.of_task(task), corpora, share.workers, grace)
+                     for task in range(share.tasks)]  # fmt: skip
+            with executor.batch():
+                submitted = [executor.submit(call) for call in calls]
+            tasks |= dict.fromkeys(submitted, number)
     except (RuntimeError, ValueError, OSError) as error:
+        for job in tasks:  # of other shares: nobody would know of them
+            job.cancel(check=False)
         raise UserError(
             f"the jobs were not submitted ({first_line(error)}); change cluster.yaml, or "
             "--cluster-set"
         ) from None
-    return {job.job_id: number for job, number in zip(submitted, numbers, strict=True)}
+    return {job.job_id: number for job, number in tasks.items()}
 
 
 def _parameters(engine: str, cluster: Cluster, experiment: str) -> dict[str, Any]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from lrm.cli import columns, guarded, positive
-from lrm.errors import UserError, shown
+from lrm.errors import UserError, line_of, shown
 from lrm.plan.experiment import Experiment, load
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search, Stage
@@ -76,17 +77,27 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     log = TrialLog(folder / published.name, published if options.from_published else None)
     tuning = Tuning([ArmTuning(experiment, base, arms[base.arm], log) for base in bases], results)
     first = tuning.first()
-    print(f"{experiment.name} at {scale}: {len(log.records)} trials in {log.path}", flush=True)
-    try:
-        workers = options.workers or machine.default_workers(bases)
-        sweep(first, corpora, workers, tuning.following)
-    finally:
-        # What is decided stays decided, whatever becomes of the rest.
+    places = f"{log.path} and {published}" if options.from_published else log.path
+    print(f"{experiment.name} at {scale}: {len(log.records)} trials in {places}", flush=True)
+
+    def keep() -> None:
         for name, text in tuning.presets():
             make_folder(folder)
             write_atomic(folder / f"{name}.yaml", text.encode())
         if options.publish:
             _publish(tuning, log, options.presets / scale, published, not options.only)
+
+    try:
+        workers = options.workers or machine.default_workers(bases)
+        sweep(first, corpora, workers, tuning.following)
+    except BaseException:
+        # What is decided stays decided, and what fails on the way out must not hide why.
+        try:
+            keep()
+        except UserError as error:
+            print(line_of(error), file=sys.stderr)
+        raise
+    keep()
     print("\n".join(_table(tuning)))
 
 

@@ -251,7 +251,7 @@ def test_what_is_missing_is_told_in_one_line(results, tmp_path, monkeypatch):
     with pytest.raises(UserError, match="keeps no weights of step 7; there are those of the steps"):
         export(train.path(results), tmp_path / "out", step=7)
     monkeypatch.setattr(harness.metadata, "version", _missing)
-    with pytest.raises(UserError, match=r"lm-eval is not installed; run pip install -e .\[eval"):
+    with pytest.raises(UserError, match=r"lm-eval is not installed; run pip install .lrm-suite\[eval"):
         harness.Harness(SUITE)
 
 

@@ -32,7 +32,7 @@ def version() -> str:
     try:
         return metadata.version("lm_eval")
     except metadata.PackageNotFoundError:
-        raise UserError("lm-eval is not installed; run pip install -e .[evaluation]") from None
+        raise UserError("lm-eval is not installed; run pip install 'lrm-suite[evaluation]'") from None
 
 
 class Harness:

@@ -67,7 +67,7 @@ def _submit(
 
         from lrm.sweep.cluster.job import Task
     except ImportError:
-        raise UserError("--cluster needs submitit; pip install -e '.[cluster]'") from None
+        raise UserError("--cluster needs submitit; run pip install 'lrm-suite[cluster]'") from None
     numbers, calls = [], []
     for number, share in enumerate(found):
         for task in range(share.tasks):

@@ -72,6 +72,14 @@ def results(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def exported(results, tmp_path_factory):
+    """The trained model, as a folder of transformers."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export(runs(results)[0].path(results), folder)
+    return folder
+
+
 def runs(folder):
     """A training with few snapshots, and its evaluation."""
     experiment = load(EXPERIMENTS / "long_run" / "config.yaml")
@@ -248,13 +256,12 @@ def test_scores_are_rows_of_the_table(results):
     assert not list(evaluated.path(results).glob(".export*"))
 
 
-def test_the_command_line_of_the_harness_gives_the_same(results, tmp_path):
+def test_the_command_line_of_the_harness_gives_the_same(results, exported, tmp_path):
     """What anybody would type, on an exported folder."""
-    train, evaluated = runs(results)
-    export(train.path(results), tmp_path / "model")
+    _, evaluated = runs(results)
     [folder] = (results / "suites").glob("suite-*")
     call("-m", "lm_eval", "run", "--model", "hf", "--model_args",
-         f"pretrained={tmp_path / 'model'},dtype=float32", "--include_path", folder, "--tasks",
+         f"pretrained={exported},dtype=float32", "--include_path", folder, "--tasks",
          ",".join(f"{suite.PREFIX}{name}" for name in SUITE), "--device", "cpu", "--batch_size", 8,
          "--output_path", tmp_path / "out")  # fmt: skip
     [file] = (tmp_path / "out").rglob("results_*.json")
@@ -411,11 +418,17 @@ def test_figures_publishing_and_claims(smoke_results, tmp_path):
     pd.testing.assert_frame_equal(again, numbers, rtol=1e-3)
 
 
+def test_pins_of_versions_are_compared(exported, folder):
+    pinned = harness.Harness({"lookups": Task(version=9.0)}, folder)
+    with pytest.raises(UserError, match="the task lookups is pinned at version 9, and lm-eval"):
+        pinned.score(exported, torch.device("cpu"))
+
+
 @pytest.mark.parametrize(
     ("told", "passes"),
     [(1, False), (None, False), ("N/A", False), ("8", False), (9, True), (9.0, True), ("9", True)],
 )
-def test_pins_of_versions_are_compared(folder, told, passes):
+def test_versions_that_pins_take(folder, told, passes):
     """Those of groups are text; a version that is not told is another."""
     pinned = harness.Harness({"lookups": Task(version=9.0)}, folder)
     said = {"versions": {f"{suite.PREFIX}lookups": told} if told else {}}

@@ -283,13 +283,11 @@ def test_a_missing_score_is_no_average():
     gone = (frame["arm"] == "ADAM_FULL") & (frame["seed"] == 100) & (frame["step"] == 230)
     holed = Tables(whole.runs, frame[~(gone & (frame["tensor"] == "task.lookups"))])
     averages = long_run.average(holed, 5.0).isna()
-    assert averages.loc[100, 230].to_dict() == {
-        arm: arm == ARMS["ADAM_FULL"] for arm in ARMS.values()
-    }
-    assert averages.to_numpy().sum() == 1
+    assert averages["Adam", "none"].loc[100, 230] and averages.to_numpy().sum() == 1
     drawn = fig11.numbers({"long_run": holed})
     assert drawn["value"].isna().sum() == 1
-    assert (drawn["tasks"] == 4).all() and (drawn[drawn["panel"] == "gap"]["value"] < 0.06).all()
+    assert (drawn["tasks"] == 4).all()
+    assert (drawn.query("panel == 'gap' and step > minimum")["value"] < 0).all()
     rows = table2.numbers({"long_run": holed}).query("panel == 'here' and task == 'average'")
     missing = rows[rows["value"].isna()]
     assert missing[["optimizer", "multipliers", "seed"]].values.tolist() == [["Adam", "none", 100]]

@@ -37,9 +37,9 @@ PREFIX = "lrm_"
 def prepare(suite: Suite, corpus: Corpus, config: DataConfig, folder: Path) -> Path:
     """The folder of the suite below ``folder``, made first where it is not there.
 
-    Of a corpus that ``config`` reads from packages, these may be imported to check answers. So the
-    examples also depend on the version of Python and on the modules that are installed;
-    ``digest_of`` tells them. Raises UserError where the held-out documents do not suffice, and
+    Modules are imported to check answers: those of the standard library and, where ``config`` reads
+    packages, theirs. So the examples also depend on the version of Python and on what is installed;
+    ``digest_of`` tells which. Raises UserError where the held-out documents do not suffice, and
     where the files of an earlier call are damaged.
     """
     packages = config.packages if config.source == "packages" else ()

@@ -166,7 +166,7 @@ publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projecto
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
 
 evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transformers with TASKS: RUN=results/runs/long_run/<id> STEP=11200
-	@$(BIN)/python -m lrm.exchange.evaluation $(RUN) --results $(RESULTS) $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/lrm evaluate $(RUN) --results $(RESULTS) $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
 
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
 	@folder=$$($(BIN)/lrm probe $(MODEL) --results $(RESULTS)) \

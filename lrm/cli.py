@@ -22,6 +22,7 @@ _MOST_SEEDS, _LARGEST_SEED, _MOST_PROCESSES = 10_000, 1 << 53, 1024
 _VERBS = {
     "probe": ("lrm.exchange.measure_checkpoint", "evaluation", "norms of a model's matrices"),
     "export": ("lrm.exchange.export", "evaluation", "a finished run as a transformers folder"),
+    "evaluate": ("lrm.exchange.evaluation.command", "evaluation", "scores by EleutherAI's harness"),
     "adopt": ("lrm.exchange.adopt", "evaluation", "settings that train a Falcon-H1 further"),
     "symmetries": ("lrm.symmetry.found", "suite", "symmetries of placements, counted"),
 }
@@ -62,7 +63,8 @@ def positive(text: str) -> int:
 def begin() -> None:
     """Have commands end in good order from their first import on; ``guarded`` does the rest.
 
-    Called by the rooms that hold commands when they are imported: what follows may take seconds.
+    Called on import by the packages whose modules are run as ``python -m`` or by an experiment's
+    ``run.py``: what follows may take seconds. The verbs of ``lrm`` are imported by ``guarded``.
     """
     _take_all_letters()
     before = sys.excepthook

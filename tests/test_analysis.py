@@ -17,7 +17,7 @@ from analysis.quantities.stats import interval, log_range, log_slope
 from analysis.tables.compact import Kept, of_tensors, scalars
 from lrm.model.config import ModelConfig
 from lrm.plan.config import Execution
-from lrm.plan.cost import flops_per_token
+from lrm.plan.cost import flops_per_token, of_one_device
 from lrm.plan.rules import resolve
 from lrm.plan.run import Cost, TrainRun
 from lrm.plan.timescales import products
@@ -102,3 +102,5 @@ def test_costs(settings):
     assert found.tokens == 12 * 4 * 16
     assert found.seconds == pytest.approx(found.flops / 8e12)
     assert found.dollars == pytest.approx(found.seconds / 3600 * 16)
+    found = of_one_device(3600, 1e12, run.cost)
+    assert (found.seconds, found.dollars) == (3600.0, 2.0)

@@ -193,6 +193,7 @@ def test_identity_of_a_brownian_motion(experiment):
         ("optimizer: {lr: 0.5}", "model: {initializer_range: -0.1}", "greater than 0"),
         ("optimizer: {lr: 0.5}", "execution: {device: meta}", "execution"),
         ("optimizer: {lr: 0.5}", "probes: {every: 7}", "must be a multiple of every = 7"),
+        ("title: a test", "title: a test\nat: [smoke, tin]", "at: unknown scale 'tin'; use smoke"),
         ("norm.final, weight: frozen", "norm.final, forward: 2.0", "are for matrices"),
         (
             "match: norm.final, weight: frozen",

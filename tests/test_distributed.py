@@ -438,7 +438,7 @@ def test_one_device_cannot_serve_two_processes():
         world = 2
 
     with pytest.raises(UserError, match="one device for 2 processes"):
-        device._device("cuda:0", Two())
+        device.device_of("cuda:0", Two())
 
 
 def test_environment_that_is_incomplete(monkeypatch):

@@ -1,5 +1,6 @@
 """Evaluation by the harness: the offline suite, its scores against ours, resumption, commands."""
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -7,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pandas as pd
@@ -25,16 +27,20 @@ from analysis.tables.results import Tables
 from lrm import data
 from lrm.errors import UserError
 from lrm.exchange.evaluation import harness, suite
-from lrm.exchange.evaluation.examples import compiles, look_up
-from lrm.exchange.export import export, trained
-from lrm.plan.config import DataConfig
+from lrm.exchange.evaluation.command import evaluate, main
+from lrm.exchange.evaluation.examples import Material, compiles, look_up
+from lrm.exchange.export import corpus_of, export, trained
+from lrm.plan.config import DataConfig, Execution
 from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
 from lrm.plan.experiment import load
+from lrm.store.digests import MANIFEST
 from lrm.store.rundir import read_description, read_outcome
 from lrm.train import loop
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = 8
+LRM = ("-c", "from lrm.cli import main; main()", "evaluate")
+DATA = DataConfig(source="stdlib", documents=80, validation_fraction=0.5)
 
 
 def call(*arguments, code=0, **environment):
@@ -48,22 +54,31 @@ def call(*arguments, code=0, **environment):
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    config = DataConfig(source="stdlib", documents=80, validation_fraction=0.5)
-    return data.prepare(config, 384, tmp_path_factory.mktemp("corpus"))
+    """That of the long run at smoke."""
+    return data.prepare(DATA, 384, tmp_path_factory.mktemp("results") / "data")
 
 
 @pytest.fixture(scope="module")
-def folder(corpus, tmp_path_factory):
+def folder(corpus):
     """The suite."""
-    return suite.prepare(Suite(examples=EXAMPLES), corpus, (), tmp_path_factory.mktemp("suites"))
+    suites = corpus.path.parents[1] / "suites"
+    return suite.prepare(Suite(examples=EXAMPLES), corpus, DATA, suites)
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory):
+def results(corpus, folder):
     """One arm of the long run, trained and evaluated with eight examples a task."""
-    folder = tmp_path_factory.mktemp("results")
-    for run in runs(folder):
-        run.execute(run.path(folder), folder / "data")
+    found = corpus.path.parents[1]
+    for run in runs(found):
+        run.execute(run.path(found), found / "data")
+    return found
+
+
+@pytest.fixture(scope="module")
+def exported(results, tmp_path_factory):
+    """The trained model, as a folder of transformers."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export(runs(results)[0].path(results), folder)
     return folder
 
 
@@ -116,21 +131,44 @@ def test_the_answer_key_again(folder):
 
 
 def test_the_same_documents_give_the_same_bytes(corpus, folder, tmp_path):
-    again = suite.prepare(Suite(examples=EXAMPLES), corpus, (), tmp_path)
+    again = suite.prepare(Suite(examples=EXAMPLES), corpus, DATA, tmp_path)
     for name in SUITE:
         assert (again / f"{name}.jsonl").read_bytes() == (folder / f"{name}.jsonl").read_bytes()
-    other = suite.prepare(Suite(examples=EXAMPLES, seed=1), corpus, (), tmp_path)
+    other = suite.prepare(Suite(examples=EXAMPLES, seed=1), corpus, DATA, tmp_path)
     assert other != again
     assert (other / "lookups.jsonl").read_bytes() != (again / "lookups.jsonl").read_bytes()
     (again / "lookups.jsonl").write_text("")
-    with pytest.raises(UserError, match="lookups.jsonl is damaged"):
-        suite.prepare(Suite(examples=EXAMPLES), corpus, (), tmp_path)
+    with pytest.raises(UserError, match=rf"lookups.jsonl is damaged.*remove {again} and run again"):
+        suite.prepare(Suite(examples=EXAMPLES), corpus, DATA, tmp_path)
+
+
+def test_a_suite_that_was_moved_is_read_where_it_lies(corpus, folder, tmp_path):
+    """The harness finds files by the paths in a task's YAML, which are no part of the examples."""
+    moved = shutil.copytree(folder, tmp_path / folder.name)
+    lines = {file: file.stat().st_mtime_ns for file in moved.glob("*.jsonl")}
+    after = suite.prepare(Suite(examples=EXAMPLES), corpus, DATA, tmp_path)
+    assert after == moved and lines == {file: file.stat().st_mtime_ns for file in lines}
+    for name in SUITE:
+        files = yaml.safe_load((after / f"{name}.yaml").read_text())["dataset_kwargs"]
+        assert files["data_files"]["test"] == str(after / f"{name}.jsonl")
+        assert files["cache_dir"].startswith(str(after))
+    assert ".yaml" not in (after / MANIFEST).read_text()
+    assert suite.digest_of(after) == suite.digest_of(folder)
+
+
+def test_documents_that_are_no_python_are_left_out_without_a_word():
+    texts = ["x = '\\d'\n", "print 'old'\n", "x = \0", "-" * 20_000 + "1", "a" + ".b" * 20_000]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = Material.of(texts, (), 160)
+        assert [compiles(text) for text in texts] == [True, False, False, False, False]
+    assert [text for text, _ in found.documents] == texts[:1] and found.names == ("old", "print")
 
 
 def test_too_few_documents(corpus, tmp_path):
     message = r"give \d+ examples of imports, and evaluation.suite.examples asks for 5000"
     with pytest.raises(UserError, match=message):
-        suite.prepare(Suite(examples=5000), corpus, (), tmp_path)
+        suite.prepare(Suite(examples=5000), corpus, DATA, tmp_path)
 
 
 def test_modules_are_looked_up_in_another_process():
@@ -141,6 +179,18 @@ def test_modules_are_looked_up_in_another_process():
     ]  # fmt: skip
     assert found["json"]["dumps"] is None  # takes any keyword
     assert "no_such_module" not in sys.modules
+
+
+def test_modules_that_take_too_long_leave_those_before(monkeypatch):
+    lines = b'{"module": "json", "names": {"dumps": null}}\n{"module": "textwr'
+
+    def late(*arguments, timeout, **options):
+        raise subprocess.TimeoutExpired("python", timeout, output=lines)
+
+    monkeypatch.setattr(subprocess, "run", late)
+    assert look_up(["json", "textwrap"]) == {"json": {"dumps": None}}
+    lines = None  # not even the first
+    assert look_up(["json"]) == {}
 
 
 def ours(model, tokenizer, example) -> list[float]:
@@ -193,17 +243,18 @@ def test_scores_are_rows_of_the_table(results):
     described = read_description(evaluated.path(results))
     assert described["after"] == train.id and described["tasks"]["imports"]["chance"] == 0.25
     assert described["execution"]["lm_eval"] == harness.version()
+    [folder] = (results / "suites").glob("suite-*")
+    assert described["execution"]["suite"] == suite.digest_of(folder)
     assert read_outcome(evaluated.path(results))["validation_loss"] is None
     assert not list(evaluated.path(results).glob(".export*"))
 
 
-def test_the_command_line_of_the_harness_gives_the_same(results, tmp_path):
+def test_the_command_line_of_the_harness_gives_the_same(results, exported, tmp_path):
     """What anybody would type, on an exported folder."""
-    train, evaluated = runs(results)
-    export(train.path(results), tmp_path / "model")
+    _, evaluated = runs(results)
     [folder] = (results / "suites").glob("suite-*")
     call("-m", "lm_eval", "run", "--model", "hf", "--model_args",
-         f"pretrained={tmp_path / 'model'},dtype=float32", "--include_path", folder, "--tasks",
+         f"pretrained={exported},dtype=float32", "--include_path", folder, "--tasks",
          ",".join(f"{suite.PREFIX}{name}" for name in SUITE), "--device", "cpu", "--batch_size", 8,
          "--output_path", tmp_path / "out")  # fmt: skip
     [file] = (tmp_path / "out").rglob("results_*.json")
@@ -226,7 +277,7 @@ def test_killed_after_every_snapshot(results, tmp_path, monkeypatch):
     shutil.rmtree(path)
     real, calls = harness.Harness.score, []
 
-    def score(self, folder, device="cpu"):
+    def score(self, folder, device):
         calls.append(folder)
         if len(calls) in (2, 4):
             raise Killed
@@ -248,10 +299,13 @@ def test_what_is_missing_is_told_in_one_line(results, tmp_path, monkeypatch):
     train, evaluated = runs(results)
     with pytest.raises(UserError, match="has not finished; train it first"):
         evaluated.execute(tmp_path / "runs" / "x", results / "data")
+    elsewhere = dataclasses.replace(evaluated, execution=Execution(device="cuda:99"))
+    with pytest.raises(UserError, match="execution.device = 'cuda:99' is not usable here"):
+        elsewhere.execute(train.path(results).parent / "elsewhere", results / "data")
     with pytest.raises(UserError, match="keeps no weights of step 7; there are those of the steps"):
         export(train.path(results), tmp_path / "out", step=7)
     monkeypatch.setattr(harness.metadata, "version", _missing)
-    with pytest.raises(UserError, match=r"lm-eval is not installed; run pip install -e .\[eval"):
+    with pytest.raises(UserError, match=r"not installed; run pip install 'lrm-suite\[evaluation"):
         harness.Harness(SUITE)
 
 
@@ -262,16 +316,47 @@ def _missing(name):
 def test_the_command_evaluates_a_run_once(results, tmp_path):
     train, _ = runs(results)
     shutil.copytree(results, tmp_path / "results")
-    command = ("-m", "lrm.exchange.evaluation", train.path(tmp_path / "results"), "--results",
-               tmp_path / "results", "--examples", EXAMPLES)  # fmt: skip
+    command = (*LRM, train.path(tmp_path / "results"), "--results", tmp_path / "results",
+               "--examples", EXAMPLES)  # fmt: skip
     said = call(*command)
     [file] = (tmp_path / "results" / "evaluations").glob("*.json")
     before = file.stat().st_mtime_ns
     assert said.count("0.") + said.count("1.") >= len(SUITE) and str(file) in said
     assert call(*command) == said and file.stat().st_mtime_ns == before
-    found = call("-m", "lrm.exchange.evaluation", tmp_path, code=2)
+    found = call(*LRM, tmp_path, code=2)
     assert found.startswith("error: ") and found.count("\n") == 1
     assert "is no finished run and no model's folder" in found
+
+
+def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(results, tmp_path):
+    _, evaluated = runs(results)
+    with pytest.raises(UserError, match=r"is a run without a model \(kind evaluation\)"):
+        evaluate(evaluated.path(results), tmp_path, [], None, Suite())
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    with pytest.raises(UserError) as caught:
+        evaluate(tmp_path / "model", tmp_path, ["hellaswag"], None, Suite())
+    assert str(caught.value).startswith(f"{tmp_path / 'model'} is no model's folder: it lacks")
+    for number in ("0", "100001"):
+        with pytest.raises(UserError, match="lrm evaluate --examples: examples"):
+            main([str(tmp_path), "--examples", number])
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_the_corpus_is_that_of_the_run(results, tmp_path):
+    """Also where scores go to another folder, and not one that has come in its place."""
+    train, _ = runs(results)
+    assert corpus_of(train.path(results)).path.parent == results / "data"
+    (tmp_path / "runs").mkdir()
+    shutil.copytree(results / "data", tmp_path / "data")
+    shutil.copytree(train.path(results), tmp_path / "runs" / "long_run" / train.id)
+    run = tmp_path / "runs" / "long_run" / train.id
+    description = read_description(run)
+    description["corpus"]["hash"] = "another"
+    (run / "done.json").write_text('{"validation_loss": 1.0}')  # of an earlier version
+    (run / "run.json").write_text(json.dumps(description))
+    with pytest.raises(UserError, match="is not the one in .*/data; restore it there"):
+        corpus_of(run)
 
 
 def test_the_papers_tasks_are_those_of_the_harness():
@@ -295,6 +380,7 @@ def test_the_papers_tasks_are_those_of_the_harness():
     [
         ({}, "give either suite or tasks"),
         ({"suite": {}, "tasks": {"mmlu": {}}}, "give either suite or tasks"),
+        ({"suite": {}, "scales": {"smok": {}}}, "evaluation.scales: unknown scale 'smok'; use smo"),
         ({"suite": {"example": 3}}, "unknown key suite.example; did you mean examples"),
         ({"tasks": {"mmlu": {"chance": 2.0}}}, "tasks.mmlu.chance"),
     ],
@@ -325,13 +411,50 @@ def test_figures_publishing_and_claims(smoke_results, tmp_path):
     pd.testing.assert_frame_equal(again, numbers, rtol=1e-3)
 
 
-def test_pins_of_versions_are_compared(results, tmp_path):
-    [folder] = (results / "suites").glob("suite-*")
-    train, _ = runs(results)
-    export(train.path(results), tmp_path / "model")
+def test_pins_of_versions_are_compared(exported, folder):
     pinned = harness.Harness({"lookups": Task(version=9.0)}, folder)
     with pytest.raises(UserError, match="the task lookups is pinned at version 9, and lm-eval"):
-        pinned.score(tmp_path / "model")
+        pinned.score(exported, torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("told", "passes"),
+    [(1, False), (None, False), ("N/A", False), ("8", False), (9, True), (9.0, True), ("9", True)],
+)
+def test_versions_that_pins_take(folder, told, passes):
+    """Those of groups are text; a version that is not told is another."""
+    pinned = harness.Harness({"lookups": Task(version=9.0)}, folder)
+    said = {"versions": {f"{suite.PREFIX}lookups": told} if told else {}}
+    message = f"the task lookups is pinned at version 9, and lm-eval .* tells {told};"
+    with contextlib.nullcontext() if passes else pytest.raises(UserError, match=message):
+        assert pinned._evaluate(lambda *given, **options: said, None, ["lookups"], None) == said
+
+
+def test_only_the_harness_s_own_tasks_come_from_the_hub(folder):
+    """An error of the offline suite is told as it is."""
+
+    def fail(*given, **options):
+        raise OSError("no space left")
+
+    tasks = {"lookups": Task()}
+    with pytest.raises(OSError, match="no space left"):
+        harness.Harness(tasks, folder)._evaluate(fail, None, ["lookups"], None)
+    with pytest.raises(UserError, match=r"cannot evaluate lookups \(no space left\); the data"):
+        harness.Harness(tasks)._evaluate(fail, None, ["lookups"], None)
+
+
+def test_an_answer_that_is_read_in_two_ways_counts_once(folder):
+    """The harness keeps a sample for each of them."""
+    task = Task(metric="exact_match", answer_filter="strict")
+    samples = [
+        {"doc_id": number, "filter": read, "exact_match": float(read == "strict" and number > 0)}
+        for read in ("strict", "flexible")
+        for number in (1, 0, 2)
+    ]
+    found = {"results": {"lrm_lookups": {"exact_match,strict": 2 / 3, "exact_match,flexible": 0.0}},
+             "samples": {"lrm_lookups": samples}}  # fmt: skip
+    score = harness.Harness({"lookups": task}, folder)._score(found, "lookups", task)
+    assert score == harness.Score(2 / 3, [0.0, 1.0, 1.0])
 
 
 def test_training_runs_as_without_an_evaluation(results):

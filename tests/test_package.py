@@ -136,8 +136,8 @@ def test_the_command_names_the_extra_that_it_needs(clean, tmp_path):
 
     shown = call("--help")
     assert shown.returncode == 0 and "symmetries of placements" in shown.stdout
-    verbs = {"probe": "evaluation", "export": "evaluation", "adopt": "evaluation",
-             "symmetries": "suite"}  # fmt: skip
+    verbs = {"probe": "evaluation", "export": "evaluation", "evaluate": "evaluation",
+             "adopt": "evaluation", "symmetries": "suite"}  # fmt: skip
     for verb, extra in verbs.items():
         assert extra in PROJECT["optional-dependencies"]
         found = call(verb, "anything")

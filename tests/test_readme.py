@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from analysis.needs import experiments_of, figures, wanted
+from lrm.cli import _VERBS
 
 ROOT = Path(__file__).parents[1]
 
@@ -101,7 +102,7 @@ def calls(tmp_path):
 
 
 def test_every_module_that_a_command_names_can_be_run():
-    """Those of the Makefile and of the pages, as ``python -m``."""
+    """Those of the Makefile and of the pages, as ``python -m``; verbs of ``lrm`` and targets."""
     pages = [ROOT / "Makefile", *ROOT.glob("*.md"), *ROOT.glob("*/README.md"),
              *ROOT.glob("experiments/*/README.md")]  # fmt: skip
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
@@ -112,6 +113,13 @@ def test_every_module_that_a_command_names_can_be_run():
         if found and found.submodule_search_locations:
             found = importlib.util.find_spec(f"{name}.__main__")
         assert found, f"python -m {name}"
+        runs = "__main__" in found.name or '"__main__"' in Path(found.origin).read_text()
+        assert runs, f"python -m {name}"
+    assert set(re.findall(r"(?:`|bin/|\n)lrm ([a-z]+)", text)) <= set(_VERBS)
+    targets = set(re.findall(r"^([a-z_-]+):", pages[0].read_text(), re.M)) | set(figures())
+    targets |= {path.parent.name for path in ROOT.glob("experiments/*/config.yaml")}
+    made = set(re.findall(r"(?:`|\n)make ([a-z][\w-]+)", text))
+    assert len(made) > 10 and not made - targets - {"my_sweep", "my_figure"}
 
 
 def test_make_trains_what_figure_1_reads(calls):

@@ -231,7 +231,8 @@ def test_the_splitting_agrees_with_small_steps_of_eulers():
 
 
 def test_gradient_flow_keeps_the_balance_however_steep_it_is():
-    theory = SdeTheory(simulate="sde", noise=0.0, weight_decay=0.0, target=30.0, paths=1, dt=0.1)
+    theory = SdeTheory(simulate="sde", noise=0.0, weight_decay=1e-99, target=30.0,
+                       paths=1, dt=0.1)  # fmt: skip
     for w, scale, _ in stochastic.sde(theory, 20, generator()):
         np.testing.assert_allclose(scale**2 - w**2, 1.0, rtol=1e-9)
 
@@ -326,6 +327,9 @@ def test_a_model_has_no_theory(runs):
         ("theory: {simulate: flows}", "theory"),
         ("theory: {simulate: flow, design: both}", "theory.flow.design"),
         ("theory: {simulate: sde, drift: 1}", "unknown key theory.sde.drift"),
+        ("theory: {simulate: flow, design: none}", "theory.flow.design"),
+        ("theory: {simulate: adam, design: hg}", "theory.adam.design"),
+        ("theory: {simulate: sde, weight_decay: 0.0}", "theory.sde.weight_decay"),
     ],
 )
 def test_bad_input_is_one_line(runs, text, message):

@@ -14,17 +14,21 @@ import pandas as pd
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import ARM_COLOURS
 from analysis.quantities import long_run
-from analysis.quantities.long_run import ARMS, OPTIMIZERS, WITH, WITHOUT
+from analysis.quantities.long_run import OPTIMIZERS, WITH, WITHOUT
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("long_run",)
-# As in the criteria; where no task counts the average is that of all.
-CLEAR = 5.0
 COLOURS = {WITHOUT: ARM_COLOURS["FPN"], WITH: ARM_COLOURS["VPN"]}
 NAMES = {WITHOUT: "without", WITH: "with multipliers"}
 TITLES = {"Adam": "AdamW", "Muon": "Muon"}
 LINES = {"Adam": "-", "Muon": "--"}
+
+
+def counted(table: Tables) -> tuple[str, ...]:
+    """The tasks that count, as the criteria say; where none does, the average is that of all."""
+    return long_run.counted(table, criteria_of("long_run")["L1"]["thresholds"]["clear"])
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -36,12 +40,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["long_run"]
     constant, decayed, _ = long_run.stages(table)
     every = long_run.tasks(table)
-    names = long_run.counted(table, CLEAR) or tuple(every)
-    scores = long_run.scores(table)
-    pairs = list(ARMS.values())
-    score = pd.DataFrame({pair: scores[pair][list(names)].mean(axis=1) for pair in pairs})
-    score.columns.names = ["optimizer", "multipliers"]
-    gap = -long_run.gains(-long_run.losses(table))
+    names = counted(table) or tuple(every)
+    score = long_run.over_tasks(long_run.scores(table), names)
+    gap = long_run.gains(long_run.losses(table))
     gap.columns = pd.MultiIndex.from_product([gap.columns, [WITH]], names=score.columns.names)
     steps = score.index.get_level_values("step")
     window = int((steps.unique() > decayed).sum())

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.page import caption, page
-from analysis.figures.fig11 import CLEAR, NAMES, TITLES
+from analysis.figures.fig11 import NAMES, TITLES, counted
 from analysis.quantities import long_run
 from analysis.quantities.long_run import ARMS, WITH, WITHOUT
 from analysis.quantities.stats import interval
@@ -41,14 +41,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     explain the paper's difference of averages, and, without an optimizer, ours.
     """
     table = tables["long_run"]
-    every, counts = long_run.tasks(table), long_run.counted(table, CLEAR)
+    every, counts = long_run.tasks(table), counted(table)
     late = long_run.at_minimum(table, long_run.scores(table))
     rows = late.melt(ignore_index=False).reset_index()
-    names = list(counts or every)
-    average = pd.DataFrame({pair: late[pair][names].mean(axis=1) for pair in ARMS.values()})
+    average = long_run.over_tasks(late, counts or tuple(every))
     perplexity = np.exp(long_run.at_minimum(table, long_run.losses(table)))
     for name, values in ((AVERAGE, average), (PERPLEXITY, perplexity)):
-        values.columns.names = ["optimizer", "multipliers"]
         more = values.melt(ignore_index=False).reset_index()
         rows = pd.concat([rows, more.assign(task=name)], ignore_index=True)
     rows["half"] = rows["task"].map(lambda name: every[name]["half"] if name in every else None)

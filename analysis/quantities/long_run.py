@@ -6,6 +6,8 @@ higher score, a lower loss.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
@@ -101,10 +103,17 @@ def average(tables: Tables, clear: float, half: str | None = None) -> pd.DataFra
     """
     every, chosen = tasks(tables), counted(tables, clear)
     names = [name for name in chosen if half in (None, every[name]["half"])]
-    table = scores(tables)
-    pairs = list(ARMS.values())
+    return over_tasks(scores(tables), names)
+
+
+def over_tasks(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
+    """Means over these tasks of the columns of ``scores``; nan where one is missing, or none given.
+
+    Columns (optimizer, multipliers).
+    """
     found = {
-        pair: table[pair][names].mean(axis=1, skipna=False) if names else np.nan for pair in pairs
+        pair: table[pair][list(names)].mean(axis=1, skipna=False) if names else np.nan
+        for pair in ARMS.values()
     }
     return pd.DataFrame(found, index=table.index).rename_axis(columns=_LEVELS)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import io
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from lrm import data
+from lrm.data import Corpus
 from lrm.data.tokenizer import END_OF_TEXT
 from lrm.errors import UserError, first_line
 from lrm.model.falcon_h1 import FalconH1
@@ -21,18 +23,42 @@ from lrm.train import probes
 from lrm.train.learner import build
 
 
-def trained(path: Path, step: int | None = None) -> FalconH1:
-    """The plain model of the finished run in ``path``, its multipliers merged.
+def training(path: Path) -> tuple[dict[str, Any], Settings]:
+    """What ``run.json`` says of the finished training in ``path``, and its settings.
 
-    It is that at the end, or after ``step`` steps. Raises UserError where there is no finished run,
-    no weights of that step are kept, or files are damaged.
+    Raises UserError where there is no finished run, or one without a model.
     """
     if not is_complete(path):
         raise UserError(f"{path} is no finished run; give a folder of results/runs/<experiment>")
     description = read_description(path)
     if description["kind"] != TrainRun.kind:
         raise UserError(f"{path} is a run without a model (kind {description['kind']})")
-    settings = validate(Settings, description["settings"], str(path / "run.json"))
+    return description, validate(Settings, description["settings"], str(path / "run.json"))
+
+
+def corpus_of(path: Path) -> Corpus:
+    """The corpus of the finished training in ``path``, beside its results.
+
+    Raises UserError as ``training`` does, and where that corpus is another now.
+    """
+    description, settings = training(path)
+    corpora = path.resolve().parents[2] / "data"
+    corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
+    if corpus.hash != description["corpus"]["hash"]:
+        raise UserError(
+            f"the corpus of {path}, {description['corpus']['name']}, is not the one in {corpora}; "
+            "restore it there, or remove the run and train it again"
+        )
+    return corpus
+
+
+def trained(path: Path, step: int | None = None) -> FalconH1:
+    """The plain model of the finished run in ``path``, its multipliers merged.
+
+    It is that at the end, or after ``step`` steps. Raises UserError as ``training`` does, and where
+    no weights of that step are kept, or files are damaged.
+    """
+    description, settings = training(path)
     kept = snapshot_steps(settings.train)
     if step == settings.train.steps:
         step = None
@@ -77,16 +103,8 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already; give the name of a new folder")
     model = trained(path, step)
-    description = read_description(path)
-    settings = validate(Settings, description["settings"], str(path / "run.json"))
-    corpora = path.resolve().parents[2] / "data"
-    corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
-    if corpus.hash != description["corpus"]["hash"]:
-        raise UserError(
-            f"the corpus of {path}, {description['corpus']['name']}, is not the one in {corpora}; "
-            "its tokenizer cannot be exported"
-        )
-    save_transformers(model, folder, corpus.path / "tokenizer.json", END_OF_TEXT, keep=not fold)
+    tokenizer = corpus_of(path).path / "tokenizer.json"
+    save_transformers(model, folder, tokenizer, END_OF_TEXT, keep=not fold)
 
 
 def main(arguments: list[str]) -> None:

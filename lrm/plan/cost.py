@@ -66,10 +66,11 @@ def of_training(settings: Settings, plans: Sequence[TensorPlan], cost: Cost) -> 
     return Estimate(parameters, tokens, flops, seconds, dollars, disk)
 
 
-def of_noise(steps: int, flops_per_step: float, cost: Cost) -> Estimate:
-    """What noise costs on one device, whose money is not counted."""
+def of_one_device(steps: int, flops_per_step: float, cost: Cost) -> Estimate:
+    """What is done without training costs: noise, theory and evaluations take one device."""
     flops = steps * flops_per_step
-    return Estimate(0, 0, flops, flops / cost.flops_per_second, 0.0)
+    seconds = flops / cost.flops_per_second
+    return Estimate(0, 0, flops, seconds, seconds / 3600 * cost.price_per_hour)
 
 
 def motion_flops(plan: TensorPlan, optimizer: OptimizerConfig, draws: int) -> float:

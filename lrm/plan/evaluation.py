@@ -132,7 +132,7 @@ class EvaluationRun(Run):
         examples = suite.examples * len(SUITE) if suite else 50_000
         tokens = len(self.steps) * examples * CHOICES * _TOKENS
         forward = cost.flops_per_token(self.settings.model, train.sequence_length) / 3
-        return cost.of_noise(1, _SLOWER * tokens * forward, self.cost)
+        return cost.of_one_device(1, _SLOWER * tokens * forward, self.cost)
 
     def summary(self) -> str:
         return f"{len(self.steps)} snapshots, {len(self.evaluation.all_tasks)} tasks"

@@ -207,11 +207,13 @@ class Experiment:
         return self._at_scale(Evaluation, said, scale, f"{self.path}: evaluation")
 
     @staticmethod
-    def _at_scale(cls: type[Strict], said: dict[str, Any], scale: str, where: str) -> Any:
+    def _at_scale(kind: type[Strict], said: dict[str, Any], scale: str, where: str) -> Any:
         """Validate ``said`` with what stands in it for one scale."""
-        own = mapping(mapping(said, "scales", where), scale, f"{where}.scales")
+        scales = mapping(said, "scales", where)
+        _check_scales(list(scales), f"{where}.scales")
+        own = mapping(scales, scale, f"{where}.scales")
         said = {key: value for key, value in said.items() if key != "scales"}
-        return validate(cls, merge(said, own), where)
+        return validate(kind, merge(said, own), where)
 
     def settings(
         self,
@@ -314,6 +316,7 @@ def load(path: Path) -> Experiment:
     experiment = Experiment(
         path.resolve().parent.name, path, validate(Header, header, str(path)), body
     )
+    _check_scales(list(experiment.header.at), f"{path}: at")
     check_keys(body, (*LAYER, "axes", "scales", *Header.model_fields), str(path))
     for group, allowed in (("arms", (*LAYER[:-1], "after", "scales")), ("scales", LAYER[:-1])):
         for name, layer in mapping(body, group, str(path)).items():

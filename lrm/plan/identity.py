@@ -18,7 +18,8 @@ def weight_files(folder: Path) -> list[Path]:
     files = [folder / "config.json", *sorted(folder.glob("*.safetensors"))]
     if len(files) < 2 or not files[0].is_file():
         raise UserError(
-            f"train.start: {folder} is no model's folder; give one that save_pretrained wrote"
+            f"{folder} is no model's folder: it lacks config.json or .safetensors files; give one "
+            "that save_pretrained wrote"
         )
     return files
 

@@ -282,7 +282,7 @@ class NoiseRun(Run):
     def estimate(self) -> Estimate:
         optimizer, draws = self.settings.optimizer, self.brownian.draws
         flops = sum(self._flops(plan, optimizer, draws) for plan in self.matched)
-        return cost.of_noise(self.settings.train.steps, flops, self.cost)
+        return cost.of_one_device(self.settings.train.steps, flops, self.cost)
 
     _flops = staticmethod(cost.motion_flops)
 
@@ -334,7 +334,7 @@ class TheoryRun(Run):
 
     def estimate(self) -> Estimate:
         steps = self.settings.train.steps
-        return cost.of_noise(steps, self.settings.theory.flops, self.cost)
+        return cost.of_one_device(steps, self.settings.theory.flops, self.cost)
 
     def summary(self) -> str:
         return f"{self.settings.theory.simulate}, {self.settings.train.steps} steps"

@@ -14,7 +14,10 @@ from pydantic import Field
 from lrm.model.config import Strict
 
 # How a student's matrix is scaled; ``lrm.noise.scale_vectors.designs`` says what each is.
-Design = Literal["none", "standard", "ap", "dp", "or", "er", "hg"]
+# ``none`` has no scales, and is compared with nothing.
+_Compared = Literal["standard", "ap", "dp", "or", "er", "hg"]
+# Those of one matrix: ``hg`` has several.
+_Single = Literal["none", "standard", "ap", "dp", "or", "er"]
 _Positive = Annotated[float, Field(gt=0)]
 # What one evaluation of a gradient takes on arrays as small as these, whatever their size.
 _CALL = 1.0e6  # FLOPs of one core in that time
@@ -33,7 +36,7 @@ class FlowTheory(_Teacher):
     """
 
     simulate: Literal["flow"]
-    design: Design
+    design: _Compared
     horizon: _Positive = 3.0
     states: int = Field(1000, ge=1, le=1 << 16)
     branches: int = Field(3, ge=2, le=64)
@@ -64,7 +67,7 @@ class AdamTheory(_Teacher):
     """
 
     simulate: Literal["adam"]
-    design: Design
+    design: _Single
     noise: float = Field(1.0, ge=0)
 
     @property
@@ -96,6 +99,7 @@ class SdeTheory(_Coordinate):
     """
 
     simulate: Literal["sde"]
+    weight_decay: _Positive = 0.1  # the bounds are over it
     noise: float = Field(0.1, ge=0)
     dt: _Positive = 0.01
 

@@ -46,14 +46,15 @@ def equip(execution: Execution, config: ModelConfig, group: Group = ALONE) -> Eq
 
     Raises UserError where something that is asked for by name is not usable here.
     """
-    device = _device(execution.device, group)
+    device = device_of(execution.device, group)
     precision = _precision(execution.precision, device)
     kernels = selection.select(execution.kernels, config, device, precision)
     summary = selection.summary(kernels, execution.kernels, config, device, precision)
     return Equipment(device, precision, kernels, summary)
 
 
-def _device(name: str, group: Group = ALONE) -> torch.device:
+def device_of(name: str, group: Group = ALONE) -> torch.device:
+    """What ``execution.device`` stands for here; UserError where that is not usable."""
     if group.world > 1 and name not in ("auto", "cpu", "cuda"):
         raise UserError(
             f"execution.device = {name} is one device for {group.world} processes; write auto, "

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from analysis.claims.judging import BELOW, HOLDS, OPEN, REFUTED
+from analysis.figures import fig11, table2
 from analysis.quantities import long_run
 from analysis.quantities.long_run import ARMS, OPTIMIZERS
 from analysis.tables.results import Tables
@@ -273,6 +274,26 @@ def test_one_half_without_a_task_opens_their_comparison_alone():
     lower = world(level=-23.0)  # lookups alone
     assert long_run.counted(lower, 5.0) == ("lookups",)
     assert judged("L4", lower).verdict == OPEN and judged("L1", lower).verdict == HOLDS
+
+
+def test_a_missing_score_is_no_average():
+    """Neither where it is judged nor in the figures; other seeds and checkpoints stay."""
+    whole = world()
+    frame = whole.scalars
+    gone = (frame["arm"] == "ADAM_FULL") & (frame["seed"] == 100) & (frame["step"] == 230)
+    holed = Tables(whole.runs, frame[~(gone & (frame["tensor"] == "task.lookups"))])
+    averages = long_run.average(holed, 5.0).isna()
+    assert averages["Adam", "none"].loc[100, 230] and averages.to_numpy().sum() == 1
+    drawn = fig11.numbers({"long_run": holed})
+    assert drawn["value"].isna().sum() == 1
+    assert (drawn["tasks"] == 4).all()
+    assert (drawn.query("panel == 'gap' and step > minimum")["value"] < 0).all()
+    rows = table2.numbers({"long_run": holed}).query("panel == 'here' and task == 'average'")
+    missing = rows[rows["value"].isna()]
+    assert missing[["optimizer", "multipliers", "seed"]].values.tolist() == [["Adam", "none", 100]]
+    pd.testing.assert_frame_equal(
+        fig11.numbers({"long_run": whole}).query("seed != 100"), drawn.query("seed != 100")
+    )
 
 
 def test_no_effect_and_the_reverse():

@@ -9,8 +9,10 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+import warnings
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lrm.plan.evaluation import CHOICES
 
@@ -34,6 +36,32 @@ class Example:
     checked: bool
 
 
+@dataclass(frozen=True)
+class Material:
+    """What questions are made of: the documents that are Python, with their syntax trees.
+
+    ``names`` are short words of all documents that may name a variable, sorted. ``packages`` may be
+    imported. ``context`` is how many characters stand before a question, at most.
+    """
+
+    documents: tuple[tuple[str, ast.Module], ...]
+    names: tuple[str, ...]
+    packages: tuple[str, ...]
+    context: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str], packages: tuple[str, ...], context: int) -> Material:
+        """Of held-out documents."""
+        trees = ((text, _compiled(text, ast.PyCF_ONLY_AST)) for text in texts)
+        words = {word for text in texts for word in _WORD.findall(text)}
+        return cls(
+            tuple((text, tree) for text, tree in trees if tree is not None),
+            tuple(sorted(word for word in words if not keyword.iskeyword(word))),
+            packages,
+            context,
+        )
+
+
 def example(
     draw: random.Random, query: str, right: str, wrong: Sequence[str], checked: bool
 ) -> Example:
@@ -53,28 +81,19 @@ def others_like(draw: random.Random, right: str, wrong: Sequence[str]) -> list[s
     return draw.sample(near, CHOICES - 1) if len(near) >= CHOICES else []
 
 
-def parsed(texts: Sequence[str]) -> Iterator[tuple[str, ast.Module]]:
-    """Those of the documents that are Python, with their syntax trees."""
-    for text in texts:
+def _compiled(code: str, flags: int = 0) -> Any:
+    """``code`` compiled by Python; none where it cannot be."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what Python no longer likes in old documents
         try:
-            yield text, ast.parse(text)
+            return compile(code, "<example>", "exec", flags)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
+            return None
 
 
 def compiles(code: str) -> bool:
     """Whether ``code`` is Python."""
-    try:
-        compile(code, "<example>", "exec")
-    except (SyntaxError, ValueError):
-        return False
-    return True
-
-
-def names_in(texts: Sequence[str]) -> list[str]:
-    """Short words of these documents that may name a variable, sorted."""
-    words = {word for text in texts for word in _WORD.findall(text)}
-    return sorted(word for word in words if not keyword.iskeyword(word))
+    return _compiled(code) is not None
 
 
 def before(text: str, place: int, context: int) -> str:
@@ -95,15 +114,20 @@ def look_up(modules: Sequence[str]) -> dict[str, dict[str, list[str] | None]]:
     """By module the names that it has, found by importing it in another process.
 
     Each name has the parameters of what is called by it: None where it has no signature or takes
-    any. Modules that cannot be imported are missing. A process that dies leaves those before.
+    any. Modules that cannot be imported are missing. A process that dies, or takes too long for
+    all, leaves those before.
     """
     if not modules:
         return {}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _LOOK_UP.format(seconds=_ONE)],
-        input=json.dumps(list(modules)), capture_output=True, text=True, timeout=_ALL,
-    )  # fmt: skip
-    lines = (line for line in done.stdout.splitlines() if line.startswith('{"module": '))
+    try:
+        said = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", _LOOK_UP.format(seconds=_ONE)],
+            input=json.dumps(list(modules)).encode(), capture_output=True, timeout=_ALL,
+        ).stdout  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout or b""
+    whole = said[: said.rfind(b"\n") + 1].splitlines()
+    lines = (line for line in whole if line.startswith(b'{"module": '))
     found = (json.loads(line) for line in lines)
     return {record["module"]: record["names"] for record in found}
 

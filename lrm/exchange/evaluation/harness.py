@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -12,8 +13,11 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lrm.errors import UserError, first_line
 from lrm.exchange.evaluation.suite import PREFIX
+from lrm.exchange.export import export
 from lrm.plan.evaluation import Task
 
 _BATCH = 64  # sequences
@@ -32,7 +36,9 @@ def version() -> str:
     try:
         return metadata.version("lm_eval")
     except metadata.PackageNotFoundError:
-        raise UserError("lm-eval is not installed; run pip install -e .[evaluation]") from None
+        raise UserError(
+            "lm-eval is not installed; run pip install 'lrm-suite[evaluation]'"
+        ) from None
 
 
 class Harness:
@@ -52,13 +58,31 @@ class Harness:
         self._tasks = tasks
         self._prefix = PREFIX if suite else ""
 
-    def score(self, folder: Path, device: str = "cpu") -> dict[str, Score]:
-        """The scores of the model in ``folder``, a folder of transformers, by task."""
+    def score_run(
+        self, source: Path, step: int | None, device: torch.device, beside: Path
+    ) -> dict[str, Score]:
+        """``score`` of the finished run in ``source``, at its end or after ``step`` steps.
+
+        Its model is exported into the folder ``beside``, and removed. Raises UserError as
+        ``export`` does.
+        """
+        with tempfile.TemporaryDirectory(dir=beside, prefix=".export.") as temporary:
+            model = Path(temporary) / "model"
+            with quiet():
+                export(source, model, step=step)
+            return self.score(model, device)
+
+    def score(self, folder: Path, device: torch.device) -> dict[str, Score]:
+        """The scores of the model in ``folder``, a folder of transformers, by task.
+
+        Raises UserError where a task cannot be had, or has not the version that is asked for.
+        """
         with quiet():
             from lm_eval import simple_evaluate
             from lm_eval.models.huggingface import HFLM
 
-            model = HFLM(pretrained=str(folder), dtype="float32", device=device, batch_size=_BATCH)
+            model = HFLM(pretrained=str(folder), dtype="float32", device=str(device),
+                         batch_size=_BATCH)  # fmt: skip
             found: dict[str, Any] = {"results": {}, "samples": {}}
             # Tasks of one call share their number of shots.
             for shots in dict.fromkeys(task.shots for task in self._tasks.values()):
@@ -76,24 +100,36 @@ class Harness:
             said = call(model, tasks=tasks, num_fewshot=shots, task_manager=self._manager,
                         bootstrap_iters=0, log_samples=True)  # fmt: skip
         except (OSError, KeyError, ValueError) as error:
+            if self._prefix:  # nothing of the offline suite is fetched
+                raise
             raise UserError(
                 f"the harness cannot evaluate {', '.join(tasks)} ({first_line(error)}); the data "
                 "of its own tasks come from the Hugging Face hub"
             ) from None
         for name, task in self._tasks.items():
             there = said.get("versions", {}).get(self._prefix + name)
-            if name in names and task.version is not None and there not in (None, task.version):
+            if name in names and task.version is not None and not _is(there, task.version):
                 raise UserError(
                     f"the task {name} is pinned at version {task.version:g}, and lm-eval "
-                    f"{version()} has {there}; install another version, or change the pin"
+                    f"{version()} tells {there}; install another version, or change the pin"
                 )
         return said
 
     def _score(self, found: dict[str, Any], name: str, task: Task) -> Score:
         own = self._prefix + name
         mean = float(found["results"][own][f"{task.metric},{task.answer_filter}"])
-        samples = sorted(found["samples"].get(own, ()), key=lambda sample: sample["doc_id"])
+        # There is a sample for each example and way to read its answer.
+        read = [s for s in found["samples"].get(own, ()) if s["filter"] == task.answer_filter]
+        samples = sorted(read, key=lambda sample: sample["doc_id"])
         return Score(mean, [float(sample[task.metric]) for sample in samples])
+
+
+def _is(told: Any, pinned: float) -> bool:
+    """Whether the version that the harness tells, a number, text or nothing, is ``pinned``."""
+    try:
+        return float(told) == pinned
+    except (TypeError, ValueError):
+        return False
 
 
 @contextlib.contextmanager

@@ -10,31 +10,29 @@ import builtins
 import random
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 
 from lrm.exchange.evaluation.examples import (
     Example,
+    Material,
     before,
     example,
     importable,
     look_up,
     others_like,
-    parsed,
 )
 
 _THE_WORD = re.compile(r"\b(?:the|a|an|of|its) ([a-z]{5,12})\b")
 
 
-def imports(
-    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
-) -> Iterator[Example]:
+def imports(material: Material, draw: random.Random) -> Iterator[Example]:
     """Which of four names can be imported from a module."""
     found: dict[str, set[str]] = defaultdict(set)
-    for _, tree in parsed(texts):
+    for _, tree in material.documents:
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 found[node.module] |= {each.name for each in node.names if each.name != "*"}
-    there = look_up(importable(found, packages))
+    there = look_up(importable(found, material.packages))
     pairs = sorted((module, name) for module, names in found.items() for name in names)
     draw.shuffle(pairs)
     others = sorted({name for names in found.values() for name in names})
@@ -42,18 +40,17 @@ def imports(
         has = there.get(module)
         if has is not None and name not in has:
             continue
-        lacks = [other for other in others if other not in found[module] | (has or {}).keys()]
+        there_too = found[module] | (has or {}).keys()
+        lacks = [other for other in others if other not in there_too]
         if wrong := [f" {other}" for other in others_like(draw, name, lacks)]:
             query = f"from {module} import"
             yield example(draw, query, f" {name}", wrong, has is not None)
 
 
-def arguments(
-    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
-) -> Iterator[Example]:
+def arguments(material: Material, draw: random.Random) -> Iterator[Example]:
     """Which of four keyword arguments a function takes that is called by the document."""
-    calls = [call for text, tree in parsed(texts) for call in _calls(text, tree)]
-    there = look_up(importable({module for module, *_ in calls}, packages))
+    calls = [call for text, tree in material.documents for call in _calls(text, tree)]
+    there = look_up(importable({module for module, *_ in calls}, material.packages))
     used: dict[tuple[str, str], set[str]] = defaultdict(set)
     for module, name, argument, _, _ in calls:
         used[module, name].add(argument)
@@ -63,9 +60,10 @@ def arguments(
         takes = there.get(module, {}).get(name)
         if takes is not None and argument not in takes:
             continue
-        lacks = [a for a in every if a not in used[module, name] | set(takes or ())]
+        taken = used[module, name] | set(takes or ())
+        lacks = [other for other in every if other not in taken]
         if wrong := [f"{other}=" for other in others_like(draw, argument, lacks)]:
-            query = before(text, place, context)
+            query = before(text, place, material.context)
             yield example(draw, query, f"{argument}=", wrong, takes is not None)
 
 
@@ -107,12 +105,10 @@ def _calls(text: str, tree: ast.Module) -> Iterator[tuple[str, str, str, str, in
                 yield *whose, argument.arg, text, starts[argument.lineno - 1] + argument.col_offset
 
 
-def docstrings(
-    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
-) -> Iterator[Example]:
+def docstrings(material: Material, draw: random.Random) -> Iterator[Example]:
     """Which of four words a docstring goes on with, after "the", "a" or "of"."""
     found = []
-    for text, tree in parsed(texts):
+    for text, tree in material.documents:
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module):
                 said = ast.get_docstring(node, clean=False)
@@ -129,5 +125,5 @@ def docstrings(
         match = draw.choice(new)
         unsaid = [word for word in words if word not in said]
         if wrong := [f" {word}" for word in others_like(draw, match[1], unsaid)]:
-            query = before(text, place + match.start(1) - 1, context)
+            query = before(text, place + match.start(1) - 1, material.context)
             yield example(draw, query, f" {match[1]}", wrong, False)

@@ -7,30 +7,26 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator
 
 from lrm.exchange.evaluation.examples import (
     Example,
+    Material,
     before,
     compiles,
     example,
-    names_in,
-    parsed,
 )
 from lrm.plan.evaluation import CHOICES
 
 _CLOSES = {"(": ")", "[": "]", "{": "}"}
 
 
-def brackets(
-    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
-) -> Iterator[Example]:
+def brackets(material: Material, draw: random.Random) -> Iterator[Example]:
     """Which closing brackets end an expression, at a depth of three to five."""
-    names = names_in(texts)
     while True:
         depth = draw.randint(3, 5)
         opened = [draw.choice("([{") for _ in range(depth)]
-        target, *inner = draw.sample(names, depth + 2)
+        target, *inner = draw.sample(material.names, depth + 2)
         query = f"{target} = "
         for bracket, name in zip(opened, inner, strict=False):
             query += f"{bracket}{name}: " if bracket == "{" else f"{bracket}{name}, "
@@ -50,13 +46,10 @@ def brackets(
             yield example(draw, query, right, wrong, True)
 
 
-def assignments(
-    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
-) -> Iterator[Example]:
+def assignments(material: Material, draw: random.Random) -> Iterator[Example]:
     """Which value a variable has that was assigned twice."""
-    names = names_in(texts)
     while True:
-        asked, other = draw.sample(names, 2)
+        asked, other = draw.sample(material.names, 2)
         first, last, third, fourth = draw.sample(range(10), 4)
         lines = [f"{asked} = {first}", f"{other} = {third}", f"{asked} = {last}"]
         later = [f"{other} = {fourth}"] if draw.random() < 0.5 else []
@@ -65,13 +58,10 @@ def assignments(
         yield from _doctest(draw, code, asked, str(last), wrong)
 
 
-def lookups(
-    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
-) -> Iterator[Example]:
+def lookups(material: Material, draw: random.Random) -> Iterator[Example]:
     """Which value a dictionary above has under a key."""
-    names = names_in(texts)
     while True:
-        target, *keys = draw.sample(names, CHOICES + 1)
+        target, *keys = draw.sample(material.names, CHOICES + 1)
         values = draw.sample(range(10), CHOICES)
         inside = ", ".join(f"'{key}': {value}" for key, value in zip(keys, values, strict=True))
         right, *wrong = (str(value) for value in values)
@@ -90,15 +80,13 @@ def _doctest(
         yield example(draw, query, right, wrong, True)
 
 
-def indentation(
-    texts: Sequence[str], packages: Collection[str], draw: random.Random, context: int
-) -> Iterator[Example]:
+def indentation(material: Material, draw: random.Random) -> Iterator[Example]:
     """How far the line after the head of a block is indented.
 
     With any other choice the document does not compile.
     """
     found = []
-    for text, _ in parsed(texts):
+    for text, _ in material.documents:
         lines, place = text.split("\n"), 0
         for head, line in itertools.pairwise(lines):
             place += len(head) + 1
@@ -112,7 +100,7 @@ def indentation(
         wrong = [o for o in dict.fromkeys(others) if not compiles(text[:place] + o + rest)]
         if len(wrong) >= CHOICES - 1:
             wrong = draw.sample(wrong, CHOICES - 1)
-            yield example(draw, before(text, place, context), right, wrong, True)
+            yield example(draw, before(text, place, material.context), right, wrong, True)
 
 
 def _indent(line: str) -> int:

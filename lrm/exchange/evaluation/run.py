@@ -6,7 +6,6 @@ After each snapshot it can be stopped and gone on with.
 from __future__ import annotations
 
 import math
-import tempfile
 from pathlib import Path
 
 import torch
@@ -14,11 +13,11 @@ import torch
 from lrm import data
 from lrm.errors import UserError
 from lrm.exchange.evaluation import harness, suite
-from lrm.exchange.evaluation.harness import Harness, quiet
-from lrm.exchange.export import export
+from lrm.exchange.evaluation.harness import Harness
 from lrm.plan.evaluation import EvaluationRun
 from lrm.plan.run import Report
 from lrm.store.rundir import is_complete, open_run
+from lrm.train.device import device_of
 
 
 def run(
@@ -27,8 +26,10 @@ def run(
     """Evaluate every snapshot of the finished run ``run.after``.
 
     Probes ``score``, between 0 and 1, of ``task.<name>``, at the steps of the snapshots; vectors
-    ``correct``, of every example. Raises UserError where that run has not finished, the harness is
-    missing, or the held-out documents do not suffice for the suite.
+    ``correct``, of every example. ``run.json`` has the digest of the suite's examples under
+    ``execution``, because they may differ between machines. Raises UserError where that run has not
+    finished, the harness is missing, the device is not usable, or the held-out documents do not
+    suffice for the suite.
     """
     source = path.parent / run.after_id
     with open_run(path) as directory:
@@ -39,32 +40,27 @@ def run(
         torch.set_num_threads(run.execution.threads)
         settings = run.settings
         corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        execution = {"device": device, "precision": "float32", "lm_eval": harness.version()}
+        device = device_of(run.execution.device)
+        execution = {"device": device.type, "precision": "float32", "lm_eval": harness.version()}
+        wanted, folder = run.evaluation.suite, None
+        if wanted is not None:
+            folder = suite.prepare(wanted, corpus, settings.data, corpora.parent / "suites")
+            execution["suite"] = suite.digest_of(folder)
         described = {"hash": corpus.hash, "name": corpus.name, **corpus.meta}
         state = directory.start(
             {**run.describe(), "corpus": described, "rules": [], "execution": execution}
         )
-        wanted, folder = run.evaluation.suite, None
-        if wanted is not None:
-            packages = settings.data.packages if settings.data.source == "packages" else ()
-            folder = suite.prepare(wanted, corpus, packages, corpora.parent / "suites")
         tasks = Harness(run.evaluation.all_tasks, folder)
         done = 0 if state is None else state["step"]
-        total = settings.train.steps
         for step in run.steps:
             if step <= done:
                 continue
-            with tempfile.TemporaryDirectory(dir=path, prefix=".export.") as temporary:
-                exported = Path(temporary) / "model"
-                with quiet():
-                    export(source, exported, step=step)
-                scores = tasks.score(exported, device)
+            scores = tasks.score_run(source, step, device, path)
             named = {f"task.{name}": score for name, score in scores.items()}
             means = {name: score.mean for name, score in named.items()}
             correct = {name: score.each for name, score in named.items()}
             directory.append("probes.jsonl", {"step": step, "values": {"score": means}})
             directory.append("vectors.jsonl", {"step": step, "values": {"correct": correct}})
             directory.save_checkpoint({"step": step})
-            report(min(step, total), math.nan)
+            report(step, math.nan)
         directory.finish({"validation_loss": None}, None)

@@ -1,7 +1,7 @@
 """The offline suite: tasks in the harness's own format, made of held-out documents.
 
 A folder holds a YAML file and JSON lines for each task; ``lm_eval --include_path FOLDER --tasks
-lrm_imports`` reads it. The same documents and settings give the same bytes.
+lrm_imports`` reads it. The same documents, settings and modules give the same bytes.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from lrm.data import Corpus
 from lrm.data.tokenizer import end_of_text
 from lrm.errors import UserError
 from lrm.exchange.evaluation import knowledge, reasoning
-from lrm.exchange.evaluation.examples import Example
+from lrm.exchange.evaluation.examples import Example, Material
+from lrm.plan.config import DataConfig
 from lrm.plan.evaluation import SUITE, SUITE_VERSION, Suite
-from lrm.store.digests import MANIFEST, read_listed
-from lrm.store.files import make_folder, write_listed
+from lrm.store.digests import MANIFEST, digest, read_listed
+from lrm.store.files import make_folder, write_atomic, write_listed
 from lrm.store.lock import locked
 
 _MAKERS = {
@@ -33,26 +34,42 @@ _MAKERS = {
 PREFIX = "lrm_"
 
 
-def prepare(suite: Suite, corpus: Corpus, packages: tuple[str, ...], folder: Path) -> Path:
+def prepare(suite: Suite, corpus: Corpus, config: DataConfig, folder: Path) -> Path:
     """The folder of the suite below ``folder``, made first where it is not there.
 
-    ``packages`` may be imported to check answers. Raises UserError where the held-out documents
-    do not suffice, and where the files of an earlier call are damaged.
+    Modules are imported to check answers: those of the standard library and, where ``config`` reads
+    packages, theirs. So the examples also depend on the version of Python and on what is installed;
+    ``digest_of`` tells which. Raises UserError where the held-out documents do not suffice, and
+    where the files of an earlier call are damaged.
     """
+    packages = config.packages if config.source == "packages" else ()
     told = json.dumps([suite.model_dump(mode="json"), corpus.hash, SUITE_VERSION, packages])
     path = folder / f"suite-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
     make_folder(path)
     with locked(path, True):
         if not (path / MANIFEST).exists():
-            write_listed(path, _files(suite, corpus, packages, path))
-    for name in SUITE:
-        read_listed(path / f"{name}.jsonl")
+            write_listed(path, _examples(suite, corpus, packages))
+        for name in SUITE:
+            _read(path, name)
+            # It says where the folder lies, which may have been moved.
+            told, task = path / f"{name}.yaml", yaml.safe_dump(_task(name, path), sort_keys=False)
+            if not told.exists() or told.read_text() != task:
+                write_atomic(told, task.encode())
     return path
+
+
+def digest_of(path: Path) -> str:
+    """Of all examples in a suite's folder."""
+    return digest((path / MANIFEST).read_bytes())
+
+
+def _read(path: Path, name: str) -> bytes:
+    return read_listed(path / f"{name}.jsonl", f"remove {path} and run again")
 
 
 def read(path: Path, name: str) -> list[Example]:
     """The examples of one task of a suite's folder."""
-    lines = read_listed(path / f"{name}.jsonl").decode().splitlines()
+    lines = _read(path, name).decode().splitlines()
     records = (json.loads(line) for line in lines)
     return [Example(r["query"], tuple(r["choices"]), r["gold"], r["checked"]) for r in records]
 
@@ -66,15 +83,14 @@ def documents(corpus: Corpus) -> list[str]:
     return [tokenizer.decode(list(part)) for is_end, part in parts if not is_end]
 
 
-def _files(suite: Suite, corpus: Corpus, packages: tuple[str, ...], path: Path) -> dict[str, bytes]:
-    texts = documents(corpus)
+def _examples(suite: Suite, corpus: Corpus, packages: tuple[str, ...]) -> dict[str, bytes]:
+    """The JSON lines of each task by the name of their file."""
+    material = Material.of(documents(corpus), packages, suite.context)
     contents: dict[str, bytes] = {}
     for name, maker in _MAKERS.items():
         draw = random.Random(f"{suite.seed} {name}")
         seen: dict[tuple, Example] = {}
-        for found in itertools.islice(
-            maker(texts, packages, draw, suite.context), 20 * suite.examples
-        ):
+        for found in itertools.islice(maker(material, draw), 20 * suite.examples):
             seen.setdefault((found.query, *sorted(found.choices)), found)
             if len(seen) == suite.examples:
                 break
@@ -86,7 +102,6 @@ def _files(suite: Suite, corpus: Corpus, packages: tuple[str, ...], path: Path) 
             )
         records = map(dataclasses.asdict, seen.values())
         contents[f"{name}.jsonl"] = "".join(f"{json.dumps(r)}\n" for r in records).encode()
-        contents[f"{name}.yaml"] = yaml.safe_dump(_task(name, path), sort_keys=False).encode()
     return contents
 
 

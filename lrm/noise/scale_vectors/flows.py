@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from lrm.noise.scale_vectors.designs import DESIGNS, State, at_same_state
+from lrm.noise.scale_vectors.designs import DESIGNS, REFERENCES, State, at_same_state
 
 # Beyond what the theorems need: invariants are kept to 1e-12 and differences of order t³ to 1e-6.
 _RELATIVE, _ABSOLUTE = 1e-13, 1e-15
@@ -86,13 +86,14 @@ def pair(
     zero = np.zeros_like(teacher)
     states = flow(design, teacher, zero, times)
     effective = DESIGNS[design].effective(states)
-    if design in ("standard", "ap"):
+    reference = REFERENCES[design]
+    if reference == "none":
         other = teacher * -np.expm1(-times)[:, None, None]  # without scales, in closed form
     elif design == "hg":
-        states_shared = flow("standard", shared(teacher), shared(zero), times)
-        other = DESIGNS["standard"].effective(states_shared).reshape(effective.shape)
+        states_shared = flow(reference, shared(teacher), shared(zero), times)
+        other = DESIGNS[reference].effective(states_shared).reshape(effective.shape)
     else:
-        other = DESIGNS["standard"].effective(flow("standard", teacher, zero, times))
+        other = DESIGNS[reference].effective(flow(reference, teacher, zero, times))
     return states, effective, other
 
 
@@ -157,7 +158,7 @@ def rates(design: str, states: State, residuals: np.ndarray) -> tuple[np.ndarray
 
     ``residuals`` are W⋆ − A, (m, c, d).
     """
-    of_reference = DESIGNS["standard"].rate(at_same_state(design, states), residuals)
+    of_reference = DESIGNS[REFERENCES[design]].rate(at_same_state(design, states), residuals)
     return DESIGNS[design].rate(states, residuals), of_reference
 
 

@@ -67,7 +67,7 @@ def _submit(
     try:
         import submitit
     except ImportError:
-        raise UserError("--cluster needs submitit; pip install -e '.[cluster]'") from None
+        raise UserError("--cluster needs submitit; run pip install 'lrm-suite[cluster]'") from None
     from lrm.sweep.cluster.job import Task
 
     grace = cluster.notice_seconds * _GRACE

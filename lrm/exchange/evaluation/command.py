@@ -1,4 +1,4 @@
-"""``python -m lrm.exchange.evaluation RUN``: evaluate a finished run, or any exported folder.
+"""``lrm evaluate RUN``: evaluate a finished run, or any exported folder.
 
 Scores are printed and kept in ``results/evaluations``; what is there is not done again. Without
 ``--tasks`` the offline suite is made of the held-out documents of the run's own corpus.
@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import tempfile
 from pathlib import Path
 
-from lrm import data
-from lrm.cli import columns, guarded, positive
+from lrm.cli import columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
-from lrm.exchange.evaluation.harness import Harness, quiet, version
-from lrm.exchange.export import export
-from lrm.plan.config import Settings, validate
+from lrm.exchange.evaluation.harness import Harness, version
+from lrm.exchange.export import corpus_of, training
+from lrm.plan.config import validate
 from lrm.plan.evaluation import SUITE, Suite, Task
 from lrm.plan.identity import weights_hash
 from lrm.store.files import make_folder, read_json, write_sealed
-from lrm.store.rundir import is_complete, read_description, weights_file
+from lrm.store.rundir import is_complete, weights_file
+from lrm.train.device import device_of
 
 
 def evaluate(
@@ -31,15 +30,19 @@ def evaluate(
 
     ``wanted`` is the suite where no ``tasks`` are named.
 
-    Raises UserError where it is neither, where it is a folder and no task is named, and as the
-    harness does.
+    Raises UserError where it is neither, where it is a run without a model, where it is a folder
+    and no task is named, and as the harness does.
     """
     a_run = is_complete(source)
     if not a_run and not (source / "config.json").exists():
         raise UserError(f"{source} is no finished run and no model's folder; give one of both")
     if not a_run and (not tasks or step is not None):
         raise UserError(f"{source} is no run; name --tasks of the harness, and no --step")
-    told = [read_description(source)["id"], weights_file(step)] if a_run else [weights_hash(source)]
+    if a_run:
+        description, settings = training(source)
+        told = [description["id"], weights_file(step)]
+    else:
+        told = [weights_hash(source)]
     name = hashlib.sha256(repr([*told, tasks or wanted, version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"
     if file.exists():
@@ -47,55 +50,38 @@ def evaluate(
         return file
     folder = None
     if not tasks:
-        settings = validate(
-            Settings, read_description(source)["settings"], str(source / "run.json")
-        )
-        corpus = data.prepare(settings.data, settings.model.vocab_size, results / "data")
-        packages = settings.data.packages if settings.data.source == "packages" else ()
-        folder = suite.prepare(wanted, corpus, packages, results / "suites")
+        folder = suite.prepare(wanted, corpus_of(source), settings.data, results / "suites")
     harness = Harness({task: Task() for task in tasks} if tasks else SUITE, folder)
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=".export.") as temporary:
-        model = source
-        if a_run:
-            model = Path(temporary) / "model"
-            with quiet():
-                export(source, model, step=step)
-        scores = harness.score(model)
+    device = device_of("auto")
+    if a_run:
+        scores = harness.score_run(source, step, device, file.parent)
+    else:
+        scores = harness.score(source, device)
     write_sealed(
         file,
         {
             "source": str(source),
             "step": step,
             "lm_eval": version(),
-            "suite": folder and str(folder),
+            "suite": folder and {"folder": str(folder), "digest": suite.digest_of(folder)},
             "scores": {name: score.mean for name, score in scores.items()},
         },
     )
     return file
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, print the scores."""
-    parser = argparse.ArgumentParser(prog="python -m lrm.exchange.evaluation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="lrm evaluate", description=__doc__)
     parser.add_argument("source", type=Path, help="results/runs/<experiment>/<id>, or a folder")
     parser.add_argument("--step", type=int, help="a snapshot of the run, not its end")
     parser.add_argument("--tasks", nargs="*", default=[], help="the harness's own tasks")
-    parser.add_argument("--examples", type=positive, default=Suite().examples,
+    parser.add_argument("--examples", type=int, default=Suite().examples,
                         help="of each task of the offline suite")  # fmt: skip
     parser.add_argument("--results", type=Path, default=Path("results"))
-    options = parser.parse_args()
-
-    def action() -> None:
-        file = evaluate(options.source, options.results, options.tasks, options.step,
-                        Suite(examples=options.examples))  # fmt: skip
-        scores = read_json(file, ("scores",))["scores"]
-        print(
-            "\n".join(columns([("task", "score"), *((n, f"{s:.4f}") for n, s in scores.items())]))
-        )
-        print(f"wrote {file}")
-
-    guarded(action)
-
-
-if __name__ == "__main__":
-    main()
+    options = parser.parse_args(arguments)
+    wanted = validate(Suite, {"examples": options.examples}, "lrm evaluate --examples")
+    file = evaluate(options.source, options.results, options.tasks, options.step, wanted)
+    scores = read_json(file, ("scores",))["scores"]
+    print("\n".join(columns([("task", "score"), *((n, f"{s:.4f}") for n, s in scores.items())])))
+    print(f"wrote {file}")

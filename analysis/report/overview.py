@@ -12,13 +12,11 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from analysis.claims.judging import HOLDS
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.report.content import VERDICTS, Claim, facts_of, newest, ordered
 from analysis.report.readme import read
-from analysis.tables.criteria import every_criterion
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, relative
 from lrm.cli import guarded
 from lrm.errors import UserError
@@ -33,7 +31,7 @@ _WIDTH = 120
 
 @dataclass(frozen=True)
 class Row:
-    """An experiment's part of the overview; ``claims`` has the newest entry of each of its own."""
+    """An experiment's part of the overview; ``claims`` are those that its newest entries decide."""
 
     name: str
     figures: list[str]
@@ -47,23 +45,24 @@ def rows() -> list[Row]:
 
     Raises UserError as ``read`` and ``read_ledger`` do.
     """
-    criteria = every_criterion()
+    claims = current()
     found = []
     for name in ordered():
         folder = EXPERIMENTS / name
         if not (folder / "README.md").exists():
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
-        own = [r for r in _records() if criteria.get(r["id"], {}).get("experiment") == name]
+        own = [claim for claim in claims if claim.experiment == name]
         named = re.findall(r"\b(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
-        found.append(Row(name, named, question, conclusion, newest(own, {})))
+        found.append(Row(name, named, question, conclusion, own))
     return found
 
 
-def _records() -> list[dict[str, Any]]:
-    return read_ledger(claims_file(SCALE, "reference", RESULTS))["claims"]
+def current() -> list[Claim]:
+    """The newest entry of every published claim, each once, whichever experiment decides it."""
+    return newest(read_ledger(claims_file(SCALE, "reference", RESULTS))["claims"], {})
 
 
 def tally(claims: Iterable[Claim]) -> str:
@@ -80,7 +79,7 @@ def table(shown: Iterable[Row]) -> str:
 
     Markdown has no way to break a row of a table. Above it stands the sum of all claims.
     """
-    claims = newest(_records(), {})
+    claims = current()
     lines = [f"**{len(claims)} claims: {tally(claims)}.**", ""]
     lines += ["<table><tr><th>figure<th>question<th>answer<th>claims"]
     for row in filter(lambda row: row.claims, shown):

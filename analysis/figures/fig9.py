@@ -73,5 +73,6 @@ def _cut(line, rows: pd.DataFrame) -> None:
     plain_log_axis(line[0])
     for (optimizer, learned, _, s), value in below.items():
         axis = line[2 * list(ARMS).index(optimizer) + learned]
-        axis.annotate(f"{value:.0e}", (s, low), (-13, 5), textcoords="offset points", ha="center",
+        said = f"{value:.0e}".replace("e-0", "e-")
+        axis.annotate(said, (s, low), (-13, 5), textcoords="offset points", ha="center",
                       fontsize=6.3, arrowprops={"arrowstyle": "->", "lw": 0.6})  # fmt: skip

@@ -67,8 +67,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A table: in each cell the derived exponent, the measured one and its interval."""
-    figure, axis, write = text_page(5.4)
-    left, width, high = 0.2, (1 - 0.2) / len(_COLUMNS), 0.083
+    figure, axis, write = text_page(4.9)
+    left, width, high = 0.2, (1 - 0.2) / len(_COLUMNS), 0.091
     places = {column: left + width * (n + 0.5) for n, column in enumerate(_COLUMNS)}
     for case, name in _GROUPS.items():
         own = [x for (of, _), x in places.items() if of == case]
@@ -92,14 +92,14 @@ def draw(numbers: pd.DataFrame, context: Context):
             if rows is None:
                 continue
             if rows["derived"].notna().any():
-                write(x, y + 0.025, _signed(rows["derived"].mean()), ha="center", fontsize=7.5)
+                write(x, y + 0.027, _signed(rows["derived"].mean()), ha="center", fontsize=7.5)
             mean = interval(rows["exponent"])
             off = abs(mean.mean - rows["derived"].mean())
             look = _LOOKS[None if np.isnan(off) else bool(off <= NEAR)]
             write(x, y, _signed(mean.mean), ha="center", fontsize=7.5, **look)
             if mean.n > 1:
                 half = f"± {(mean.high - mean.low) / 2:.2f}"
-                write(x, y - 0.021, half, ha="center", fontsize=6, **look)
+                write(x, y - 0.023, half, ha="center", fontsize=6, **look)
     said = {"derived (above)": {"color": "black"}, f"measured, within {NEAR:g} of it": _LOOKS[True],
             f"measured, off by more than {NEAR:g}": _LOOKS[False],
             "measured, nothing derived": _LOOKS[None]}  # fmt: skip

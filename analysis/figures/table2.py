@@ -78,7 +78,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two tables, one above the other, and what is said of spreads."""
-    figure, _, write = text_page(5.6)
+    figure, _, write = text_page(4.9)
     here = numbers[numbers["panel"] == "here"]
     top = _table(write, here, 0.98, f"here, at {context.scale}")
     paper = numbers[numbers["panel"] == "paper"]

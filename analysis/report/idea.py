@@ -112,7 +112,7 @@ def _freed(axis, published: pd.DataFrame) -> None:
     axis.minorticks_off()
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
-    axis.text(0.03, 0.45, "‖W̄‖ = s ‖W‖\nwith a learned s", color=colour, **text)
+    axis.text(0.03, 0.56, "‖W̄‖ = s ‖W‖\nwith a learned s", color=colour, **text)
     label(axis, "c   A learned scale frees it", xlabel="S = sqrt(η/λ), relative",
           ylabel="norm, LM head")  # fmt: skip
 

@@ -10,7 +10,7 @@ import html
 import re
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from analysis.claims.judging import HOLDS
@@ -31,13 +31,17 @@ _WIDTH = 120
 
 @dataclass(frozen=True)
 class Row:
-    """An experiment's part of the overview; ``claims`` are those that its newest entries decide."""
+    """An experiment's part of the overview; ``claims`` are those whose newest entry it decides.
+
+    ``judged_anew`` names the experiments that decide the newest entries of its other claims.
+    """
 
     name: str
     figures: list[str]
     question: str
     conclusion: str
     claims: list[Claim]
+    judged_anew: list[str] = field(default_factory=list)
 
 
 def rows() -> list[Row]:
@@ -53,16 +57,21 @@ def rows() -> list[Row]:
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
         own = [claim for claim in claims if claim.experiment == name]
+        anew = {c.experiment for c in claims if name in {e.experiment for e in c.earlier}}
         named = re.findall(r"\b(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
-        found.append(Row(name, named, question, conclusion, own))
+        found.append(Row(name, named, question, conclusion, own, sorted(anew - {name})))
     return found
 
 
 def current() -> list[Claim]:
     """The newest entry of every published claim, each once, whichever experiment decides it."""
     return newest(read_ledger(claims_file(SCALE, "reference", RESULTS))["claims"], {})
+
+
+def _decides(row: Row) -> bool:
+    return bool(row.claims or row.judged_anew)
 
 
 def tally(claims: Iterable[Claim]) -> str:
@@ -82,10 +91,11 @@ def table(shown: Iterable[Row]) -> str:
     claims = current()
     lines = [f"**{len(claims)} claims: {tally(claims)}.**", ""]
     lines += ["<table><tr><th>figure<th>question<th>answer<th>claims"]
-    for row in filter(lambda row: row.claims, shown):
+    for row in filter(_decides, shown):
         figures = ", ".join(re.sub(r"^fig|(?<=table)", " ", f).strip() for f in row.figures)
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
-        cells = (figures, link, row.conclusion, tally(row.claims))
+        verdicts = tally(row.claims) or f"judged anew: {', '.join(row.judged_anew)}"
+        cells = (figures, link, row.conclusion, verdicts)
         text = "<tr>" + "".join(f"<td>{cell}" for cell in cells)
         lines += textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*lines, "</table>"]) + "\n"
@@ -93,7 +103,7 @@ def table(shown: Iterable[Row]) -> str:
 
 def listing(shown: Iterable[Row]) -> str:
     """The experiments that decide no claim, as a list."""
-    rest = [row for row in shown if not row.claims]
+    rest = [row for row in shown if not _decides(row)]
     return "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
 
 

@@ -11,7 +11,8 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, OPTIMIZER_NAMES
+from analysis.quantities import tuning_ablation as tuning
 from analysis.quantities.losses import final_losses
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -33,7 +34,7 @@ CONTROLS = {
     "_SCALAR_NONE": "scalars: base LR tuned",
     "_SCALAR_VECTORS": "scalars: LR of small tensors × 4",
 }
-OPTIMIZERS = {"ADAM": "AdamW", "MUON": "Muon"}
+OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 # By what stands first in the name.
 KINDS = {"_LRM": ("vector multipliers", ARM_COLOURS["VPN"], "^"),
          "_SCALAR": ("one scalar for each matrix", ARM_COLOURS["SPN"], "s"),

@@ -158,9 +158,9 @@ claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FRO
 report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs: yours beside what is published
 	@$(BIN)/python -m analysis.report --scale $(SCALE) --results $(RESULTS) --source $(FROM)
 
-readme: $(VENV)/.report  ## write the published results into README.md and experiments/README.md
+readme: $(VENV)/.report  ## write the published results into README.md and experiments/README.md, and draw analysis/report/idea.png
 	@$(BIN)/python -m analysis.report.overview
-	@$(BIN)/python -m analysis.drawing.idea
+	@$(BIN)/python -m analysis.report.idea
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)

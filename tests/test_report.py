@@ -1,5 +1,6 @@
 """The report: pages that hold together, and what a browser makes of them."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,14 +11,13 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import matplotlib.pyplot as plt
-import pandas as pd
 import pytest
 
-from analysis.drawing import idea
+from analysis.report import idea
 from analysis.report.__main__ import pack, write
-from analysis.report.content import Site, gather, newest
+from analysis.report.content import LIBRARY, Site, _figure, gather, newest
 from analysis.report.intervals import WIDTH, strip
-from analysis.report.overview import Row, listing, renewed, table, tally
+from analysis.report.overview import Row, current, listing, renewed, rows, table, tally
 from analysis.report.overview import pages as overviews
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS
@@ -98,6 +98,29 @@ def test_every_experiment_is_in_one_of_the_overviews():
         assert "\n#   question: " in config.read_text(encoding="utf-8"), f"{name}: no question"
 
 
+def test_the_rows_of_the_overview_and_the_library_sum_to_its_head():
+    """A claim counts once, also where its newer entry belongs to another experiment."""
+    claims = current()
+    ids = [claim.id.partition(".")[0] for claim in claims]
+    assert len(set(ids)) == len(ids)
+    shown = [claim.id for row in rows() for claim in row.claims]
+    shown += [claim.id for claim in claims if claim.experiment == LIBRARY]
+    assert sorted(shown) == sorted(claim.id for claim in claims)
+
+
+def test_a_figure_of_an_earlier_version_is_not_drawn_yet(tmp_path):
+    folder = tmp_path / "figures" / "tiny"
+    folder.mkdir(parents=True)
+    for name in ("fig1.png", "fig1.pdf", "fig1.csv"):
+        (folder / name).write_text("as it was")
+    for stamp in ({"code": "1", "runs": "2"}, {"inputs": {}, "outputs": {"fig1.png": "3"}}):
+        (folder / ".fig1.json").write_text(json.dumps(stamp))
+        assert _figure("fig1", {}, "tiny", "runs", tmp_path) is None
+    (folder / "fig1.svg").write_text("no stamp tells of it")
+    with pytest.raises(UserError, match="draw it by make fig1"):
+        _figure("fig1", {}, "tiny", "runs", tmp_path)
+
+
 def test_an_overview_counts_and_breaks_lines(site):
     claims = site.claims
     counts = {w: sum(c.record["verdict"] == w for c in claims) for w in ("holds", "open")}
@@ -116,7 +139,7 @@ def test_the_picture_of_the_idea_shows_the_equilibrium():
         late = [idea.walk(start, lr, weight_decay, 2000)[1500:].mean() for start in (0.0, 0.3)]
         assert late == pytest.approx([(lr / (2 * weight_decay)) ** 0.5] * 2, rel=0.03)
     with plt.style.context(idea.STYLE_FILE):
-        figure = idea.draw(pd.read_csv(idea.PUBLISHED))
+        figure = idea.draw(idea.published())
     raw, freed = (line.get_ydata() for line in figure.axes[2].lines)
     assert max(raw) > 500 * min(raw) and max(freed) < 1.5 * min(freed)
 

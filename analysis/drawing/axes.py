@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
-from analysis.drawing.style import NOT_JUDGED, power_of_two
+from analysis.drawing.style import NOT_JUDGED, power_of_two, shade
 from analysis.quantities.stats import interval
 
 
@@ -49,17 +50,21 @@ def each(
             median(axis, groups[name], x, **shared, **look)
 
 
+def end(rows: pd.DataFrame, x: str) -> float:
+    """The median of ``value`` where ``x`` is largest: the end of a line of ``median``."""
+    return rows.loc[rows[x] == rows[x].max(), "value"].median()
+
+
 def judged_alone(numbers: pd.DataFrame) -> pd.DataFrame:
     """The rows whose S is ``judged``; all of them where none is, as at the scale ``smoke``."""
     return numbers[numbers["judged"]] if numbers["judged"].any() else numbers
 
 
-def s_axis(axis, frame: pd.DataFrame, label: str, every: int = 1) -> None:
-    """A logarithmic axis with ``every`` so many-th value of S named; grey where not judged."""
+def s_axis(axis, frame: pd.DataFrame, label: str) -> None:
+    """A logarithmic axis with every value of S named; grey where not judged."""
     values = np.array(sorted(frame["S"].unique()))
     axis.set_xscale("log", base=4)
-    named = values[::every]
-    axis.set_xticks(named, [power_of_two(value) for value in named])
+    axis.set_xticks(values, [power_of_two(value) for value in values])
     axis.minorticks_off()
     axis.set_xlabel(label)
     judged = frame.loc[frame["judged"], "S"]
@@ -76,32 +81,31 @@ def s_axis(axis, frame: pd.DataFrame, label: str, every: int = 1) -> None:
 
 
 def name_ends(axis, ends: Mapping[str, tuple[float, str]], size: float = 6.3) -> None:
-    """The name of each line to the right of the axis, at the height of its end.
+    """The name of each line to the right of the axis, joined to the line's end.
 
     ``ends`` maps a name to the line's last y and its colour. Names that would touch push each other
-    apart. To be called when the axis has its limits and its scale.
+    apart. To be called when the axis has its lines, its limits and its scale.
     """
     scale, limits = axis.transScale, np.array(axis.get_ylim())
     flat = [scale.transform((1.0, y))[1] for y in (*limits, *(y for y, _ in ends.values()))]
     shares = (np.array(flat[2:]) - flat[0]) / (flat[1] - flat[0])
     tall = axis.get_window_extent().height * 72 / axis.figure.dpi  # points
     lines = np.array([name.count("\n") + 1 for name in ends])
-    at = spread_out(shares, 1.15 * size / tall * lines)
-    for (name, (_, colour)), height in zip(ends.items(), at, strict=True):
-        axis.text(1.03, height, name, color=colour, fontsize=size, va="center",
-                  linespacing=1.05, transform=axis.transAxes)  # fmt: skip
+    at = spread_out(shares, 1.2 * size / tall * lines)
+    last = axis.dataLim.x1
+    for (name, (y, colour)), height in zip(ends.items(), at, strict=True):
+        join = {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 1, "shrinkB": 2}
+        axis.annotate(name, (last, y), xytext=(1.06, height), textcoords="axes fraction",
+                      va="center", color=colour, fontsize=size, linespacing=1.05,
+                      annotation_clip=False, arrowprops=join | {"relpos": (0, 0.5)})  # fmt: skip
 
 
 def spread_out(places: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    """Places near these and in their order, no two nearer than half of both their ``widths``."""
+    """The nearest places (least squares) in this order that lie half of both ``widths`` apart."""
     order = np.argsort(places, kind="stable")
     at, wide = np.array(places, dtype=float)[order], np.array(widths, dtype=float)[order]
-    gaps = (wide[:-1] + wide[1:]) / 2
-    for _ in range(500):
-        short = np.clip(gaps - np.diff(at), 0, None) / 2
-        at[:-1] -= short
-        at[1:] += short
-    return at[np.argsort(order, kind="stable")]
+    gaps = np.concatenate([[0.0], np.cumsum((wide[:-1] + wide[1:]) / 2)])
+    return (isotonic_regression(at - gaps).x + gaps)[np.argsort(order, kind="stable")]
 
 
 def dots(
@@ -118,8 +122,8 @@ def dots(
     """
     for place, (name, values) in enumerate(reversed(named.items())):
         height, colour, mean = place + raised, colours[name], interval(values)
-        axis.plot(values, [height] * len(values), "o", color=colour, alpha=0.5, ms=3.5, mew=0)
-        axis.plot(mean.mean, height, "|", color=colour, ms=11 if intervals else 8, mew=1.6)
+        axis.plot(values, [height] * len(values), "o", color=colour, alpha=0.4, ms=3, mew=0)
+        axis.plot(mean.mean, height, "|", color=shade(colour, -0.3), ms=9, mew=1.8, zorder=4)
         if intervals and mean.n > 1:
             axis.plot([mean.low, mean.high], [height] * 2, color=colour, lw=1.2)
     axis.set_yticks(range(len(named)), reversed(named))

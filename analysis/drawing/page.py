@@ -10,20 +10,38 @@ from matplotlib.patches import Patch
 from analysis.drawing.style import NOT_JUDGED, TEXT_WIDTH
 from analysis.tables.results import FIRST_JUDGING_SEED
 
-_CAPTION = 0.18  # inches
+# Points: the space around the legend and the caption.
+_GAP = 4
+_BELOW = "legend below"
 
 
-def page(rows: int, columns: int, height: float, *, below: float, above: float = 0.0,
-         w_pad: float | None = None, h_pad: float | None = None, **subplots):  # fmt: skip
-    """A figure as wide as a page's text and its axes, as of ``plt.subplots``.
+def sheet(height: float, w_pad: float | None = None, h_pad: float | None = None):
+    """An empty figure, ``height`` inches high and as wide as a page's text."""
+    figure = plt.figure(figsize=(TEXT_WIDTH, height))
+    figure.get_layout_engine().set(w_pad=w_pad, h_pad=h_pad)
+    return figure
 
-    ``height`` and the space around panels, ``w_pad`` and ``h_pad``, are inches. ``below`` and
-    ``above`` are shares of the height that the panels leave to the legend and the caption.
+
+def page(rows: int, columns: int, height: float, *, w_pad: float | None = None,
+         h_pad: float | None = None, **subplots):  # fmt: skip
+    """A ``sheet`` and its axes, as of ``Figure.subplots``; the spaces around them are inches."""
+    figure = sheet(height, w_pad, h_pad)
+    return figure, figure.subplots(rows, columns, **subplots)
+
+
+def text_page(height: float):
+    """A ``sheet`` for a table, and ``write(x, y, text, **look)`` in shares of its width and height.
+
+    Texts stand in the middle of their height, and begin at x unless ``ha`` says otherwise.
     """
-    figure, axes = plt.subplots(rows, columns, figsize=(TEXT_WIDTH, height), **subplots)
-    inside = (0, below, 1, 1 - below - above)
-    figure.get_layout_engine().set(rect=inside, w_pad=w_pad, h_pad=h_pad)
-    return figure, axes
+    figure, axis = page(1, 1, height)
+    axis.set_axis_off()
+
+    def write(x: float, y: float, text: str, **look) -> None:
+        look = {"fontsize": 6.5, "va": "center", "in_layout": False} | look
+        axis.text(x, y, text, transform=axis.transAxes, **look)
+
+    return figure, axis, write
 
 
 def label(axis, title: str, **settings) -> None:
@@ -43,29 +61,40 @@ def key_of_shade(numbers: pd.DataFrame) -> list[Patch]:
     return [Patch(**NOT_JUDGED, label="not judged")] if mixed else []
 
 
-def legend_below(figure, handles: list, ncols: int, height: float = 0.03, **options) -> None:
-    """The figure's legend, ``height`` of the figure above its lower edge."""
-    options = {"loc": "lower center", "bbox_to_anchor": (0.5, height)} | options
-    figure.legend(handles=handles, ncols=ncols, **options)
+def legend_below(figure, handles: list, ncols: int, **options) -> None:
+    """The figure's legend; ``caption`` puts it below the panels."""
+    below = {"loc": "lower center", "borderaxespad": 0} | options
+    figure.legend(handles=handles, ncols=ncols, **below).set_gid(_BELOW)
 
 
 def caption(figure, context, note: str = ""):
     """What every figure must say: scale, n and which seeds, corpus, whose runs. Returns it.
 
-    Panels make room for it where nobody has told them how much they may take.
+    It takes two lines where one is wider than the figure. Panels and the legend of
+    ``legend_below`` stand above it.
     """
-    layout = figure.get_layout_engine()
-    if layout is not None and layout.get().get("rect") == (0, 0, 1, 1):
-        below = _CAPTION / figure.get_figheight()
-        layout.set(rect=(0, below, 1, 1 - below))
     n = ", ".join(
         [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
     )
     whose = {"runs": "own runs", "reference": "published runs"}[context.source]
     smoke = " (tests that all works; no result)" if context.scale == "smoke" else ""
-    parts = [f"scale: {context.scale}{smoke}", n, f"corpus: {context.corpus}", whose, note]
-    figure.text(0.5, 0.005, "   ".join(filter(None, parts)), ha="center", va="bottom",
-                fontsize=5.8, color="#444444")  # fmt: skip
+    parts = [f"scale: {context.scale}{smoke}", n, f"corpus: {context.corpus}", whose]
+    parts += [note] if note else []
+    text = figure.text(0.5, 0.005, "", ha="center", va="bottom", fontsize=5.8, color="#444444",
+                       linespacing=1.3)  # fmt: skip
+    for first in range(len(parts), 0, -1):
+        lines = "   ".join(parts[:first]), "   ".join(parts[first:])
+        text.set_text("\n".join(filter(None, lines)))
+        if text.get_window_extent().width < 0.97 * figure.bbox.width:
+            break
+    gap = _GAP / 72 * figure.dpi / figure.bbox.height
+    used = text.get_window_extent().y1 / figure.bbox.height
+    for legend in figure.legends:
+        if legend.get_gid() == _BELOW:
+            legend.set_bbox_to_anchor((0.5, used + gap))
+            used += gap + legend.get_window_extent().height / figure.bbox.height
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.set(rect=(0, used, 1, 1 - used))
     return figure
 
 

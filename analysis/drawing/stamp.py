@@ -34,16 +34,21 @@ def is_current(stamp: Path, inputs: dict[str, str]) -> bool:
         return False
 
 
+def drawn_files(stamp: Path, remedy: str) -> dict[str, str]:
+    """The digests of the files of a figure by name; none in a stamp of an earlier version.
+
+    Raises UserError, which ends with the remedy, where the stamp is missing or damaged.
+    """
+    said = read_json(stamp, (), remedy)
+    if isinstance(said, dict) and isinstance(drawn := said.get("outputs", {}), dict):
+        return drawn
+    raise UserError(f"{stamp} is damaged; {remedy}")
+
+
 def read_drawn(path: Path, remedy: str) -> bytes:
-    """A file of a figure, as it was drawn; beside a stamp of an earlier version, as it lies.
+    """A file of a figure, as it was drawn.
 
     Raises UserError, which ends with the remedy, where it or the stamp is missing or damaged.
     """
-    stamp = stamp_of(path.parent, path.stem)
-    said = read_json(stamp, (), remedy)
-    drawn = said.get("outputs") if isinstance(said, dict) else None
-    if isinstance(drawn, dict):
-        return read_checked(path, str(drawn.get(path.name)), remedy)
-    if isinstance(said, dict) and said.keys() == {"code", "runs"}:
-        return read_checked(path, None, remedy)
-    raise UserError(f"{stamp} is damaged; {remedy}")
+    drawn = drawn_files(stamp_of(path.parent, path.stem), remedy)
+    return read_checked(path, str(drawn.get(path.name)), remedy)

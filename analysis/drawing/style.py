@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 STYLE_FILE = Path(__file__).with_name("lrm.mplstyle")
 # Okabe-Ito: told apart by colour-blind readers, and in grey by lightness.
@@ -24,6 +24,8 @@ BLOCK_LOOKS = {
     "embedding": {"color": "#222222", "marker": "D"},
     "projector": {"color": "#8C510A", "marker": "v"},
 }
+# The optimizers of the tables by the names that they have in figures.
+OPTIMIZER_NAMES = {"Adam": "AdamW", "Muon": "Muon"}
 NOT_JUDGED = {"color": "#efefef"}
 # A line at what nothing changes, such as a difference of 0.
 NEUTRAL = {"color": "#999999", "lw": 0.7, "zorder": 1}
@@ -41,21 +43,44 @@ def power_of_two(value: float) -> str:
     return f"{value:g}" if value >= 1 else f"1/{1 / value:g}"
 
 
+def block_of(tensor: str) -> str:
+    """The name in ``BLOCK_LOOKS`` of a tensor's block, such as SSM of ``ssm.dt``."""
+    block = tensor.partition(".")[0]
+    return block.upper() if block in ("ssm", "mlp") else block
+
+
+class PlainLogLocator(LogLocator):
+    """Ticks of a logarithmic axis: round numbers, six at most, whatever the axis spans."""
+
+    def tick_values(self, vmin: float, vmax: float) -> np.ndarray:
+        low, high = sorted((vmin, vmax))
+        if high < 1.6 * low:
+            return MaxNLocator(5).tick_values(low, high)
+        powers = 10.0 ** np.arange(np.floor(np.log10(low)), np.ceil(np.log10(high)) + 1)
+        for multiples in ((1, 1.5, 2, 3, 4, 5, 7), (1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
+            ticks = np.outer(powers, multiples).ravel()
+            ticks = ticks[(ticks >= low) & (ticks <= high)]
+            if len(ticks) <= 6:
+                return ticks
+        return ticks[:: -(-len(ticks) // 6)]
+
+
 def plain_log_axis(axis, x: bool = False) -> None:
-    """A logarithmic y (or x) axis over about a decade, labelled 2, 3, 5, not powers of ten."""
+    """A logarithmic y (or x) axis with numbers such as 20, not 2 · 10¹, at its ticks."""
     (axis.set_xscale if x else axis.set_yscale)("log")
     along = axis.xaxis if x else axis.yaxis
-    low, high = along.get_view_interval()
-    # Over more than a decade more numbers would touch.
-    plain_ticks(along, (1, 2, 5) if high > 10 * low else (1, 1.5, 2, 3, 5, 7))
+    along.set_major_locator(PlainLogLocator())
+    along.set_major_formatter("{x:g}")
+    along.set_minor_formatter(NullFormatter())
 
 
-def log_axis(axis, values) -> None:
-    """A logarithmic y axis, with plain numbers at the ticks unless ``values`` span decades."""
-    if values.max() < 100 * values.min():
+def log_axis(axis) -> None:
+    """A logarithmic y axis, with plain numbers at the ticks unless it spans three decades."""
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    if high < 1000 * low:
         plain_log_axis(axis)
     else:
-        axis.set_yscale("log")
         axis.yaxis.set_minor_formatter(NullFormatter())
 
 
@@ -64,13 +89,3 @@ def widen(axis, decades: float) -> None:
     low, high = np.log10(axis.get_ylim())
     more = max(0.0, decades - (high - low)) / 2
     axis.set_ylim(10 ** (low - more), 10 ** (high + more))
-
-
-def plain_ticks(along, multiples: tuple[float, ...]) -> None:
-    """Numbers such as 20, not 2 · 10¹, at these multiples of powers of ten of a logarithmic axis.
-
-    ``along`` is ``axis.xaxis`` or ``axis.yaxis``.
-    """
-    along.set_major_locator(LogLocator(subs=multiples))
-    along.set_major_formatter("{x:g}")
-    along.set_minor_formatter(NullFormatter())

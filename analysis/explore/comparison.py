@@ -8,8 +8,9 @@ from typing import Any
 
 import pandas as pd
 
+from analysis.tables.context import seeds_of
 from analysis.tables.find import EXPERIMENTS, RESULTS
-from analysis.tables.results import Tables, seeded
+from analysis.tables.results import Tables
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 
@@ -49,10 +50,9 @@ def compare(
 
 def _changes(experiment: str, scale: str, runs: pd.DataFrame) -> dict[str, list[str]]:
     """For each run its changes; a run whose label the YAML does not ask for has that as one."""
-    seeds = sorted(map(int, seeded(runs)["seed"].unique()))
     planned = {
         (run.kind, run.label): run.settings.model_dump(mode="json")
-        for run in load(EXPERIMENTS / experiment / "config.yaml").runs(scale, seeds)
+        for run in load(EXPERIMENTS / experiment / "config.yaml").runs(scale, seeds_of(runs))
     }
     found = {}
     for description in runs["description"]:

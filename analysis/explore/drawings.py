@@ -209,4 +209,4 @@ def _series_colours(series: pd.DataFrame) -> dict[str, tuple]:
 def _scale(axis, values: pd.Series | np.ndarray) -> None:
     """Logarithmic where positive values span more than a factor of two."""
     if (values > 0).all() and values.max() >= 2 * values.min():
-        log_axis(axis, values)
+        log_axis(axis)

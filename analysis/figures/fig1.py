@@ -44,13 +44,17 @@ MLP = {
     for optimizer, look in MLP_LOOKS.items()
     for arm, like in zip(MLP_ARMS[optimizer], ("FPN", "SPN"), strict=True)
 }
-# Lines of panel c by kind, arm and quantity. Without a multiplier ‖c‖ says nothing.
-NORMS = {("train", arm, "W"): look for arm, look in ARMS.items()}
+# Lines of panel c by kind, arm and quantity. They nearly agree: markers of several sizes keep each
+# in sight. Without a multiplier ‖c‖ says nothing.
+NORMS = {("brownian", "VPN", "W"): NOISE | {"ms": 8, "lw": 0.7}}
 NORMS |= {
-    ("train", arm, "c"): ARMS[arm] | {"ls": ":", "markerfacecolor": "white"}
-    for arm in ("SPN", "VPN")
+    ("train", arm, "W"): look | {"lw": 0.7, "ms": size, "markerfacecolor": face, "mew": 0.8}
+    for (arm, look), size, face in zip(ARMS.items(), (2, 6, 4), (None, "none", "none"), strict=True)
 }
-NORMS |= {("brownian", "VPN", "W"): NOISE, ("brownian", "VPN", "c"): NOISE | {"ls": ":"}}
+NORMS |= {
+    (kind, arm, "c"): NORMS[kind, arm, "W"] | {"ls": ":"}
+    for kind, arm in (("brownian", "VPN"), ("train", "SPN"), ("train", "VPN"))
+}
 S_LABEL = r"norm scale $S$"
 
 
@@ -87,7 +91,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Six panels, and the legend below."""
-    figure, axes = page(2, 3, 3.9, below=0.125, w_pad=0.04, h_pad=0.05)
+    figure, axes = page(2, 3, 4.0, w_pad=0.04, h_pad=0.05)
     (a, b, c), (d, e, f) = axes
     panels = dict(tuple(numbers.groupby("panel")))
     loss = "loss (nats per token)"
@@ -111,14 +115,14 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.axvline(stage_end, color="#999999", lw=0.7, ls=":", zorder=1)
         label(axis, f"{panel}   {norm} while training", xlabel="step", ylabel=f"{norm} (RMS)")
     each(f, panels["f"], "S", MLP, ms=3)
-    s_axis(f, panels["f"], r"norm scale $S$ of the MLP", every=2)
+    s_axis(f, panels["f"], r"norm scale $S$ of the MLP")
     for optimizer, arms in MLP_ARMS.items():
         rows = panels["f"][panels["f"]["arm"].isin(arms)]
         s = sorted(rows["S"].unique())[:2]
         height = rows.loc[rows["S"].isin(s), "value"].max()
         f.text(s[0], height, optimizer, va="bottom", fontsize=6.3)
     label(f, "f   MLP sweep: loss", ylabel=loss)
-    legend_below(figure, _legend(numbers), 4, 0.025)
+    legend_below(figure, _legend(numbers), 4)
     return caption(figure, context, "bands: range of seeds")
 
 
@@ -145,7 +149,7 @@ def _paths(axis, rows: pd.DataFrame, arms, stage_end: int) -> None:
         own = rows[rows["S"] == s]
         looks = {name: {"color": colour, "ls": line} for name, colour in colours.items()}
         each(axis, own, "step", looks, by=["kind", "arm"])
-        late = own[(own["step"] > 0.6 * stage_end) & (own["step"] <= stage_end)]
+        late = own[(own["step"] > 0.75 * stage_end) & (own["step"] <= stage_end)]
         height = late.loc[(late["kind"] == "train") & late["arm"].isin(arms), "value"].max()
         _beside(axis, f"S = {power_of_two(s)}", (0.95 * stage_end, height), 3, ha="right")
 

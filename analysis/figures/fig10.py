@@ -42,7 +42,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, the wider the darker."""
-    figure, axes = page(1, 4, 1.95, below=0.17, w_pad=0.02)
+    figure, axes = page(1, 4, 2.0, w_pad=0.02)
     widths = sorted(numbers["width"].unique())
     shades = np.linspace(0.6, -0.6, len(widths))
     looks = {
@@ -54,9 +54,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         each(axis, rows, "step", looks, by="width")
         axis.axvline(rows["decays_from"].max(), **NEUTRAL, ls=":")
         label(axis, title, xlabel="step")
-        log_axis(axis, rows["value"])
+        log_axis(axis)
     axes[0].set_ylabel("norm of the output (RMS)")
     handles = [key(f"d = {width}", **look) for width, look in looks.items()]
     handles.append(key("decay begins", **NEUTRAL, ls=":"))
-    legend_below(figure, handles, len(handles), 0.06)
+    legend_below(figure, handles, len(handles))
     return caption(figure, context, "learned scalars, LR × 5")

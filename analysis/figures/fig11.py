@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, OPTIMIZER_NAMES
 from analysis.quantities import long_run
 from analysis.quantities.long_run import OPTIMIZERS, WITH, WITHOUT
 from analysis.tables.context import Context
@@ -22,8 +22,11 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("long_run",)
 COLOURS = {WITHOUT: ARM_COLOURS["FPN"], WITH: ARM_COLOURS["VPN"]}
 NAMES = {WITHOUT: "without", WITH: "with multipliers"}
-TITLES = {"Adam": "AdamW", "Muon": "Muon"}
 LINES = {"Adam": "-", "Muon": "--"}
+# Of panel b.
+GAPS = {"Adam": "black", "Muon": ARM_COLOURS["SPN"]}
+STAGES = {"color": "#555555", "lw": 0.9, "ls": ":"}
+GUESSING = NEUTRAL | {"lw": 0.8, "ls": (0, (6, 4))}
 
 
 def counted(table: Tables) -> tuple[str, ...]:
@@ -61,35 +64,40 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, (left, right) = page(1, 2, 2.9, below=0.2)
+    figure, (left, right) = page(1, 2, 2.9)
     for axis, panel in ((left, "score"), (right, "gap")):
         rows = numbers[numbers["panel"] == panel]
         for (optimizer, kind), own in rows.groupby(["optimizer", "multipliers"]):
             colour, line = COLOURS[kind], LINES[optimizer]
             if panel == "gap":
-                colour = "black" if optimizer == "Adam" else "#0072B2"
+                colour = GAPS[optimizer]
             for _, seed in own.groupby("seed"):
                 axis.plot(seed["step"], seed["value"], color=colour, lw=0.5, alpha=0.5, ls=line)
             column = "smooth" if panel == "score" else "value"
             mean = own.groupby("step")[column].mean()
             axis.plot(mean.index, mean, color=colour, lw=1.6, ls=line)
         for place in (rows["decay"].iloc[0], rows["minimum"].iloc[0]):
-            axis.axvline(place, color="#555555", lw=0.9, ls=":", zorder=1)
+            axis.axvline(place, **STAGES, zorder=1)
         axis.set_xlabel("step")
-    left.axhline(numbers["chance"].iloc[0], color="#999999", lw=0.8, ls=(0, (6, 4)), zorder=1)
-    right.axhline(0, color="#999999", lw=0.8, zorder=1)
+    left.axhline(numbers["chance"].iloc[0], **GUESSING)
+    right.axhline(0, **NEUTRAL)
     count = numbers["tasks"].iloc[0]
     label(left, f"a   Average score of {count} tasks", ylabel="score (%)")
     label(right, "b   Loss, with − without", ylabel="Δ validation loss (nats)")
     handles = [
-        key(f"{TITLES[optimizer]}, {NAMES[kind]}", color=COLOURS[kind], ls=LINES[optimizer])
+        key(
+            f"a: {OPTIMIZER_NAMES[optimizer]}, {NAMES[kind]}",
+            color=COLOURS[kind],
+            ls=LINES[optimizer],
+        )
         for optimizer in OPTIMIZERS.values()
         for kind in (WITHOUT, WITH)
     ]
     handles += [
-        key("b: AdamW"), key("b: Muon", color="#0072B2", ls="--"),
-        key("decay begins, ends", lw=0.9, ls=":", color="#555555"),
-        key("a: guessing", lw=0.8, ls=(0, (6, 4)), color="#999999"),
+        *(key(f"b: {OPTIMIZER_NAMES[name]}", colour, ls=LINES[name])
+          for name, colour in GAPS.items()),
+        key("decay begins, ends", **STAGES),
+        key("a: guessing", **GUESSING),
     ]  # fmt: skip
-    legend_below(figure, handles, 4, 0.05, columnspacing=1.4)
+    legend_below(figure, handles, 3)
     return caption(figure, context, "thin: seeds")

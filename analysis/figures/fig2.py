@@ -3,7 +3,7 @@
 (a) norms of the blocks' outputs with multipliers over those without, layer by layer; (b) the
 multipliers at the end of each block; (c) those inside the blocks, of Q and K their product, for
 only that matters. Norms are root mean squares, read at the end of the constant stage. Dashed in a
-and b: the same initial values with another order of the data. Grey in b and c: where half of the
+and b: the same initial values with another order of the data. Hatched in b and c: where half of the
 draws of a single multiplier are that does a Brownian motion. V and up are not drawn, because they
 repeat attention's out and the gate; they and the others are in the csv.
 """
@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
-from analysis.drawing.axes import median, name_ends
+from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import BLOCK_LOOKS, NEUTRAL, NOISE_COLOUR, log_axis, shade
 from analysis.quantities import scale_diversity as scales
@@ -23,6 +23,7 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 ARMS = ("SCALAR", "SCALAR_ORDER")
+NOISE = {"facecolor": "none", "edgecolor": shade(NOISE_COLOUR, 0.55), "hatch": "//////", "lw": 0}
 AGAIN = {"ls": (0, (3, 2)), "lw": 0.9, "ms": 2.5, "markerfacecolor": "white"}
 # The internal multipliers that are drawn, and the block whose colour they have.
 INNER = {"gate": "MLP", "Q·K": "attention", "x": "SSM", "dt": "SSM"}
@@ -58,7 +59,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels side by side, their lines named at the right, one legend below."""
-    figure, axes = page(1, 3, 2.35, below=0.15, w_pad=0.03)
+    figure, axes = page(1, 3, 2.45, w_pad=0.03)
     groups = dict(tuple(numbers.astype({"layer": float}).groupby(["panel", "arm", "quantity"])))
     shared = {"x": "layer", "alpha": 0.18}
     ends: dict[str, dict] = {panel: {} for panel in "abc"}
@@ -69,36 +70,31 @@ def draw(numbers: pd.DataFrame, context: Context):
             median(axes["ab".index(panel)], rows, band=QUANTILES, **shared, **look)
             again = groups[panel, "SCALAR_ORDER", block]
             median(axes["ab".index(panel)], again, band=None, **shared | look | AGAIN)
-            ends[panel][block] = _end(rows), look["color"]
+            ends[panel][block] = end(rows, "layer"), look["color"]
     for quantity, block in INNER.items():
         look = BLOCK_LOOKS[block] | ({"ls": ":"} if quantity == "x" else {})
         rows = groups["c", "SCALAR", quantity]
         median(axes[2], rows, band=QUANTILES, **shared, **look)
-        ends["c"][quantity] = _end(rows), look["color"]
+        ends["c"][quantity] = end(rows, "layer"), look["color"]
     titles = {
         "a": ("a   Outputs of blocks", "RMS with / without multipliers"),
         "b": ("b   Multipliers at their ends", r"$|s|$"),
-        "c": ("c   Multipliers inside", r"$|s|$ (Q·K: product of two)"),
+        "c": ("c   Multipliers inside", r"$|s|$"),
     }
     for axis, (panel, (title, name)) in zip(axes, titles.items(), strict=True):
         _finish(axis, numbers[numbers["panel"] == panel], title, name)
         name_ends(axis, {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()})
-    legend_below(figure, _legend(numbers["seed"].nunique()), 4, 0.055)
-    return caption(figure, context)
-
-
-def _end(rows: pd.DataFrame) -> float:
-    return rows.loc[rows["layer"] == rows["layer"].max(), "value"].median()
+    legend_below(figure, _legend(numbers["seed"].nunique()), 4)
+    return caption(figure, context, "Q·K: product of their multipliers")
 
 
 def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
     """The scale, the span of noise and the line at 1 where it lies inside."""
-    log_axis(axis, rows["value"])
+    log_axis(axis)
     limits = rows.loc[rows["quantity"].str.startswith("ABM"), "value"]
     low, high = axis.get_ylim()
     if len(limits):
-        span = {"color": NOISE_COLOUR, "alpha": 0.13, "lw": 0, "zorder": 0}
-        axis.axhspan(limits.min(), limits.max(), **span)
+        axis.axhspan(limits.min(), limits.max(), **NOISE, zorder=0)
     if low < 1 < high:
         axis.axhline(1.0, **NEUTRAL)
     axis.set_ylim(low, high)
@@ -111,5 +107,4 @@ def _legend(seeds: int) -> list:
     if seeds > 1:
         handles.append(Patch(color="black", alpha=0.18, lw=0, label="half of the seeds"))
     handles.append(key("other order of the data", **AGAIN))
-    noise = {"color": NOISE_COLOUR, "alpha": 0.13, "lw": 0}
-    return [*handles, Patch(**noise, label="noise alone, half of its draws")]
+    return [*handles, Patch(**NOISE, label="noise alone, half of its draws")]

@@ -4,7 +4,7 @@ Densities of ln of the norms of effective rows (top) and columns (bottom) of the
 attention, the SSM and the MLP's gate. Norms are root mean squares over their layer's mean, slices
 of merged matrices apart, pooled over layers, at the end of the constant stage. Grey: the arm with
 vector multipliers, where Brownian motion (ABM) replaces its row (or column) multipliers; dotted:
-pure noise of these shapes. The numbers are standard deviations of norm / mean.
+pure noise of these shapes. The numbers are standard deviations (std) of norm / mean.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ import dataclasses
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 from scipy.stats import gaussian_kde, norm
 
 from analysis.drawing.axes import median
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, plain_ticks
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, plain_log_axis
 from analysis.quantities.scale_diversity import AXES, GROUPS, distributions, mixture_spread
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -27,7 +28,7 @@ EXPERIMENTS = ("scale_diversity",)
 LOOKS = {
     "NONE": {"color": ARM_COLOURS["FPN"], "zorder": 3},
     "VECTOR": {"color": ARM_COLOURS["VPN"], "zorder": 4},
-    "ABM": {"color": NOISE_COLOUR, "ls": "--", "zorder": 3},
+    "ABM": {"color": NOISE_COLOUR, "ls": "--", "zorder": 5},
     "noise": {"color": "black", "ls": ":", "lw": 0.9, "zorder": 2},
 }
 NAMES = {
@@ -83,7 +84,7 @@ def _grid(rows: pd.DataFrame) -> np.ndarray:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Rows above, columns below, one panel per group of matrices."""
-    figure, axes = page(2, len(GROUPS), 3.3, below=0.115, w_pad=0.04, h_pad=0.04)
+    figure, axes = page(2, len(GROUPS), 3.5, w_pad=0.04, h_pad=0.04)
     letters = iter("abcdef")
     for line, kind in zip(axes, AXES, strict=True):
         for axis, group in zip(line, GROUPS, strict=True):
@@ -95,21 +96,23 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles = [key(NAMES[name], **look) for name, look in LOOKS.items()]
     if numbers["seed"].nunique() > 1:
         handles.append(Patch(color="black", alpha=0.2, lw=0, label="range of seeds"))
-    legend_below(figure, handles, 5, 0.035)
+    legend_below(figure, handles, 5, columnspacing=1.0)
     # Vectors are published of some seeds only.
     seeds = sorted(map(int, numbers["seed"].dropna().unique()))
     context = dataclasses.replace(context, seeds=seeds)
-    return caption(figure, context, "numbers: standard deviations")
+    return caption(figure, context, "std: of norm / mean, in each line's colour")
 
 
 def _panel(axis, panel: pd.DataFrame) -> None:
-    for height, (variant, look) in enumerate(LOOKS.items()):
+    texts = {"transform": axis.transAxes, "va": "top", "fontsize": 6.3}
+    axis.text(0.02, 0.98, "std", **texts)
+    for line, (variant, look) in enumerate(LOOKS.items(), 1):
         rows = panel[panel["variant"] == variant]
         density = rows[rows["quantity"] == "density"]
         median(axis, density, "position", **look)
         spread = rows.loc[rows["quantity"] == "spread", "value"].median()
-        axis.text(0.02, 0.98 - 0.12 * height, f"{spread:.2f}", color=look["color"],
-                  transform=axis.transAxes, va="top", fontsize=6.3)  # fmt: skip
+        axis.text(0.02, 0.98 - 0.11 * line, f"{spread:.2f}", color=look["color"], **texts)
     ends, top = density["position"].agg(["min", "max"]), axis.get_ylim()[1]
-    axis.set(xscale="log", xlim=ends, ylim=(0, 1.05 * top), yticks=[])
-    plain_ticks(axis.xaxis, (1, 3))
+    axis.set(xlim=ends, ylim=(0, 1.05 * top))
+    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    plain_log_axis(axis, x=True)

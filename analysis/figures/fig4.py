@@ -13,16 +13,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import median, name_ends
-from analysis.drawing.page import caption, key, label, page
-from analysis.drawing.style import (
-    ARM_COLOURS,
-    NEUTRAL,
-    NOISE_COLOUR,
-    plain_log_axis,
-    plain_ticks,
-    shade,
-)
+from analysis.drawing.axes import end, median, name_ends
+from analysis.drawing.page import caption, key, label, sheet
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOISE_COLOUR, plain_log_axis, shade
 from analysis.quantities import symmetry
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -42,8 +35,17 @@ NAMES = {
     symmetry.NONE: "no multipliers",
 }
 PATHS = {symmetry.FREE: "o", symmetry.LIGHT: "s"}
-# Of the pairs: colour and marker.
-PAIRS = {"product": ("#222222", "o"), "ratio": ("#CC79A7", "s")}
+# Of the pairs, those that lie inside the others below them.
+PAIRS = {
+    "product": {
+        "color": "#222222",
+        "marker": "o",
+        "markerfacecolor": "none",
+        "mew": 0.4,
+        "zorder": 3,
+    },
+    "ratio": {"color": "#CC79A7", "marker": "s", "mew": 0, "zorder": 2},
+}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -66,13 +68,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels of equal units above, two below."""
-    figure, _ = page(1, 1, 4.2, below=0.045)
-    figure.clear()
+    figure = sheet(4.3)
     above, below = figure.subfigures(2, 1, height_ratios=[1.08, 1.25])
     panels = dict(tuple(numbers.groupby("panel")))
     paths, noise = panels["paths"], panels["noise"]
     _scales(above, paths[paths["step"] <= noise["step"].max()], noise)
-    c, d = below.subplots(1, 2, width_ratios=[1.35, 1])
+    c, d = below.subplots(1, 2, width_ratios=[1.25, 1])
     _stream(c, panels["residual"])
     _pairs(d, panels["pairs"])
     # Rows and columns are published of fewer seeds than norms are.
@@ -90,12 +91,13 @@ def _scales(figure, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
     axes = figure.subplots(1, 2, sharey=True, width_ratios=[high - low for low, high in spans])
     both = pd.concat([shown, noise])["ratio"]
     for axis, span in zip(axes, spans, strict=True):
-        axis.set(xscale="log", yscale="log", xlim=np.exp(span))
+        axis.set_xlim(np.exp(span))
         axis.set_ylim(np.exp(both.min() - 0.1), np.exp(both.max() + 0.1))
         axis.set_aspect("equal")
         axis.axhline(1, **NEUTRAL)
-        plain_ticks(axis.xaxis, (1, 2, 5))
-        plain_ticks(axis.yaxis, (1, 1.5, 7))
+        plain_log_axis(axis, x=True)
+        plain_log_axis(axis)
+        axis.tick_params(labelleft=True)
     trained, alone = axes
     trained.axvline(1, **NEUTRAL)
     for arm, marker in PATHS.items():
@@ -109,8 +111,10 @@ def _scales(figure, rows: pd.DataFrame, noise: pd.DataFrame) -> None:
     alone.scatter(
         np.exp(noise["product"]), np.exp(noise["ratio"]), s=5, color=NOISE_COLOUR, alpha=0.6, lw=0
     )
-    handles = [key(NAMES[arm], COLOURS[arm], marker=mark, ls="") for arm, mark in PATHS.items()]
-    trained.legend(handles=handles, loc="lower right", handletextpad=0.1, borderaxespad=0.1)
+    handles = [key(NAMES[arm], COLOURS[arm], marker=mark, lw=0.7) for arm, mark in PATHS.items()]
+    trained.legend(handles=handles, loc="lower right", borderaxespad=0.1)
+    trained.text(0.02, 0.03, "line: a layer of one seed\npoint: where a layer ends", fontsize=6.3,
+                 transform=trained.transAxes)  # fmt: skip
     across = "scale of Q × scale of K"
     label(trained, "a   Trained multipliers", xlabel=across, ylabel="scale of Q / scale of K")
     label(alone, "b   Noise alone", xlabel=across)
@@ -120,8 +124,7 @@ def _stream(axis, rows: pd.DataFrame) -> None:
     ends = {}
     for arm, of_arm in rows.groupby("arm"):
         median(axis, of_arm, "step", color=COLOURS[arm])
-        last = of_arm[of_arm["step"] == of_arm["step"].max()]
-        ends[NAMES[arm]] = last["value"].median(), shade(COLOURS[arm], -0.2)
+        ends[NAMES[arm]] = end(of_arm, "step"), shade(COLOURS[arm], -0.2)
     plain_log_axis(axis)
     label(axis, "c   Residual stream, last layer", xlabel="step", ylabel="norm (RMS)")
     name_ends(axis, ends)
@@ -133,11 +136,12 @@ def _pairs(axis, rows: pd.DataFrame) -> None:
         rows[rows["arm"] == arm].set_index(keys) for arm in (symmetry.FREE, symmetry.FREE_ORDER)
     )
     axis.axline((0, 0), slope=1, **NEUTRAL)
-    for name, (colour, marker) in PAIRS.items():
+    for name, look in PAIRS.items():
         x, y = one[name], other[name].reindex(one.index)
         said = f"{name}, r = {np.corrcoef(x, y)[0, 1]:.2f}"
-        axis.plot(x, y, marker, ls="", color=colour, ms=2.2, alpha=0.7, mew=0, label=said)
+        axis.plot(x, y, ls="", ms=2.2, alpha=0.8, label=said, **look)
     axis.set_aspect("equal", adjustable="datalim")
-    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 0.98), ncols=2, handletextpad=0.1)
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 0.98), ncols=2, handletextpad=0.0,
+                columnspacing=0.6, fontsize=6.3)  # fmt: skip
     axis.set_title("d   Q and K by rotated pair", loc="left", pad=14)
     axis.set(xlabel="ln, one order of the data", ylabel="ln, another order of the data")

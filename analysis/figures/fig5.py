@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.axes import median, name_ends
-from analysis.drawing.page import caption, key, label, page
+from analysis.drawing.axes import end, median, name_ends
+from analysis.drawing.page import caption, label, page
 from analysis.drawing.style import BLOCK_LOOKS, log_axis, shade, widen
 from analysis.quantities import width_scaling as ws
 from analysis.quantities.stats import with_interval
@@ -61,7 +61,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, each line named at its right."""
-    figure, axes = page(2, 2, 3.9, below=0.045, w_pad=0.05, h_pad=0.05, sharex=True)
+    figure, axes = page(2, 2, 4.0, w_pad=0.05, h_pad=0.05, sharex=True)
     groups = dict(tuple(numbers[numbers["arm"] == ws.LEARNED].groupby(["panel", "quantity"])))
     for axis, (title, name, panel, quantities) in zip(axes.flat, PANELS, strict=True):
         ends = {}
@@ -71,12 +71,11 @@ def draw(numbers: pd.DataFrame, context: Context):
             median(axis, rows, "width", **look)
             fitted = with_interval(rows.drop_duplicates("seed")["exponent"], 2)
             fitted = fitted.replace("-0.00", "0.00").replace("-", "−")
-            last = rows.loc[rows["width"] == rows["width"].max(), "value"].median()
-            ends[f"{quantity}\n{fitted}"] = last, shade(look["color"], -0.25)
+            ends[f"{quantity}\n{fitted}"] = end(rows, "width"), shade(look["color"], -0.25)
         if panel == "multipliers":
-            _guides(axis, {name: groups["multipliers", name] for name in EXPECTED})
+            ends |= _guides(axis, {name: groups["multipliers", name] for name in EXPECTED})
         width_axis(axis, numbers)
-        log_axis(axis, pd.concat([groups[panel, name] for name in quantities])["value"])
+        log_axis(axis)
         if panel == "matrices":
             widen(axis, 0.5)
         name_ends(axis, ends)
@@ -94,11 +93,16 @@ def width_axis(axis, numbers: pd.DataFrame) -> None:
     axis.minorticks_off()
 
 
-def _guides(axis, multipliers: dict[str, pd.DataFrame]) -> None:
-    """Lines of the slopes expected, from where the multipliers of the least width are."""
+def _guides(axis, multipliers: dict[str, pd.DataFrame]) -> dict[str, tuple[float, str]]:
+    """Lines of the slopes expected, from where the multipliers of the least width are.
+
+    Returns their ends, for ``name_ends``.
+    """
+    ends = {}
     for quantity, exponent in EXPECTED.items():
         values = multipliers[quantity].groupby("width")["value"].median()
         d = values.index.to_numpy(dtype=float)
         guide = float(values.iloc[0]) * (d / d[0]) ** exponent
         axis.plot(d, guide, **GUIDE)
-    axis.legend(handles=[key(r"$d^{-1}$, $d^{-2}$", **GUIDE)], loc="lower left")
+        ends[f"muP expects $d^{{{exponent:.0f}}}$"] = guide[-1], GUIDE["color"]
+    return ends

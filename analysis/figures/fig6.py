@@ -52,7 +52,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels, one legend below."""
-    figure, axes = page(1, 3, 2.25, below=0.15, w_pad=0.04)
+    figure, axes = page(1, 3, 2.4, w_pad=0.04)
     looks = {
         (arm, quantity): {"color": colour, "ls": line}
         for arm, colour in COLOURS.items()
@@ -65,22 +65,23 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(axes[0], "a   First steps: loss", ylabel="training loss (nats per token)")
     threshold = numbers["threshold"].iloc[0]
     axes[1].axhline(threshold, **NEUTRAL | {"color": "black"})
+    axes[1].margins(y=0.14)
+    label(axes[1], "b   First steps: gradients", yscale="log", ylabel="gradient norm")
     _name(axes[1], numbers[numbers["panel"] == "norm"], threshold)
-    norm = "gradient norm"
-    label(axes[1], "b   First steps: gradients", yscale="log", ylabel=norm)
     axes[2].axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
-    label(axes[2], "c   Loss, difference", ylabel="loss − loss of dark blue (nats)")
+    label(axes[2], "c   Loss minus dark blue's", ylabel="difference (nats)")
     handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
-    legend_below(figure, handles, 3, 0.06)
+    handles += [key("b: all gradients"), key("b: all but multipliers'", ls=":")]
+    legend_below(figure, handles, 3)
     return caption(figure, context, "bands: half of the seeds")
 
 
 def _name(axis, rows: pd.DataFrame, threshold: float) -> None:
     """Words beside the threshold and the two groups of lines."""
     axis.annotate(f"clipped above {threshold:g}", (rows["step"].max(), threshold), ha="right",
-                  xytext=(0, 2), textcoords="offset points", fontsize=6.3)  # fmt: skip
-    low = rows.loc[rows["quantity"] == "tensors", "value"].quantile(0.95)
-    top = rows.loc[rows["quantity"] == "all", "value"].max()
-    for text, height in (("without multipliers' (dotted)", low), ("all gradients", top)):
+                  va="top", xytext=(0, -2), textcoords="offset points", fontsize=6.3)  # fmt: skip
+    seen = rows[rows["step"] >= rows["step"].median()].groupby(["quantity", "step"])["value"]
+    for quantity, text in (("all", "all gradients"), ("tensors", "all but multipliers'")):
+        height = seen.quantile(BAND[1])[quantity].max()
         axis.annotate(text, (rows["step"].max(), height), ha="right", va="bottom",
                       xytext=(0, 3), textcoords="offset points", fontsize=6.3)  # fmt: skip

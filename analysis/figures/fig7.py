@@ -5,7 +5,8 @@ the two arms of a seed, bars are means. Middle: loss with vector multipliers min
 over training, batch by batch the same data, averaged over a window of steps; thin the mean of each
 tier, thick that of all four with its 95% interval; dotted, the decay begins. Right (ours): what an
 arm gains over NONE without multipliers, against the FLOPs that the search had spent when it had
-found the arm's tuning; numbers are trials, lines 95% intervals.
+found the arm's tuning, from tier to tier; lines are 95% intervals. The tier is the colour inside a
+marker. The csv has the number of trials too.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, OPTIMIZER_NAMES
 from analysis.quantities import tuning_ablation as tuning
 from analysis.quantities.stats import interval
 from analysis.quantities.tuning_ablation import OPTIMIZERS, SCALAR, TIERS, WITH, WITHOUT
@@ -36,10 +37,17 @@ NAMES = {
     SCALAR: "one scalar for each matrix",
     WITH: "vector multipliers",
 }
-TITLES = {"Adam": "AdamW", "Muon": "Muon"}
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
-TIER_COLOURS = dict(zip(TIERS, plt.get_cmap("viridis")([0.0, 0.36, 0.68, 0.9]), strict=True))
+# A tier in which the search kept nothing has the line of the tier before: dashes show both.
+TIER_LOOKS = {
+    tier: {"color": colour, "ls": line, "lw": width}
+    for tier, colour, line, width in zip(
+        TIERS, plt.get_cmap("viridis")([0.0, 0.36, 0.68, 0.9]),
+        ("-", "-", (0, (2, 2)), "-"), (1.0, 1.9, 1.3, 1.0), strict=True,
+    )
+}  # fmt: skip
+DECAY = {"color": "#555555", "lw": 0.9, "ls": ":"}
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 NO_LOG = "There is no log of the search:\nrun make tune."
@@ -89,22 +97,21 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A row of three panels for each optimizer."""
-    figure, axes = page(2, 3, 4.8, below=0.165, w_pad=0.05, h_pad=0.05,
-                        width_ratios=[1.15, 1, 1])  # fmt: skip
+    figure, axes = page(2, 3, 4.8, w_pad=0.05, h_pad=0.05, width_ratios=[1.15, 1, 1])
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
     for row, optimizer in zip(axes, OPTIMIZERS.values(), strict=True):
         _losses(row[0], panels["loss", optimizer])
-        row[0].set_ylabel(f"{TITLES[optimizer]}\nvalidation loss (nats)")
+        row[0].set_ylabel(f"{OPTIMIZER_NAMES[optimizer]}\nvalidation loss (nats)")
         _gaps(row[1], panels["gap", optimizer])
         row[1].set_ylabel("Δ training loss (nats)")
-        row[2].set(xlabel="FLOPs of the search", ylabel="gain (nats)")
+        row[2].set(xlabel="FLOPs of the search", ylabel="gain over NONE without (nats)")
         if ("cost", optimizer) in panels:
             _costs(row[2], panels["cost", optimizer])
         else:
             row[2].set(xticks=[], yticks=[])
             row[2].text(0.5, 0.5, NO_LOG, transform=row[2].transAxes, ha="center", va="center",
                         fontsize=7, color="#444444")  # fmt: skip
-    titles = ("a   Loss after the decay", "b   Loss, with − without", "c   Gain and cost of tuning")
+    titles = ("a   Loss after the decay", "b   Loss, with − without", "c   Gain and cost")
     for axis, title in zip(axes[0], titles, strict=True):
         label(axis, title)
     axes[1, 0].set_xlabel("what is tuned")
@@ -122,12 +129,11 @@ def _legend(figure, several: bool) -> None:
     handles += [
         key("a: mean over seeds", lw=1.8, color="#777777"),
         key("a: the same seed", lw=0.6, color="#bbbbbb"),
-        key("b: the decay begins", lw=0.9, ls=":", color="#555555"),
-        *(key(f"b: {tier}", color=TIER_COLOURS[tier], lw=1.0) for tier in TIERS),
-        key("b: mean of the tiers" + (", 95% interval" if several else ""), lw=1.8),
-        key("c: over NONE without; numbers: trials", ls=""),
+        key("b: the decay begins", **DECAY),
+        *(key(f"b, c: {tier}", **look, marker="o", ms=2.5) for tier, look in TIER_LOOKS.items()),
+        key("b: mean of the tiers" + (", 95%" if several else ""), lw=1.8),
     ]
-    legend_below(figure, handles, 4, 0.035, columnspacing=1.6)
+    legend_below(figure, handles, 4)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
@@ -153,20 +159,15 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
     """Means over seeds of each tier, and of all tiers with the interval over seeds."""
     means = rows.groupby(["step", "tier"])["value"].mean().unstack()
     for tier in TIERS:
-        axis.plot(means.index, means[tier], color=TIER_COLOURS[tier], lw=1.0, zorder=3)
+        axis.plot(means.index, means[tier], **TIER_LOOKS[tier], zorder=3)
     each = rows.groupby(["step", "seed"])["value"].mean().unstack()
     middle = [interval(values) for values in each.to_numpy()]
     axis.plot(each.index, [one.mean for one in middle], color="black", lw=1.8, zorder=4)
     if each.shape[1] > 1:
         low, high = [one.low for one in middle], [one.high for one in middle]
         axis.fill_between(each.index, low, high, color="black", alpha=0.15, lw=0)
-    # In the first steps arms of different LR part by much more than in all that follows.
-    late = means.index > means.index[-1] / 10
-    ends = [0.0, *means[late].stack(), *each[late].stack()]
-    margin = 0.06 * (max(ends) - min(ends))
-    axis.set_ylim(min(ends) - margin, max(ends) + margin)
-    axis.axhline(0, color="#999999", lw=0.8, zorder=1)
-    axis.axvline(rows["decay"].iloc[0], color="#555555", lw=0.9, ls=":", zorder=2)
+    axis.axhline(0, **NEUTRAL)
+    axis.axvline(rows["decay"].iloc[0], **DECAY, zorder=2)
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
 
 
@@ -174,40 +175,18 @@ def _costs(axis, rows: pd.DataFrame) -> None:
     """Means with intervals, and a line through the tiers of an arm."""
     unit = 10.0 ** np.floor(np.log10(rows["flops"].max()))
     rows = rows.assign(flops=rows["flops"] / unit)
-    found = {}
     for kind, own in rows.groupby("multipliers"):
-        each = own.groupby("tier").agg(
-            {"flops": "first", "trials": "first", "value": lambda values: interval(values)}
-        )
-        found[kind] = each = each.loc[[tier for tier in TIERS if tier in each.index]]
+        each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
+        each = each.loc[[tier for tier in TIERS if tier in each.index]]
         gains = [gain.mean for gain in each["value"]]
-        axis.plot(each["flops"], gains, color=COLOURS[kind], lw=1.0, marker=MARKERS[kind], ms=4)
-        for flops, gain in zip(each["flops"], each["value"], strict=True):
+        axis.plot(each["flops"], gains, color=COLOURS[kind], lw=0.8)
+        look = {"marker": MARKERS[kind], "ms": 4.5, "mec": COLOURS[kind], "zorder": 3}
+        for tier, flops, gain in each.itertuples():
             if gain.n > 1:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=COLOURS[kind], lw=1.0)
-    axis.axhline(0, color="#999999", lw=0.8, zorder=1)
-    axis.margins(x=0.12, y=0.32)
+            axis.plot(flops, gain.mean, color=TIER_LOOKS[tier]["color"], **look)
+    axis.axhline(0, **NEUTRAL)
+    axis.margins(x=0.12, y=0.1)
     axis.set_xlim(0, axis.get_xlim()[1])
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.set_xlabel(rf"FLOPs of the search ($10^{{{np.log10(unit):.0f}}}$)")
-    _name(axis, found[WITH], COLOURS[WITH], 0.97, "top")
-    _name(axis, found[WITHOUT], COLOURS[WITHOUT], 0.03, "bottom")
-
-
-def _name(axis, each: pd.DataFrame, colour: str, height: float, edge: str) -> None:
-    """Tiers and their numbers of trials in a line at an edge of the panel, in the points' order."""
-    low, high = axis.get_xlim()
-    gap = 0.21 * (high - low)
-    spread = each["flops"].to_numpy(dtype=float).copy()
-    for _ in range(200):  # neighbours that are too close push each other away
-        short = np.clip(gap - np.diff(spread), 0, None) / 2
-        spread[:-1] -= short
-        spread[1:] += short
-        spread += np.clip(low + gap / 2 - spread[0], 0, None)
-        spread -= np.clip(spread[-1] - (high - gap / 2), 0, None)
-    line = {"arrowstyle": "-", "color": "#bbbbbb", "lw": 0.5, "shrinkA": 0, "shrinkB": 4}
-    for place, (tier, row) in zip(spread, each.iterrows(), strict=True):
-        axis.annotate(f"{tier}\n{row['trials']}", (row["flops"], row["value"].mean),
-                      (place, height), textcoords=axis.get_xaxis_transform(), ha="center",
-                      va=edge, fontsize=5.5, color=colour, linespacing=0.95, arrowprops=line,
-                      zorder=2)  # fmt: skip

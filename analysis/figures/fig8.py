@@ -3,7 +3,8 @@
 Columns: MLP, SSM, attention, embedding. Top: norms of the blocks' outputs (geometric mean over
 layers) and of the embedding's. Middle: matrix norms (geometric mean over layers and matrices,
 merged ones as one). Bottom: multipliers, conv1d, D, and the loss after the decay. The y axis is
-shared along each row, but for the loss. Drawn is what is judged; the csv has every S.
+shared along each row, but for the loss. Lines are medians, bands the range of seeds. Drawn is what
+is judged; the csv has every S.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ GUIDE = {"color": "#888888", "lw": 0.9, "ls": (0, (1, 1))}
 COLUMNS = ("MLP", "SSM", "attention", "embedding")
 # The label of each row of panels, and their titles.
 ROWS = {
-    "output": ("RMS of output", [f"{name} output" for name in COLUMNS]),
-    "matrices": (r"$\|W\|$", [*(f"{name} matrices" for name in COLUMNS[:3]), "embedding matrix"]),
-    "rest": ("RMS", ["MLP multipliers", "conv1d", "D", "loss after decay"]),
+    "output": ("RMS of output", COLUMNS),
+    "matrices": (r"$\|W\|$", COLUMNS),
+    "rest": ("RMS", ("MLP multipliers", "conv1d", "D", "loss after decay")),
 }
 
 
@@ -60,22 +61,27 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three rows of four panels."""
-    figure, axes = page(3, 4, 5.6, below=0.075, w_pad=0.02, h_pad=0.05)
+    figure, axes = page(3, 4, 5.6, w_pad=0.03, h_pad=0.05)
     panels = dict(tuple(judged_alone(numbers).groupby(["row", "column"])))
     looks = {
         (optimizer, learned): {"color": colour, **line}
         for optimizer, line in LINES.items()
         for learned, colour in COLOURS.items()
     }
+    letters = iter("abcdefghijkl")
     for line, (row, (name, titles)) in zip(axes, ROWS.items(), strict=True):
         for axis, column, title in zip(line, COLUMNS, titles, strict=True):
             each(axis, panels[row, column], "S", looks, by=["optimizer", "learned"])
-            s_axis(axis, panels[row, column], r"$S_{MLP}$" if row == "rest" else "")
-            label(axis, title, yscale="linear" if title == "loss after decay" else "log")
+            s_axis(axis, panels[row, column], r"norm scale $S$" if row == "rest" else "")
+            label(
+                axis,
+                f"{next(letters)}   {title}",
+                yscale="linear" if title == "loss after decay" else "log",
+            )
         line[0].set_ylabel(name)
     for axis in (*axes[1], *axes[2, :3]):
         plain_log_axis(axis)
-    axes[2, 3].set_ylabel("nats per token")
+    axes[2, 3].set_ylabel("nats per token", labelpad=0)
     for shared in (axes[0], axes[1], axes[2, :3]):
         _share(shared)
     for axis, row, power in ((axes[1, 0], "matrices", 1.0), (axes[2, 0], "rest", -1.0)):
@@ -83,17 +89,15 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles = [key(NAMES[learned], color=colour) for learned, colour in COLOURS.items()]
     handles += [key(optimizer, **line) for optimizer, line in LINES.items()]
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
-    legend_below(figure, handles, 5, 0.02)
-    return caption(figure, context)
+    legend_below(figure, handles, 5)
+    return caption(figure, context, "S: norm scale of the MLP; bands: range of seeds")
 
 
 def _share(axes) -> None:
-    """One range for all of ``axes``, labelled once."""
+    """One range for all of ``axes``."""
     limits = np.array([axis.get_ylim() for axis in axes])
     for axis in axes:
         axis.set_ylim(limits.min(), limits.max())
-    for axis in axes[1:]:
-        axis.tick_params(labelleft=False, which="both")
 
 
 def _guide(axis, panel: pd.DataFrame, power: float) -> None:

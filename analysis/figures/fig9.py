@@ -1,8 +1,9 @@
 """Figure 9 (appendix B): the norms of the blocks' outputs layer by layer, against S.
 
 Rows: MLP, SSM and attention. Columns: Adam and Muon, each without multipliers and with three scalar
-ones. A colour is a layer: the median over seeds, with the band that seeds span. Drawn is what is
-judged; the csv has every S.
+ones. A colour is a layer: the median over seeds, with the middle half of the seeds. A median a
+hundred times below all others is written beside an arrow. Drawn is what is judged; the csv has
+every S.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import judged_alone, median, s_axis
-from analysis.drawing.page import caption, key, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import OPTIMIZER_NAMES, plain_log_axis
 from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
@@ -39,10 +41,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three rows of four panels."""
-    figure, axes = page(3, 4, 5.2, below=0.085, w_pad=0.03, h_pad=0.04, sharex=True, sharey="row")
+    figure, axes = page(3, 4, 5.2, w_pad=0.03, h_pad=0.04, sharex=True, sharey="row")
     shown = judged_alone(numbers)
     layers = sorted(shown["layer"].unique())
     colours = dict(zip(layers, plt.cm.viridis(np.linspace(0.05, 0.9, len(layers))), strict=True))
+    letters = iter("abcdefghijkl")
     arms = [(optimizer, learned) for optimizer in ARMS for learned in NAMES]
     for row, (line, block) in enumerate(zip(axes, BLOCKS, strict=True)):
         for axis, (optimizer, learned) in zip(line, arms, strict=True):
@@ -50,12 +53,26 @@ def draw(numbers: pd.DataFrame, context: Context):
             panel = shown[of_arm & (shown["block"] == block)]
             for layer, rows in panel.groupby("layer"):
                 look = {"color": colours[layer], "marker": "o", "ms": 2.5}
-                median(axis, rows, "S", alpha=0.15, **look)
-            axis.set_yscale("log")
-            s_axis(axis, panel, r"$S_{MLP}$" if row == len(BLOCKS) - 1 else "")
-            if row == 0:
-                axis.set_title(f"{optimizer}\n{NAMES[learned]}")
+                median(axis, rows, "S", band=(0.25, 0.75), alpha=0.15, **look)
+            s_axis(axis, panel, r"norm scale $S$" if row == len(BLOCKS) - 1 else "")
+            title = f"{OPTIMIZER_NAMES[optimizer]}\n{NAMES[learned]}" if row == 0 else ""
+            label(axis, f"{next(letters)}   {title}")
+        _cut(line, shown[shown["block"] == block])
         line[0].set_ylabel(f"{block} output, RMS")
     handles = [key(f"layer {layer:.0f}", color=colour) for layer, colour in colours.items()]
     legend_below(figure, handles, min(len(handles), 8))
-    return caption(figure, context, "median and range of seeds")
+    return caption(figure, context, "S: norm scale of the MLP; bands: half of the seeds")
+
+
+def _cut(line, rows: pd.DataFrame) -> None:
+    """The logarithmic y axis of a row of panels; a median far below all others does not set it."""
+    medians = rows.groupby(["optimizer", "learned", "layer", "S"])["value"].median().sort_values()
+    below = medians[medians < 0.01 * medians.iloc[1]]
+    low, high = medians.drop(below.index).min() / 3, rows["value"].max()
+    line[0].set_ylim(low, 1.3 * high)
+    plain_log_axis(line[0])
+    for (optimizer, learned, _, s), value in below.items():
+        axis = line[2 * list(ARMS).index(optimizer) + learned]
+        said = f"{value:.0e}".replace("e-0", "e-")
+        axis.annotate(said, (s, low), (-13, 5), textcoords="offset points", ha="center",
+                      fontsize=6.3, arrowprops={"arrowstyle": "->", "lw": 0.6})  # fmt: skip

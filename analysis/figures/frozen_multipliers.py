@@ -40,7 +40,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels: as the constant stage ends, and after the decay."""
-    figure, axes = page(1, 2, 1.5, below=0.09, w_pad=0.05, sharex=True, sharey=True)
+    figure, axes = page(1, 2, 1.5, w_pad=0.05, sharex=True, sharey=True)
     titles = {"constant": "a   Before the decay", "decay": "b   After the decay"}
     colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()}
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):

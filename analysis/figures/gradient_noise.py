@@ -17,8 +17,8 @@ from analysis.drawing.style import (
     BLOCK_LOOKS,
     NEUTRAL,
     NOISE_COLOUR,
+    block_of,
     plain_log_axis,
-    shade,
 )
 from analysis.quantities.gradient_noise import OF, together
 from analysis.tables.context import Context
@@ -30,10 +30,10 @@ LOOKS = {
     "W": (0.27, {"color": NOISE_COLOUR, "marker": "D"}, "matrix $W$ itself"),
     "s": (0.09, {"color": ARM_COLOURS["SPN"], "marker": "s"}, "scalar $s$"),
     "r": (-0.09, {"color": ARM_COLOURS["VPN"], "marker": "^"}, "rows $r$"),
-    "c": (-0.27, {"color": shade(ARM_COLOURS["VPN"], 0.45), "marker": "v"}, "columns $c$"),
+    "c": (-0.27, {"color": "#882255", "marker": "v"}, "columns $c$"),
 }
 DEPARTURE = r"1 − slope of $\ln\|W\|$ in $\ln S$"
-PARTS = {"attention": "attention", "ssm": "SSM", "mlp": "MLP"}
+BLOCKS = ("attention", "SSM", "MLP")
 # Matrices that depart from slope 1 by more are named.
 NAMED = 0.1
 
@@ -46,7 +46,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels, one legend below."""
-    figure, (left, right) = page(1, 2, 3.0, below=0.11, w_pad=0.05, width_ratios=[1.25, 1])
+    figure, (left, right) = page(1, 2, 3.1, w_pad=0.05, width_ratios=[1.25, 1])
     means = numbers.groupby("tensor")[[*OF.values(), "slope"]].mean()
     order = numbers.groupby("tensor")["W"].median().sort_values().index
     for name, (offset, look, _) in LOOKS.items():
@@ -63,9 +63,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     plain_log_axis(left, x=True)
     label(left, "a   Signal-to-noise ratios", xlabel="signal / noise of the gradient")
     ratios, departures = means["W"].clip(lower=1e-5), 1 - means["slope"]
-    for block, name in PARTS.items():
-        own = means.index.str.startswith(block)
-        right.plot(ratios[own], departures[own], ls="", ms=4, **BLOCK_LOOKS[name], label=name)
+    for block in BLOCKS:
+        own = means.index.map(block_of) == block
+        right.plot(ratios[own], departures[own], ls="", ms=4, **BLOCK_LOOKS[block])
     right.axhline(0, **NEUTRAL)
     low, high = np.log10(ratios).agg(["min", "max"])
     margin = 0.3 * max(high - low, 0.1)
@@ -76,13 +76,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     plain_log_axis(right, x=True)
     ratio = "signal / noise of the matrix"
     label(right, "b   Departure from equilibrium", xlabel=ratio, ylabel=DEPARTURE)
-    handles = [key(name, ls="", ms=3.5, **look) for _, look, name in LOOKS.values()]
-    handles += [key(name, ls="", **BLOCK_LOOKS[name]) for name in PARTS.values()]
-    legend_below(figure, handles, 7, 0.04, handletextpad=0.0, columnspacing=0.9)
-    return caption(figure, context)
+    handles = [key("a:", lw=0), *(key(name, ls="", **look) for _, look, name in LOOKS.values())]
+    handles += [key("b:", lw=0), *(key(name, ls="", **BLOCK_LOOKS[name]) for name in BLOCKS)]
+    legend_below(figure, handles, len(handles), handletextpad=0.0, columnspacing=0.5)
+    return caption(figure, context, "a: medians and middle halves")
 
 
 def _said(tensor: str) -> str:
     """``ssm.dt`` as SSM dt, ``attention.q`` as attention Q."""
-    block, _, part = tensor.partition(".")
-    return f"{PARTS.get(block, block)} {part.upper() if part in 'qkv' else part}"
+    part = tensor.partition(".")[2]
+    return f"{block_of(tensor)} {part.upper() if part in 'qkv' else part}"

@@ -57,7 +57,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels."""
-    figure, axes = page(1, 4, 2.1, below=0.155, w_pad=0.02, sharey=True)
+    figure, axes = page(1, 4, 2.2, w_pad=0.03, sharey=True)
     groups = dict(tuple(numbers.groupby(["quantity", "learned", "design"])["value"]))
     for axis, (quantity, title) in zip(axes, TITLES.items(), strict=True):
         for learned, (colour, _) in LOOKS.items():
@@ -65,11 +65,12 @@ def draw(numbers: pd.DataFrame, context: Context):
             colours, raised = dict.fromkeys(named, colour), -0.16 if learned else 0.16
             dots(axis, named, colours, raised=raised, intervals=False)
         axis.axvline(0, **NEUTRAL)
+        axis.margins(x=0.15)
         label(axis, title, xlabel="rise (nats)" if quantity == "loss" else "growth factor")
         if quantity != "loss":
             _name_factors(axis)
     handles = [key(name, color=colour, ls="", marker="o") for colour, name in LOOKS.values()]
-    legend_below(figure, handles, 2, 0.055)
+    legend_below(figure, handles, 2)
     return caption(figure, context, "S from 1 to 8; bars: means")
 
 

@@ -1,6 +1,6 @@
 """The multipliers' own LR: final loss, and the norm that they reach, at three S.
 
-Lines are medians, bands the range of seeds. Dotted: the LR of the projector experiment.
+Lines are medians, bands the middle half of the seeds. Dotted: the LR of the projector experiment.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import ARM_LOOKS, NEUTRAL, plain_log_axis, power_of_two
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_step
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("multiplier_lr",)
@@ -34,21 +35,24 @@ def draw(numbers: pd.DataFrame, context: Context):
     """One column per S: loss above, norm below, against the multipliers' LR."""
     scales = sorted(numbers["S"].unique())
     shared = {"sharex": True, "sharey": "row", "squeeze": False}
-    figure, axes = page(2, len(scales), 3.0, below=0.12, w_pad=0.03, **shared)
-    lrs = sorted(numbers["c_lr"].unique())
-    for column, s in zip(axes.T, scales, strict=True):
-        for axis, quantity in zip(column, ("loss", "norm"), strict=True):
+    figure, axes = page(2, len(scales), 3.2, w_pad=0.04, **shared)
+    chosen = criteria_of("multiplier_lr")["MLR"]["multiplier_lr"]
+    letters = iter("abcdefghijkl")
+    for line, quantity in zip(axes, ("loss", "norm"), strict=True):
+        for axis, s in zip(line, scales, strict=True):
             for arm, rows in numbers[numbers["S"] == s].groupby("arm"):
-                median(axis, rows.assign(value=rows[quantity]), "c_lr", **ARM_LOOKS[arm])
+                rows = rows.assign(value=rows[quantity])
+                median(axis, rows, "c_lr", band=(0.25, 0.75), **ARM_LOOKS[arm])
             axis.set_xscale("log")
-            axis.axvline(lrs[len(lrs) // 2], **NEUTRAL, ls=":")
+            axis.axvline(chosen, **NEUTRAL, ls=":")
             axis.xaxis.set_minor_locator(NullLocator())
-        column[0].set_title(f"S = {power_of_two(s)}")
+            label(axis, f"{next(letters)}   S = {power_of_two(s)}")
+    for column in axes.T:
         column[1].set_xlabel("LR of the multipliers")
         plain_log_axis(column[1])
     axes[0, 0].set_ylabel("final loss (nats)")
     axes[1, 0].set_ylabel(r"$\|c\|$ (RMS)")
     handles = [key(NAMES[arm], **ARM_LOOKS[arm]) for arm in NAMES]
     handles.append(key("LR of the projector experiment", **NEUTRAL, ls=":"))
-    legend_below(figure, handles, 3, 0.05)
-    return caption(figure, context, "bands: range of seeds")
+    legend_below(figure, handles, 3)
+    return caption(figure, context, "bands: half of the seeds")

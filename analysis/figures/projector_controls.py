@@ -2,7 +2,7 @@
 
 a: loss of FPN less that of VPN under the same change. Three rows are compared with the sweep's VPN:
 FPN at S = 1, FPN with a fixed output factor of 1/S, and with the factor that SPN had learned. b:
-‖W‖ over that of Brownian motion. Filled: S = 1/8; open: S = 8.
+‖W‖ over that of Brownian motion. Filled: S = 1/8; open: S = 8. A row without runs says so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
 CONTROLS = {
     "": "as in the sweep",
-    "_CENTRE": "S = 1 instead",
+    "_CENTRE": "FPN at S = 1, VPN at S",
     "_COMPENSATED": "output factor 1/S",
     "_LEARNED_SMALL": "output factor that SPN learned",
     "_LEARNED_LARGE": "output factor that SPN learned",
@@ -34,7 +34,7 @@ CONTROLS = {
     "_LONG": "4 times as long",
 }
 NAMES = {"FPN": "FPN (no multiplier)", "VPN": "VPN (learned vector)"}
-CENTRE = "FPN_CENTRE"  # S = 1, beside both S
+CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -63,7 +63,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels with the same rows."""
-    figure, (a, b) = page(1, 2, 2.7, below=0.12, w_pad=0.05, sharey=True)
+    figure, (a, b) = page(1, 2, 2.9, w_pad=0.05, sharey=True)
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
     losses = numbers.pivot_table("loss", "arm", "S")
     swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
@@ -86,14 +86,19 @@ def draw(numbers: pd.DataFrame, context: Context):
     b.axvline(1, **NEUTRAL)
     a.set_yticks(range(len(names)), names)
     a.set_ylim(-0.6, len(names) - 0.4)
-    label(a, "a   What FPN loses to VPN", xlabel="loss of FPN − loss of VPN (nats per token)")
+    label(a, "a   What FPN loses to VPN", xlabel="loss of FPN − loss of VPN (nats)")
     label(b, "b   Matrix norm", xlabel=r"$\|W\|$ / $\|W\|$ of Brownian motion")
     plain_log_axis(b, x=True)
+    for axis, said in ((a, "FPN was not run"), (b, "no Brownian motion at S = 1")):
+        drawn = {round(y) for line in axis.lines[:-1] for y in line.get_ydata()}
+        for height in set(range(len(names))) - drawn:
+            axis.text(0.97, height, said, transform=axis.get_yaxis_transform(), ha="right",
+                      va="center", fontsize=6, color="#777777")  # fmt: skip
     handles = [key(name, ls="", **ARM_LOOKS[arm]) for arm, name in NAMES.items()]
     marks = {"marker": "D", "ls": "", "ms": 3}
     handles += [
         key(f"S = {power_of_two(s)}", **marks | ({} if s < 1 else {"markerfacecolor": "white"}))
         for s in swept
     ]
-    legend_below(figure, handles, 4, 0.05)
+    legend_below(figure, handles, 4)
     return caption(figure, context)

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOISE_COLOUR
 from analysis.quantities.sv_theory import balanced_course
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -66,7 +66,7 @@ def _course(flow: pd.DataFrame, times: pd.Series, panel: str, stat: str, of: tup
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels."""
-    figure, axes = page(1, 3, 2.75, below=0.06, w_pad=0.06, width_ratios=[1.15, 1, 1])
+    figure, axes = page(1, 3, 2.75, w_pad=0.04, width_ratios=[1.2, 1, 0.95])
     panels = dict(tuple(numbers.groupby("panel")))
     _rates(axes[0], panels["a"])
     _early(axes[1], panels["b"])
@@ -76,7 +76,7 @@ def draw(numbers: pd.DataFrame, context: Context):
 
 def _rates(axis, rows: pd.DataFrame) -> None:
     course = rows[rows["stat"] == "rate_ratio"]
-    axis.axhline(1, color="#999999", lw=0.8, ls=":")
+    axis.axhline(1, **NEUTRAL, ls=":")
     axis.plot(course["time"], course["value"], color=OR)
     axis.set_xscale("log")
     axis.set_yscale("log")
@@ -93,7 +93,7 @@ def _rates(axis, rows: pd.DataFrame) -> None:
     axis.text(end * 10**0.6, 9.5, "random states", fontsize=6.5, color="#444444")
     axis.set_xticks([0.001, 1], ["0.001", "1"])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.axvline(end * 10**0.4, color="#999999", lw=0.6)
+    axis.axvline(end * 10**0.4, **NEUTRAL)
     axis.set_xlim(course["time"].min() / 1.5, place * 10**1.2)
     axis.set_ylim(0.18, 13.0)
     axis.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
@@ -116,7 +116,7 @@ def _early(axis, rows: pd.DataFrame) -> None:
     earliest = gaps["time"].min()
     lowest = -gaps.loc[gaps["time"] == earliest, "value"].max()
     axis.set(xscale="log", yscale="log", ylim=(lowest / 300, -8 * gaps["value"].min()),
-             xlim=(earliest / 22, 1.6))  # fmt: skip
+             xlim=(earliest / 60, 1.6))  # fmt: skip
     axis.set_xticks([0.001, 1], ["0.001", "1"])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.text(0.97, 0.06, "lines:\n" + r"$\frac{2}{3}(1-\frac{1}{d})\,\|W_\star\|^4\,t^3$",
@@ -140,4 +140,4 @@ def _balanced(axis, rows: pd.DataFrame) -> None:
     last = rows.loc[rows["stat"] == "reference_loss", "time"].max()
     axis.set(yscale="log", xlim=(0, 1.05 * last))
     axis.yaxis.set_minor_locator(NullLocator())
-    label(axis, "c   Columns of one norm", xlabel="time t", ylabel="loss")
+    label(axis, "c   One norm", xlabel="time t", ylabel="loss")

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL
 from analysis.quantities import sv_theory
 from analysis.quantities.stats import interval
 from analysis.tables.context import Context
@@ -62,7 +62,7 @@ def _long(frame: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels."""
-    figure, axes = page(2, 2, 4.8, below=0.03, w_pad=0.08, h_pad=0.06)
+    figure, axes = page(2, 2, 4.8, w_pad=0.08, h_pad=0.06)
     panels = dict(tuple(numbers.groupby("panel")))
     _growth(axes[0, 0], panels["a"])
     _starts(axes[0, 1], panels["b"])
@@ -110,7 +110,7 @@ def _starts(axis, rows: pd.DataFrame) -> None:
     sizes = sorted(rows["x"].unique())
     axis.set(xscale="log", ylim=(0, 1.08 * horizon), xlim=(sizes[0] / 2.2, sizes[-1] * 1.15))
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"≥ {horizon:g}"])
+    axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g} or\nmore"])
     axis.xaxis.set_minor_locator(NullLocator())
     label(axis, "b   A larger start ends the gain", ylabel="time to 1% of the loss",
           xlabel=r"$\|W(0)\| / \|W_\star\|$")  # fmt: skip
@@ -126,7 +126,7 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         dots(axis, named, dict.fromkeys(named, colour), raised)
         axis.text(0.97, 0.72 if raised > 0 else 0.65, text, color=colour, fontsize=7, ha="right",
                   transform=axis.transAxes)  # fmt: skip
-    axis.axvline(0, color="#999999", lw=0.8, ls=":")
+    axis.axvline(0, **NEUTRAL)
     label(axis, "c   Adam gains most on uneven columns", xlabel="excess loss without scales (%)")
 
 
@@ -137,10 +137,10 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
         means = _lines(axis, own, color=colour, marker="o", ms=3)
         axis.annotate(name, (means.index[0], means.iloc[0]), (12, 0), fontsize=7, color=colour,
                       textcoords="offset points")  # fmt: skip
-    axis.axhline(0, color="#999999", lw=0.8, ls=":")
+    axis.axhline(0, **NEUTRAL)
     rates = sorted(rows["x"].unique())
     axis.set(xscale="log", ylim=(None, 36))
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "d   Decay on γ helps SGD at a large LR", xlabel="LR η",
+    label(axis, "d   What decay on γ does to SGD's loss", xlabel="LR η",
           ylabel="change of the loss (%)")  # fmt: skip

@@ -32,10 +32,14 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """One panel."""
-    figure, axis = page(1, 1, 1.4, below=0.09)
+    figure, axis = page(1, 1, 1.5)
     gaps = numbers.groupby("arm")["value"]
     named = {name: gaps.get_group(arm) for arm, name in NAMES.items()}
     dots(axis, named, dict.fromkeys(named, ARM_COLOURS["VPN"]))
     axis.axvline(0, **NEUTRAL)
-    label(axis, "", xlabel="loss − loss with all multipliers, light weight decay (nats)")
+    label(
+        axis,
+        "Loss of placements with fewer multipliers",
+        xlabel="loss − loss with all multipliers, light weight decay (nats)",
+    )
     return caption(figure, context, "points: seeds; bars: means, 95%")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import median, name_ends
+from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, key, label, page
 from analysis.drawing.style import ARM_COLOURS, shade
 from analysis.quantities import symmetry
@@ -29,10 +29,10 @@ STREAM = {
 }
 TWIN = "_BF16"
 LOSSES = {
-    "FREE": (VECTOR, "-", "direct"),
-    "LOG": (LOGARITHMS, "-", "log-scale"),
-    "FAST": (VECTOR, "--", "direct, LR × 5"),
-    "LOG_FAST": (LOGARITHMS, "--", "log-scale, LR × 5"),
+    "FREE": ({"color": VECTOR, "lw": 2.2}, "direct"),
+    "LOG": ({"color": LOGARITHMS, "ls": (0, (2, 2))}, "log-scale"),
+    "FAST": ({"color": shade(VECTOR, -0.45), "lw": 2.2}, "direct, LR × 5"),
+    "LOG_FAST": ({"color": shade(LOGARITHMS, -0.45), "ls": (0, (2, 2))}, "log-scale, LR × 5"),
 }
 
 
@@ -54,7 +54,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, (left, right) = page(1, 2, 2.5, below=0.06, w_pad=0.05)
+    figure, (left, right) = page(1, 2, 2.5, w_pad=0.05)
     groups = dict(tuple(numbers.groupby(["panel", "arm"])))
     ends = {}
     for arm, (colour, name) in STREAM.items():
@@ -62,16 +62,16 @@ def draw(numbers: pd.DataFrame, context: Context):
             rows = groups["residual", twin]
             median(left, rows, "step", color=colour, ls=look)
             if arm == "FASTER" or not precision:
-                ends[f"{name}{precision}"] = _end(rows), shade(colour, -0.2)
+                ends[f"{name}{precision}"] = end(rows, "step"), shade(colour, -0.2)
     norm = "norm of the residual stream (RMS)"
     label(left, "a   Residual stream, last layer", yscale="log", xlabel="step", ylabel=norm)
     name_ends(left, ends)
     left.legend(handles=[key("float32"), key("bfloat16", ls=":")], loc="upper left")
     ends = {}
-    for arm, (colour, line, name) in LOSSES.items():
+    for arm, (look, name) in LOSSES.items():
         rows = groups["loss", arm]
-        median(right, rows, "step", color=colour, ls=line)
-        ends[name] = _end(rows), shade(colour, -0.2)
+        median(right, rows, "step", **look)
+        ends[name] = end(rows, "step"), look["color"]
     # The fall from the start would leave no room for the rest.
     losses = numbers[numbers["panel"] == "loss"]
     after = losses.loc[losses["step"] > losses["step"].min(), "value"]
@@ -81,7 +81,3 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(right, "b   Direct and log-scale", xlabel="step", ylabel=loss)
     name_ends(right, ends)
     return caption(figure, context)
-
-
-def _end(rows: pd.DataFrame) -> float:
-    return rows.loc[rows["step"] == rows["step"].max(), "value"].median()

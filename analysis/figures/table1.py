@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.page import caption, page
+from analysis.drawing.page import caption, text_page
 from analysis.quantities import table1
 from analysis.quantities.stats import interval
 from analysis.tables.context import Context
@@ -66,49 +66,46 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """A table: derived exponent, below it the measured one."""
-    figure, axis = page(1, 1, 4.2, below=0.0)
-    axis.axis("off")
-    left, width = 0.29, (1 - 0.29) / len(_COLUMNS)
+    """A table: in each cell the derived exponent, the measured one and its interval."""
+    figure, axis, write = text_page(4.9)
+    left, width, high = 0.2, (1 - 0.2) / len(_COLUMNS), 0.091
     places = {column: left + width * (n + 0.5) for n, column in enumerate(_COLUMNS)}
-
-    def write(x: float, y: float, text: str, **style) -> None:
-        axis.text(x, y, text, transform=axis.transAxes, va="center", **style)
-
     for case, name in _GROUPS.items():
         own = [x for (of, _), x in places.items() if of == case]
-        write(sum(own) / len(own), 0.98, name, ha="center", fontsize=7.5)
-        axis.plot([own[0] - width * 0.45, own[-1] + width * 0.45], [0.955] * 2, color="black",
+        write(sum(own) / len(own), 0.985, name, ha="center", fontsize=7.5)
+        axis.plot([own[0] - width * 0.45, own[-1] + width * 0.45], [0.965] * 2, color="black",
                   lw=0.6, transform=axis.transAxes)  # fmt: skip
     for (_, stat), x in places.items():
-        write(x, 0.925, _HEADS[stat], ha="center", fontsize=8)
+        write(x, 0.94, _HEADS[stat], ha="center", fontsize=8)
+    write(0.0, 0.94, "exponent of d", fontsize=7.5, weight="bold")
     groups = dict(tuple(numbers.groupby(["optimizer", "recipe", "case", "stat"])))
-    for line, (optimizer, recipe) in enumerate(table1.MODELS.values()):
-        y = 0.85 - 0.09 * line - 0.02 * (line // len(table1.RECIPES))
-        if recipe == "LR":
-            write(0.0, y, _OPTIMIZER[optimizer], fontsize=8, weight="bold")
-        write(0.17, y, _RECIPE[recipe], fontsize=7.5)
+    y = 0.96
+    for optimizer, recipe in table1.MODELS.values():
+        if recipe == next(iter(table1.RECIPES)):
+            y -= 0.054
+            write(0.0, y, _OPTIMIZER[optimizer], fontsize=7.5, weight="bold")
+            y += 0.04
+        y -= high
+        write(0.02, y, _RECIPE[recipe], fontsize=7)
         for (case, stat), x in places.items():
             rows = groups.get((optimizer, recipe, case, stat))
             if rows is None:
                 continue
             if rows["derived"].notna().any():
-                write(x, y + 0.018, _signed(rows["derived"].mean()), ha="center", fontsize=8)
-            off = abs(rows["exponent"].mean() - rows["derived"].mean())
+                write(x, y + 0.027, _signed(rows["derived"].mean()), ha="center", fontsize=7.5)
+            mean = interval(rows["exponent"])
+            off = abs(mean.mean - rows["derived"].mean())
             look = _LOOKS[None if np.isnan(off) else bool(off <= NEAR)]
-            write(x, y - 0.018, _measured(rows["exponent"]), ha="center", fontsize=6.5, **look)
-    write(0.0, 0.98, "exponent of the width d", fontsize=8, weight="bold")
-    said = {"derived": {"color": "black"}, f"measured, within {NEAR:g} of it": _LOOKS[True],
+            write(x, y, _signed(mean.mean), ha="center", fontsize=7.5, **look)
+            if mean.n > 1:
+                half = f"± {(mean.high - mean.low) / 2:.2f}"
+                write(x, y - 0.023, half, ha="center", fontsize=6, **look)
+    said = {"derived (above)": {"color": "black"}, f"measured, within {NEAR:g} of it": _LOOKS[True],
             f"measured, off by more than {NEAR:g}": _LOOKS[False],
             "measured, nothing derived": _LOOKS[None]}  # fmt: skip
     for n, (words, look) in enumerate(said.items()):
-        write((0.0, 0.13, 0.41, 0.73)[n], 0.04, words, fontsize=7, **look)
-    return caption(figure, context, "± 95%, over draws of noise (layer) or seeds (model)")
-
-
-def _measured(values: pd.Series) -> str:
-    mean = interval(values)
-    return _signed(mean.mean) + (f" ± {(mean.high - mean.low) / 2:.2f}" if mean.n > 1 else "")
+        write((0.0, 0.2, 0.44, 0.75)[n], 0.012, words, fontsize=6.5, **look)
+    return caption(figure, context, "± 95%: layer over draws of noise, model over seeds")
 
 
 def _signed(value: float) -> str:

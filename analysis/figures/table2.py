@@ -12,8 +12,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.page import caption, page
-from analysis.figures.fig11 import NAMES, TITLES, counted
+from analysis.drawing.page import caption, text_page
+from analysis.drawing.style import OPTIMIZER_NAMES
+from analysis.figures.fig11 import NAMES, counted
 from analysis.quantities import long_run
 from analysis.quantities.long_run import ARMS, WITH, WITHOUT
 from analysis.quantities.stats import interval
@@ -62,7 +63,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     spread = [
         {"panel": "spread", "optimizer": name, "task": AVERAGE, "counts": True,
          "value": long_run.needed_spread(PAPER[name, WITH][-1] - PAPER[name, WITHOUT][-1])}
-        for name in TITLES
+        for name in OPTIMIZER_NAMES
     ]  # fmt: skip
     if len(average) > 1:
         own = long_run.seed_spread(average)
@@ -75,46 +76,48 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two tables, one above the other, and what is said of spreads."""
-    figure, axis = page(1, 1, 3.6, below=0.0)
-    axis.axis("off")
-
-    def write(x: float, y: float, text: str, **style) -> None:
-        look = {"fontsize": 6.5, "va": "center", "in_layout": False} | style
-        axis.text(x, y, text, transform=axis.transAxes, **look)
-
+    figure, _, write = text_page(4.9)
     here = numbers[numbers["panel"] == "here"]
     top = _table(write, here, 0.98, f"here, at {context.scale}")
     paper = numbers[numbers["panel"] == "paper"]
     bottom = _table(write, paper, top - 0.05, "the paper: 0.5 billion parameters, one run an arm")
     spread = numbers[numbers["panel"] == "spread"]
     needed = {row.optimizer: row.value for row in spread.dropna(subset="optimizer").itertuples()}
-    told = " and ".join(f"{value:.2f} ({TITLES[name]})" for name, value in needed.items())
-    write(0, bottom - 0.02, f"If one run's average varied by {told} points between seeds, chance "
-          "alone would explain the paper's gains in 5% of cases.")  # fmt: skip
+    told = " and ".join(f"{value:.2f} ({OPTIMIZER_NAMES[name]})" for name, value in needed.items())
     own = spread[spread["optimizer"].isna()]["value"]
-    said = f"Here it varies by {own.iloc[0]:.2f} points." if len(own) else "Here one seed has run."
-    write(0, bottom - 0.07, f"{said} These are standard deviations; the tasks are others.")
+    said = (
+        f"Here it is {own.iloc[0]:.2f}, on other tasks." if len(own) else "Here one seed has run."
+    )
+    lines = (
+        "Chance alone would explain the paper's gains in 5% of cases, if the average of one run",
+        f"had a standard deviation between seeds of {told} points. {said}",
+    )
+    for line, text in enumerate(lines):
+        write(0, bottom - 0.03 - 0.032 * line, text)
     return caption(figure, context, "± 95% over seeds")
 
 
 def _table(write, rows: pd.DataFrame, top: float, title: str) -> float:
-    """Write one table below ``top``; the height at which it ends."""
+    """Write one table below ``top``, its tasks' names turned; the height at which it ends."""
     names = list(dict.fromkeys(rows["task"]))
-    left, width = 0.21, (1 - 0.21) / len(names)
+    left, width = 0.26, (1 - 0.26) / len(names)
+    several = rows.groupby(["task", "optimizer", "multipliers"]).size().max() > 1
+    high = 0.065 if several else 0.034
     write(0.0, top, title, fontsize=7.5, weight="bold")
+    first = top - (0.2 if rows["half"].notna().any() else 0.14)
     for place, name in enumerate(names):
         own = rows[rows["task"] == name]
         x, style = left + width * (place + 0.5), {} if own["counts"].all() else {"color": _GREY}
-        half = own["half"].iloc[0] if own["half"].notna().any() else ""
-        write(x, top - 0.045, name, ha="center", **style)
-        write(x, top - 0.085, half, ha="center", fontsize=5.5, color=_GREY)
-        for line, arm in enumerate(ARMS.values()):
-            optimizer, kind = arm
-            y = top - 0.135 - 0.06 * line
+        half = f"\n({own['half'].iloc[0]})" if own["half"].notna().any() else ""
+        write(x, first + 0.03, name + half, ha="center", va="bottom", rotation=90, **style)
+        for line, (optimizer, kind) in enumerate(ARMS.values()):
+            y = first - high * line
             if not place:
-                write(0.0, y, f"{TITLES[optimizer]}, {NAMES[kind]}")
+                write(0.0, y, f"{OPTIMIZER_NAMES[optimizer]}, {NAMES[kind]}")
             values = own[(own["optimizer"] == optimizer) & (own["multipliers"] == kind)]["value"]
             seen = interval(values)
-            half_width = f" ± {(seen.high - seen.low) / 2:.2f}" if seen.n > 1 else ""
-            write(x, y, f"{seen.mean:.2f}{half_width}", ha="center", fontsize=6, **style)
-    return top - 0.135 - 0.06 * len(ARMS)
+            write(x, y, f"{seen.mean:.2f}", ha="center", **style)
+            if seen.n > 1:
+                said = f"± {(seen.high - seen.low) / 2:.2f}"
+                write(x, y - 0.022, said, ha="center", fontsize=5.8, **style)
+    return first - high * len(ARMS)

@@ -50,17 +50,17 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three rows of four panels."""
-    figure, axes = page(3, 4, 4.3, below=0.085, w_pad=0.02, h_pad=0.03, sharex=True)
+    figure, axes = page(3, 4, 5.0, w_pad=0.02, h_pad=0.04, sharex=True)
     groups = dict(tuple(numbers.groupby(["panel", "quantity", "arm"])))
     letters = iter("abcdefghijkl")
     for line, places in zip(axes, ROWS, strict=True):
         for axis, (panel, quantity, title) in zip(line, places, strict=True):
-            drawn = {arm: groups[panel, quantity, arm] for arm in LOOKS
-                     if (panel, quantity, arm) in groups}  # fmt: skip
-            for arm, rows in drawn.items():
-                median(axis, rows, "width", alpha=0.15, ms=2.5, **LOOKS[arm])
+            for arm, look in LOOKS.items():
+                if (panel, quantity, arm) in groups:
+                    rows = groups[panel, quantity, arm]
+                    median(axis, rows, "width", alpha=0.15, ms=2.5, **look)
             fig5.width_axis(axis, numbers)
-            log_axis(axis, pd.concat(drawn.values())["value"])
+            log_axis(axis)
             widen(axis, 0.5)
             label(axis, f"{next(letters)}   {title}")
         line[0].set_ylabel("multiplier" if places is ROWS[2] else "norm (RMS)")
@@ -68,5 +68,5 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis in axes[2]:
         axis.set_xlabel("width d")
     handles = [key(NAMES[arm], ms=2.5, **look) for arm, look in LOOKS.items()]
-    legend_below(figure, [key("scale s:", lw=0), *handles], 5, 0.035)
-    return caption(figure, context)
+    legend_below(figure, [key("scale s:", lw=0), *handles], 5)
+    return caption(figure, context, "i to k: fixed arms learn no s; bands: range of seeds")

@@ -13,7 +13,7 @@ from typing import Any
 from analysis.claims.judging import BELOW, HOLDS, OPEN, PARTLY, REFUTED, TESTED, UNJUDGED
 from analysis.claims.ledger import judge_and_write
 from analysis.claims.stored import claims_file, read_ledger
-from analysis.drawing.stamp import read_drawn, stamp_of
+from analysis.drawing.stamp import drawn_files, read_drawn, stamp_of
 from analysis.needs import experiments_of, figures
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
@@ -235,9 +235,13 @@ def _figure(
 
 
 def _drawn(name: str, folder: Path, remedy: Callable[[Path], str]) -> dict[str, bytes] | None:
-    """The files of a drawing by format; None where there is nothing of it."""
+    """The files of a drawing by format; None where it was not drawn in all of them."""
     paths = {kind: folder / f"{name}.{kind}" for kind in FORMATS}
-    if not any(path.exists() for path in (stamp_of(folder, name), *paths.values())):
+    stamp = stamp_of(folder, name)
+    if not any(path.exists() for path in (stamp, *paths.values())):
+        return None
+    there = drawn_files(stamp, remedy(folder))
+    if any(path.name not in there and not path.exists() for path in paths.values()):
         return None
     return {kind: read_drawn(path, remedy(folder)) for kind, path in paths.items()}
 

@@ -10,15 +10,13 @@ import html
 import re
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from analysis.claims.judging import HOLDS
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.report.content import VERDICTS, Claim, facts_of, newest, ordered
 from analysis.report.readme import read
-from analysis.tables.criteria import every_criterion
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, relative
 from lrm.cli import guarded
 from lrm.errors import UserError
@@ -33,13 +31,17 @@ _WIDTH = 120
 
 @dataclass(frozen=True)
 class Row:
-    """An experiment's part of the overview; ``claims`` has the newest entry of each of its own."""
+    """An experiment's part of the overview; ``claims`` are those whose newest entry it decides.
+
+    ``judged_anew`` names the experiments that decide the newest entries of its other claims.
+    """
 
     name: str
     figures: list[str]
     question: str
     conclusion: str
     claims: list[Claim]
+    judged_anew: list[str] = field(default_factory=list)
 
 
 def rows() -> list[Row]:
@@ -47,23 +49,29 @@ def rows() -> list[Row]:
 
     Raises UserError as ``read`` and ``read_ledger`` do.
     """
-    criteria = every_criterion()
+    claims = current()
     found = []
     for name in ordered():
         folder = EXPERIMENTS / name
         if not (folder / "README.md").exists():
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
-        own = [r for r in _records() if criteria.get(r["id"], {}).get("experiment") == name]
+        own = [claim for claim in claims if claim.experiment == name]
+        anew = {c.experiment for c in claims if name in {e.experiment for e in c.earlier}}
         named = re.findall(r"\b(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
-        found.append(Row(name, named, question, conclusion, newest(own, {})))
+        found.append(Row(name, named, question, conclusion, own, sorted(anew - {name})))
     return found
 
 
-def _records() -> list[dict[str, Any]]:
-    return read_ledger(claims_file(SCALE, "reference", RESULTS))["claims"]
+def current() -> list[Claim]:
+    """The newest entry of every published claim, each once, whichever experiment decides it."""
+    return newest(read_ledger(claims_file(SCALE, "reference", RESULTS))["claims"], {})
+
+
+def _decides(row: Row) -> bool:
+    return bool(row.claims or row.judged_anew)
 
 
 def tally(claims: Iterable[Claim]) -> str:
@@ -80,13 +88,14 @@ def table(shown: Iterable[Row]) -> str:
 
     Markdown has no way to break a row of a table. Above it stands the sum of all claims.
     """
-    claims = newest(_records(), {})
+    claims = current()
     lines = [f"**{len(claims)} claims: {tally(claims)}.**", ""]
     lines += ["<table><tr><th>figure<th>question<th>answer<th>claims"]
-    for row in filter(lambda row: row.claims, shown):
+    for row in filter(_decides, shown):
         figures = ", ".join(re.sub(r"^fig|(?<=table)", " ", f).strip() for f in row.figures)
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
-        cells = (figures, link, row.conclusion, tally(row.claims))
+        verdicts = tally(row.claims) or f"judged anew: {', '.join(row.judged_anew)}"
+        cells = (figures, link, row.conclusion, verdicts)
         text = "<tr>" + "".join(f"<td>{cell}" for cell in cells)
         lines += textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*lines, "</table>"]) + "\n"
@@ -94,7 +103,7 @@ def table(shown: Iterable[Row]) -> str:
 
 def listing(shown: Iterable[Row]) -> str:
     """The experiments that decide no claim, as a list."""
-    rest = [row for row in shown if not row.claims]
+    rest = [row for row in shown if not _decides(row)]
     return "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
 
 

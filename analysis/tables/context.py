@@ -38,15 +38,16 @@ def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
     corpora = {corpus_name(table.runs) for table in tables.values()}
     if len(corpora) > 1:
         raise UserError(f"{', '.join(tables)} come from the corpora {', '.join(sorted(corpora))}")
-    seeds = {name: _seeds(table) for name, table in tables.items()}
+    # Not ``Tables.seeds``, which are those of trained runs: simulations have seeds too.
+    seeds = {name: seeds_of(table.runs) for name, table in tables.items()}
     first = next(iter(seeds.values()))
     others = {name: own for name, own in seeds.items() if own != first}
     return Context(scale, first, corpora.pop(), source, others)
 
 
-def _seeds(table: Tables) -> list[int]:
-    """Of the runs that have one: Brownian motions serve all seeds."""
-    return sorted(seeded(table.runs)["seed"].unique())
+def seeds_of(runs: pd.DataFrame) -> list[int]:
+    """The seeds of the runs that have one: Brownian motions serve all seeds."""
+    return sorted(map(int, seeded(runs)["seed"].unique()))
 
 
 def digest_of(table: Tables, experiment: str, source: str, folder: Path) -> str:

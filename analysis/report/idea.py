@@ -1,4 +1,4 @@
-"""``python -m analysis.drawing.idea``: the method in one picture, for the repository's README.
+"""``python -m analysis.report.idea``: the method in one picture, for the repository's README.
 
 (a) What is learned, (b) why a matrix's norm is not, by a simulation, (c) what a learned scale does
 about it, measured on the LM head (the published numbers of figure 1). Norms are root mean squares.
@@ -17,9 +17,11 @@ from matplotlib.patches import Rectangle
 
 from analysis.drawing.page import label
 from analysis.drawing.palette import in_palette
+from analysis.drawing.stamp import read_drawn
 from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, STYLE_FILE, TEXT_WIDTH, power_of_two
 from analysis.tables.find import RESULTS, relative
 from lrm.cli import guarded
+from lrm.store.digests import restore
 from lrm.store.files import write_atomic
 
 TARGET = Path(__file__).with_suffix(".png")
@@ -74,7 +76,7 @@ def _method(axis) -> None:
               ha="center", va="top", size=7)  # fmt: skip
     axis.set(xlim=(-3.2, columns + 0.4), ylim=(-2.4, rows + 2.8), aspect="equal")
     axis.set_axis_off()
-    label(axis, "a   W̄ᵢⱼ = rᵢ Wᵢⱼ cⱼ")
+    label(axis, r"a   $\overline{W}_{ij} = r_i\,W_{ij}\,c_j$")
 
 
 def _tug_of_war(axis) -> None:
@@ -85,7 +87,14 @@ def _tug_of_war(axis) -> None:
     text = {"size": 7, "ha": "center"}
     axis.text(330, 0.19, "weight decay\npulls it down", color=NOISE_COLOUR, **text)
     axis.text(360, 0.015, "gradient noise\npushes it up", color=NOISE_COLOUR, **text)
-    axis.text(steps, rest + 0.01, "$\\sqrt{η/2λ}$", color=ARM_COLOURS["FPN"], ha="right", size=9)
+    axis.text(
+        steps,
+        rest + 0.01,
+        r"$\sqrt{\eta/(2\lambda)}$",
+        color=ARM_COLOURS["FPN"],
+        ha="right",
+        size=9,
+    )
     label(axis, "b   Any start ends at one norm", xlabel="step of pure noise", ylabel="‖W‖")
     axis.set(ylim=(0, 0.27), xlim=(0, steps))
 
@@ -103,21 +112,26 @@ def _freed(axis, published: pd.DataFrame) -> None:
     axis.minorticks_off()
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
-    axis.text(0.03, 0.45, "‖W̄‖ = s ‖W‖\nwith a learned s", color=colour, **text)
+    axis.text(0.03, 0.56, "‖W̄‖ = s ‖W‖\nwith a learned s", color=colour, **text)
     label(axis, "c   A learned scale frees it", xlabel="S = sqrt(η/λ), relative",
           ylabel="norm, LM head")  # fmt: skip
 
 
 def main() -> None:
-    """Draw the picture beside this file."""
+    """Draw the picture beside this file; exits with 2 where figure 1 is missing or damaged."""
     guarded(_main)
+
+
+def published() -> pd.DataFrame:
+    """The published numbers of figure 1. UserError where they are not as they were drawn."""
+    return pd.read_csv(io.BytesIO(read_drawn(PUBLISHED, restore(PUBLISHED.parent))))
 
 
 def _main() -> None:
     matplotlib.use("agg")
     with plt.style.context(STYLE_FILE):
         picture = io.BytesIO()
-        draw(pd.read_csv(PUBLISHED)).savefig(picture, format="png", metadata={"Software": None})
+        draw(published()).savefig(picture, format="png", metadata={"Software": None})
     write_atomic(TARGET, in_palette(picture.getvalue()))
     print(f"drew {relative(TARGET)}")
 

@@ -1,0 +1,96 @@
+"""Figures of what is published: every text is inside its figure, and none covers another."""
+
+import importlib
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Text
+
+from analysis.drawing.axes import spread_out
+from analysis.drawing.page import caption, key, legend_below, page
+from analysis.drawing.style import STYLE_FILE, PlainLogLocator
+from analysis.tables.context import Context, context_of, tables_of
+
+RESULTS = Path(__file__).parents[1] / "results"
+FIGURES = sorted((RESULTS / "reference").glob("*/figures/*.csv"))
+CONTEXT = Context("tiny", [100, 101], "some text", "reference")
+SLACK = 1.0  # pixels, at 120 an inch
+
+
+@pytest.fixture
+def boxes(monkeypatch):
+    """The function that draws a figure and gives the box of each text that is seen."""
+    drawn, plain = [], Text.draw
+    monkeypatch.setattr(Text, "draw", lambda self, to: (drawn.append(self), plain(self, to)))
+
+    def found(figure):
+        figure.draw_without_rendering()
+        seen = [text for text in drawn if text.get_visible() and text.get_text().strip()]
+        # An annotation's own box holds its arrow too.
+        return [(text.get_text(), Text.get_window_extent(text)) for text in seen]
+
+    yield found
+    plt.close("all")
+
+
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
+def test_texts_are_inside_and_apart(path, boxes):
+    module = importlib.import_module(f"analysis.figures.{path.stem}")
+    scale = path.parents[1].name
+    context = context_of(tables_of(module, scale, "reference", RESULTS), scale, "reference")
+    with plt.style.context(STYLE_FILE):
+        figure = module.draw(pd.read_csv(path), context)
+        found = boxes(figure)
+    assert len(found) > 5
+    edge = figure.bbox.padded(SLACK)
+    assert not [text for text, box in found if not inside(box, edge)]
+    pairs = itertools.combinations(found, 2)
+    assert not [(one, other) for (one, a), (other, b) in pairs if covers(a, b)]
+
+
+def inside(box, edge) -> bool:
+    return box.x0 >= edge.x0 and box.y0 >= edge.y0 and box.x1 <= edge.x1 and box.y1 <= edge.y1
+
+
+def covers(a, b) -> bool:
+    wide = min(a.x1, b.x1) - max(a.x0, b.x0)
+    return min(wide, min(a.y1, b.y1) - max(a.y0, b.y0)) > SLACK
+
+
+@pytest.mark.parametrize(
+    "note", ["", "a note that is so long that one line has no room for it " * 2]
+)
+def test_a_caption_takes_the_lines_that_it_needs(note, boxes):
+    with plt.style.context(STYLE_FILE):
+        figure, axis = page(1, 1, 1.5)
+        axis.set_xlabel("step")
+        legend_below(figure, [key("a line")], 1)
+        found = dict(boxes(caption(figure, replace(CONTEXT, corpus="a text " * 3), note.strip())))
+    [said] = [text for text in found if text.startswith("scale: tiny")]
+    assert said.count("\n") == bool(note) and "n = 2 seeds that judge" in said
+    assert inside(found[said], figure.bbox)
+    assert found[said].y1 < found["a line"].y0 and found["a line"].y1 < found["step"].y0
+
+
+def test_names_move_no_further_than_they_must():
+    assert spread_out([0.0, 2.0, 1.0], [1.0, 1.0, 1.0]).tolist() == [0.0, 2.0, 1.0]
+    assert spread_out([0.1, 0.0], [1.0, 1.0]).tolist() == pytest.approx([0.55, -0.45])
+    draw = np.random.default_rng(0)
+    places, widths = draw.uniform(size=7), draw.uniform(0.1, 0.3, size=7)
+    found, order = spread_out(places, widths), np.argsort(places)
+    gaps = np.diff(found[order]) - (widths[order][1:] + widths[order][:-1]) / 2
+    assert (gaps > -1e-12).all()
+    # Names that touch share the way: the middle of each block is where its names' middle was.
+    for block in np.split(order, np.flatnonzero(gaps > 1e-12) + 1):
+        assert found[block].mean() == pytest.approx(places[block].mean())
+
+
+@pytest.mark.parametrize("span", [(3.5, 3.7), (0.7, 2.6), (0.03, 5.0), (1e-3, 2.0), (1e-7, 1e9)])
+def test_a_logarithmic_axis_has_numbers_enough_and_not_too_many(span):
+    ticks = PlainLogLocator().tick_values(*span)
+    assert 3 <= ((ticks >= span[0]) & (ticks <= span[1])).sum() <= 7

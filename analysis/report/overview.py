@@ -94,7 +94,7 @@ def table(shown: Iterable[Row]) -> str:
     for row in filter(_decides, shown):
         figures = ", ".join(re.sub(r"^fig|(?<=table)", " ", f).strip() for f in row.figures)
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
-        verdicts = tally(row.claims) or f"judged anew: {', '.join(row.judged_anew)}"
+        verdicts = tally(row.claims) or f"see {', '.join(row.judged_anew)}"
         cells = (figures, link, row.conclusion, verdicts)
         text = "<tr>" + "".join(f"<td>{cell}" for cell in cells)
         lines += textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -34,8 +34,6 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w./<:])(?:/[\w.-]+){2,}|[A-Z]:\\")
 
 # One trains a layer, and one finds symmetries in a model.
 TRAINS = ("method", "symmetry")
-# Nothing is published of it yet.
-UNEXPLAINED = ("tuning_ablation",)
 
 # Experiments without runs, so that a notebook says so.
 LEFT_OUT = ("mlp_scale_design", "frozen_multipliers")
@@ -114,9 +112,7 @@ def test_prose_and_short_calls(path):
     assert sum(len(cell.source) for cell in notebook.cells) < 20_000
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in NOTEBOOKS if p.stem not in UNEXPLAINED], ids=lambda path: path.stem
-)
+@per_notebook
 def test_every_figure_is_explained(path):
     """Below each stands what is seen and what it means; one cell is there to be changed."""
     cells = read(path).cells

@@ -318,7 +318,7 @@ def drawn(figure, tables):
 
 
 def test_figure_7_shows_every_seed_and_what_tuning_costs():
-    numbers, renderer, texts = drawn(fig7, realistic())
+    numbers, _, texts = drawn(fig7, realistic())
     loss = numbers[numbers["panel"] == "loss"]
     assert len(loss) == 18 * 6 and loss.groupby(["optimizer", "tier"]).size().max() == 18
     cost = numbers[(numbers["panel"] == "cost") & (numbers["multipliers"] == "none")]
@@ -327,11 +327,7 @@ def test_figure_7_shows_every_seed_and_what_tuning_costs():
     gap = numbers[(numbers["panel"] == "gap") & (numbers["step"] == 1800)]
     assert gap.groupby("optimizer")["value"].mean()["Adam"] == pytest.approx(-0.03, abs=0.005)
     assert set(numbers["window"]) == {100} and set(numbers["decay"]) == {1840}
-    # Names of tiers with their trials stand beside each other.
-    boxes = [(text.axes, text.get_window_extent(renderer)) for text in texts]
-    assert len(boxes) == 2 * 8
-    for n, (axis, box) in enumerate(boxes):
-        assert not any(other.overlaps(box) for ax, other in boxes[n + 1 :] if ax is axis)
+    assert not texts  # a tier is the colour inside of its marker, which the legend names
 
 
 def test_figure_7_without_a_log_says_so():

@@ -8,6 +8,7 @@ first used. ``lrm/multipliers/README.md`` is about them.
 _CALLS = (
     "Attached",
     "attach_multipliers",
+    "attach_scale_vectors",
     "build_param_groups",
     "clip_grad_norm_",
     "effective_weights",
@@ -19,6 +20,10 @@ __all__ = [*_CALLS, "UserError"]
 
 
 def __getattr__(name: str):
+    if name == "attach_scale_vectors":
+        from lrm.multipliers.scale_vectors import attach_scale_vectors
+
+        return attach_scale_vectors
     if name in _CALLS:
         from lrm.multipliers import library
 

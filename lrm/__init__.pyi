@@ -9,6 +9,7 @@ from lrm.multipliers.library import merge_multipliers as merge_multipliers
 from lrm.multipliers.library import same_weights as same_weights
 from lrm.multipliers.library import saved_placement as saved_placement
 from lrm.multipliers.report import Attached as Attached
+from lrm.multipliers.scale_vectors import attach_scale_vectors as attach_scale_vectors
 
 __version__: str
 __all__: list[str]

@@ -14,7 +14,7 @@ LRM = ("errors", "cli", "store", "multipliers", "model", "plan", "data", "optim"
 # The files of the multipliers, from the bottom to the top.
 MULTIPLIERS = ("parametrization", "multiplier", "precision", "layout", "sharding", "equations",
                "effective", "writing", "reading", "attach", "wiring", "saving", "groups",
-               "roles", "placement", "report", "library")  # fmt: skip
+               "roles", "placement", "report", "library", "scale_vectors")  # fmt: skip
 # What else a room must not import, though it stands below.
 APART = {"train": {"noise"}, "multipliers": {"store", "cli"}, "data": {"model", "multipliers"},
          "figures": {"claims"}}  # fmt: skip

@@ -42,7 +42,7 @@ SMALL = {
         {"name": "probes", "of": "probes", "against": "optimizer", "at": ["smoke"]},
         {"name": "unknown", "of": "unknown", "against": "plain", "at": ["smoke"]},
     ],
-    "parts": [{"of": "plain", "at": "smoke"}],
+    "parts": [{"of": "uncompiled", "at": "smoke"}, {"of": "plain", "at": "smoke"}],
     "memory": [{"of": "suite", "at": "smoke"}, {"of": "transformers", "at": "smoke"}],
     "whole": [{"of": "plain", "at": "smoke", "steps": 20}],
 }
@@ -122,9 +122,10 @@ def test_what_is_not_known_is_left_out_with_a_reason(measured):
     reasons = {(one["row"], one["variant"]): one["reason"] for one in record["left_out"]}
     assert "unknown key unknown" in reasons["unknown", "unknown"]
     assert "2 threads" in reasons["against transformers", "suite"]
-    assert len(reasons) == 2
+    assert "compiled layers have no parts" in reasons["parts", "plain"]
+    assert len(reasons) == 3
     assert not any("/" in reason for reason in reasons.values())
-    assert progress.count("left out") == 2
+    assert progress.count("left out") == 3
 
 
 def test_parts_and_memory_and_whole_runs(measured):

@@ -37,8 +37,8 @@ class Square(Parametrization):
     def raw(self, value):
         return abs(value) ** 0.5
 
-    def chain(self, raw, gradient):
-        return 2 * raw * gradient
+    def relative_step(self, lr, value):
+        return 2 * lr / value**0.5
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_the_last_rule_wins_for_each_axis(settings):
     ("rule", "message"),
     [
         ({"kind": "column", "row": {"lr": 1.0}}, "kind = column has no row multipliers; drop row"),
-        ({"parametrization": "lag"}, "no such parametrization; use direct or log .*'lag'"),
+        ({"parametrization": "lag"}, "no such parametrization; use direct, log, or, er .*'lag'"),
         ({"row": {"lrr": 1.0}}, r"unknown key row.lrr; did you mean lr\?"),
         ({"row": {"kind": "row"}}, "unknown key row.kind"),
         ({"column": {"lr": -1.0}}, "column.lr: .* greater than or equal to 0"),
@@ -102,7 +102,7 @@ def test_a_bad_rule_is_named(rule, message):
         validate(MultiplierRule, rule, "the test")
 
 
-@pytest.mark.parametrize("column", ["direct", "square"])
+@pytest.mark.parametrize("column", ["direct", "square", "or", "er"])
 def test_both_implementations_train_alike(settings, square, column):
     """Log rows beside other columns, whole matrices and slices: the same run in float64."""
     rules = [{"match": match, "multiplier": {**BOTH, "column": {"parametrization": column}}}
@@ -122,14 +122,17 @@ def test_both_implementations_train_alike(settings, square, column):
 def test_a_parametrization_is_one_class(settings, square):
     """One that the test brings: tables, noise, what begins with other values, symmetries."""
     for each in PARAMETRIZATIONS.values():
-        raw = torch.tensor([0.3, 1.7], dtype=torch.float64, requires_grad=True)
-        value = each.value(raw)
-        outer = torch.tensor([2.0, -3.0], dtype=torch.float64)
-        [wanted] = torch.autograd.grad(value, raw, outer)
-        torch.testing.assert_close(each.chain(raw, outer), wanted)
-        torch.testing.assert_close(each.by_logarithm(raw, wanted), outer * value)
-        torch.testing.assert_close(each.raw(value), raw)
-        assert each.value(each.raw(0.7)) == pytest.approx(0.7)
+        value = torch.tensor([0.3, 1.7], dtype=torch.float64)
+        given = each.value(each.raw(value))
+        scale = (value / given).mean()  # where there is a magnitude, it has it
+        torch.testing.assert_close(given * scale, value)
+        alone = each.raw(0.7) if each.magnitude is None else each.raw(1.0)
+        assert each.value(alone) == pytest.approx(0.7 if each.magnitude is None else 1.0)
+        moved = each.value(each.raw(2.0) + 1e-6) / each.value(each.raw(2.0)) - 1
+        if each.magnitude is None:
+            assert scale == pytest.approx(1.0) and moved == pytest.approx(
+                each.relative_step(1e-6, 2.0), rel=1e-4
+            )
         assert copy.deepcopy(each) is each is pickle.loads(pickle.dumps(each))
     rules = [{"match": "mlp.up", "multiplier": {"kind": "row", "parametrization": "square",
                                                 "lr": 0.02, "init": 4.0}}]  # fmt: skip
@@ -152,11 +155,93 @@ def test_symmetries_are_the_same_in_any_parametrization(square):
              {"match": "mlp.down", "multiplier": {"kind": "row_column"}}]  # fmt: skip
     model = SMALL.model_copy(update={"num_hidden_layers": 1, "mixer": "attention"})
     config = validate(Settings, {"model": model.model_dump(), "rules": rules}, "the test")
-    own = {"row": {"parametrization": "square"}, "column": {"parametrization": "log"}}
-    other = validate(Settings, {**config.model_dump(), "multipliers": own}, "the test")
-    found = find(config), find(other)
+    found = [find(config)]
     assert len(found[0].basis) == len(derived.symmetries(resolve(config), model)) > 0
-    np.testing.assert_allclose(*(each.basis.T @ each.basis for each in found), atol=1e-8)
+    for row, column in (("square", "log"), ("or", "er")):
+        own = {"row": {"parametrization": row}, "column": {"parametrization": column}}
+        other = validate(Settings, {**config.model_dump(), "multipliers": own}, "the test")
+        assert len(derived.symmetries(resolve(other), model)) == len(found[0].basis)
+        found.append(find(other))
+    for each in found[1:]:
+        np.testing.assert_allclose(
+            each.basis.T @ each.basis, found[0].basis.T @ found[0].basis, atol=1e-8
+        )
+
+
+SPLIT = {"lr": 0.02, "weight_decay": 0.1, "magnitude_lr": 0.05, "magnitude_weight_decay": 0.0}
+
+
+@pytest.mark.parametrize("name", ["or", "er"])
+def test_direction_and_magnitude(settings, name):
+    """Where they start, their groups, norms and gradients (section 3.3 of the scale vectors)."""
+    rule = {"kind": "row_column", "row": {"parametrization": name, "init": 3.0, **SPLIT}}
+    config = settings(rules=[{"match": "mlp.up", "multiplier": rule}])
+    learner = build(config, seed=0, dtype=torch.float64)
+    groups = {key: (g["lr"], g["weight_decay"]) for g in learner.optimizer.table()
+              for key in g["tensors"]}  # fmt: skip
+    assert groups["mlp.up@0.row"] == (0.02, 0.1)
+    assert groups["mlp.up@0.row_magnitude"] == (0.05, 0.0)
+    steps = {r["tensor"]: r["step"] for r in products(resolve(config), config) if "step" in r}
+    assert steps["mlp.up@0.row_magnitude"] == pytest.approx({"or": 0.05 / 3, "er": 0.05}[name])
+    scaling = learner.multipliers.scalings["mlp.up@0"]
+    values = scaling.values()
+    assert (values["row"] == 1.0).all() and values["row_magnitude"].item() == pytest.approx(3.0)
+    with torch.no_grad():
+        scaling.row.normal_(1.0, 0.3, generator=torch.Generator().manual_seed(2))
+    tokens = torch.randint(0, 300, (3, 17), generator=torch.Generator().manual_seed(1))
+    train_step(learner, tokens, config, 0)
+    alpha, value = scaling.row.detach(), scaling.values()["row"].detach()
+    mean = value.square().mean() if name == "or" else value.log().mean().exp()
+    assert mean.item() == pytest.approx(1.0, rel=1e-12)
+    # The direction's gradient has no part along what the magnitude moves.
+    along = alpha if name == "or" else torch.ones_like(alpha)
+    gradient = _gradient(learner, tokens, scaling.row)
+    assert gradient.norm() > 1e-4 and abs(along @ gradient) < 1e-12
+
+
+def _gradient(learner, tokens, parameter):
+    _, objective = learner.model(tokens[:, :-1], tokens[:, 1:])
+    [found] = torch.autograd.grad(objective, parameter)
+    return found
+
+
+@pytest.mark.parametrize("name", ["or", "er"])
+def test_a_shift_of_the_direction_changes_nothing(settings, name):
+    """OR is free of the size of α, ER of a constant beside it; both are the vector they hold."""
+    rule = {"kind": "row", "parametrization": name}
+    config = settings(rules=[{"match": "mlp.gate", "multiplier": rule}])
+    learner = build(config, seed=0, dtype=torch.float64)
+    tokens = torch.randint(0, 300, (2, 9), generator=torch.Generator().manual_seed(1))
+    plain = build(settings(), seed=0, dtype=torch.float64)
+    torch.testing.assert_close(learner.model(tokens), plain.model(tokens), rtol=1e-12, atol=1e-12)
+    scaling = learner.multipliers.scalings["mlp.gate@1"]
+    with torch.no_grad():
+        scaling.row.uniform_(0.5, 2.0, generator=torch.Generator().manual_seed(2))
+        before = learner.model(tokens)
+        moved = scaling.row * 7.0 if name == "or" else scaling.row + 7.0
+        scaling.row.copy_(moved)
+        torch.testing.assert_close(learner.model(tokens), before, rtol=1e-12, atol=1e-12)
+        values = scaling.values()
+        vector = values["row"] * values["row_magnitude"]
+        plain.model.model.layers[1].feed_forward.gate_proj.weight.mul_(vector[:, None])
+        torch.testing.assert_close(plain.model(tokens), before, rtol=1e-12, atol=1e-12)
+
+
+def test_a_scalar_has_no_direction(settings):
+    rules = [{"match": "mlp.gate", "multiplier": {"kind": "scalar", "parametrization": "or"}}]
+    with pytest.raises(UserError, match="'mlp.gate': parametrization = or is for rows and columns"):
+        resolve(settings(rules=rules))
+
+
+def test_noise_moves_direction_and_magnitude(settings):
+    """Brownian motion of each apart; the direction's norm stays, the magnitude's grows."""
+    rule = {"kind": "row", "parametrization": "or", "lr": 0.05}
+    config = settings(rules=[{"match": "mlp.up", "multiplier": rule}], train={"steps": 200})
+    found = {w.key: w for w in walkers(resolve(config), ("mlp.up@0",), config)}
+    _, norms = simulate(found["mlp.up@0.row"], config, draws=8, seed=0)
+    np.testing.assert_allclose(norms, 1.0, rtol=1e-5)
+    _, norms = simulate(found["mlp.up@0.row_magnitude"], config, draws=8, seed=0)
+    assert norms[-1].std() > 0.1
 
 
 def two_linears() -> nn.Module:
@@ -184,9 +269,39 @@ def test_the_library_sets_axes_apart():
             optimizer.step()
             losses.setdefault(implementation, []).append(loss.item())
     np.testing.assert_allclose(losses["forward"], losses["optimizer"], rtol=1e-11)
+
+
+def test_the_library_saves_and_merges_directions():
+    """A checkpoint tells the parametrization and both LRs; merging leaves the same outputs."""
+    x = torch.randn(5, 4, dtype=torch.float64)
+    model = two_linears()
+    split = {"parametrization": "or", "magnitude_lr": 0.25, "magnitude_weight_decay": 0.5}
+    lrm.attach_multipliers(model, "hidden", lr=0.02, row=split, column={"parametrization": "er"})
+    groups = lrm.build_param_groups(model, lr=0.03, weight_decay=0.1)
+    rates = {(g["lr"], g["weight_decay"]) for g in groups if g["kind"] == "multiplier"}
+    assert rates == {(0.02, 2e-3), (0.25, 0.5)}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "multipliers" in name:
+                parameter.add_(torch.linspace(0.1, 0.7, parameter.numel(), dtype=torch.float64))
+    saved, wanted = model.state_dict(), model(x)
+    again = two_linears()
+    lrm.attach_multipliers(again, **lrm.saved_placement(saved))
+    again.load_state_dict(saved)
+    torch.testing.assert_close(again(x), wanted)
+    found = lrm.build_param_groups(again, lr=0.03, weight_decay=0.1)
+    assert {(g["lr"], g["weight_decay"]) for g in found if g["kind"] == "multiplier"} == rates
+    torch.testing.assert_close(lrm.merge_multipliers(again)(x), wanted)
+    other = two_linears()
+    lrm.attach_multipliers(other, "hidden", row={"parametrization": "er"})
+    with pytest.raises(UserError, match="every row has or there and er here"):
+        other.load_state_dict(saved)
+
+
+def test_the_library_tells_what_it_does_not_know():
     for options, message in [
-        ({"row": {"init": 2.0}}, "row: unknown setting 'init'; use one of lr, weight_decay"),
-        ({"parametrization": "lag"}, "unknown parametrization 'lag'; use one of direct, log"),
+        ({"row": {"init": 2.0}}, "row: unknown setting 'init'; use one of lr, weight_decay, par"),
+        ({"parametrization": "lag"}, "parametrization 'lag'; use one of direct, log, or, er"),
         ({"column": {"parametrization": "lag"}}, "unknown parametrization 'lag'"),
     ]:
         with pytest.raises(UserError, match=message):

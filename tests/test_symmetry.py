@@ -152,7 +152,7 @@ def test_model_is_the_same_far_along_a_symmetry(name):
     scale, start = direction / direction.abs().max(), 0
     with torch.no_grad():
         for block in gauge.scales(plans):
-            parameter, _ = symmetry.parameter_of(learner, block)
+            parameter = symmetry.parameter_of(learner, block)
             parameter *= scale[start : start + block.size].exp()
             start += block.size
     torch.testing.assert_close(learner.model(tokens), before, rtol=1e-9, atol=1e-12)

@@ -216,6 +216,8 @@ class Session:
 
     def _parts(self, single: Single) -> dict[str, Any]:
         candidate = self.bench.candidate(single.of, single.at)
+        if candidate.run.execution.compile != "never":
+            raise UserError("compiled layers have no parts; set execution.compile: never")
         with self._processes(1) as processes:
             processes.build(candidate)
             processes.steps(WARM_UP)

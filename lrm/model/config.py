@@ -23,7 +23,8 @@ class ModelConfig(Strict):
 
     ``mixer`` names a registered mixer, or several joined by +, which share their input and add up
     their outputs; ``both`` is attention beside ssm. ``mixer_sizes`` holds the sizes of mixers that
-    transformers does not know, by the mixer's name. Forward multipliers are not part of the shape:
+    transformers does not know, by the mixer's name. ``norms_behind: {attention.q: head}`` puts an
+    RMSNorm of each head behind a matrix. Forward multipliers are not part of the shape:
     they belong to addresses and are set by rules (``lrm.plan.rules``). The defaults are
     Falcon-H1-0.5B.
     """
@@ -47,6 +48,8 @@ class ModelConfig(Strict):
     mamba_norm_before_gate: bool = False
     rope_theta: float = Field(1.0e11, gt=0)
     rms_norm_eps: float = Field(1.0e-5, ge=0)
+    # An RMSNorm behind these matrices, by address: of each head, or of the whole output.
+    norms_behind: dict[str, Literal["head", "full"]] = {}
     # Root mean square of the initial matrices; "fan_in" means columns ** -0.5.
     initializer_range: Annotated[float, Field(gt=0)] | Literal["fan_in"] = 0.02
 
@@ -92,7 +95,20 @@ class ModelConfig(Strict):
             found[name].check_sizes(sizes)
         for mixer in found.values():
             mixer.check(self)
+        self._check_norms()
         return self
+
+    def _check_norms(self) -> None:
+        from lrm.model import blocks
+
+        possible = {name: norm for block in blocks.of_layer(self.mixers)
+                    for name, norm in block.behind.items()}  # fmt: skip
+        for name, how in self.norms_behind.items():
+            if name not in possible:
+                where = f"norms_behind.{shown(name, quoted=False)}"
+                raise ValueError(f"{where}: an RMSNorm may stand behind {', '.join(possible)}")
+            if how == "head" and possible[name].heads is None:
+                raise ValueError(f"norms_behind.{name} = head: its output has no heads; write full")
 
 
 class KernelConfig(Strict):

@@ -23,6 +23,8 @@ DECAYED = ("matrix", "embedding")
 # What a pattern may say in place of a name: all tensors of one role, whatever the model.
 ROLES = {"matrices": "matrix", "embeddings": "embedding", "norms": "norm",
          "convolutions": "conv", "vectors": "vector"}  # fmt: skip
+# The same for norms of one side: in front of a matrix, or behind it.
+SIDES = {"norms.input": "input", "norms.output": "output"}
 
 
 def addresses(config: ModelConfig) -> tuple[Address, ...]:
@@ -45,30 +47,30 @@ def _addresses(config: ModelConfig, registry: tuple[Mixer, ...]) -> tuple[Addres
 def _present(block: Block, config: ModelConfig) -> list[Address]:
     return [
         replace(address, parameter=f"{block.module}.{address.parameter}")
-        for address in block.tensors(config)
+        for address in block.every_tensor(config)
         if address.present
     ]
 
 
 def roles() -> dict[str, str]:
     """The role of every address of the family, in forward order."""
-    return _roles(tuple(blocks.MIXERS.values()))
+    return {address.name: address.role for address in _family(tuple(blocks.MIXERS.values()))}
 
 
 @functools.cache
-def _roles(mixers: tuple[Mixer, ...]) -> dict[str, str]:
-    found = [a for block in blocks.every(mixers) for a in block.tensors(ModelConfig())]
-    return {address.name: address.role for address in found}
+def _family(mixers: tuple[Mixer, ...]) -> tuple[Address, ...]:
+    return tuple(a for block in blocks.every(mixers) for a in block.every_tensor(ModelConfig()))
 
 
 def matches(pattern: str, address: Address) -> bool:
     """Whether ``pattern`` names ``address``.
 
     ``mlp.*`` means all layers, ``mlp.down@2`` layer 2, ``mlp.down@4-7`` layers 4 to 7. A bare
-    ``*`` matches everything, and ``norms`` all norms (``ROLES``).
+    ``*`` matches everything, ``norms`` all norms (``ROLES``), and ``norms.input`` those in front of
+    matrices (``SIDES``).
     """
     name, first, last = _parts(pattern)
-    if not _names(name, address.name, address.role):
+    if not _names(name, address.name, address.role, address.side):
         return False
     return first is None or (address.layer is not None and first <= address.layer <= last)
 
@@ -89,7 +91,9 @@ def _parts(pattern: str) -> tuple[str, int | None, int | None]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _names(pattern: str, name: str, role: str) -> bool:
+def _names(pattern: str, name: str, role: str, side: str | None) -> bool:
+    if pattern in SIDES:
+        return side == SIDES[pattern]
     wanted = ROLES.get(pattern)
     return role == wanted if wanted else fnmatch.fnmatchcase(name, pattern)
 
@@ -97,11 +101,11 @@ def _names(pattern: str, name: str, role: str) -> bool:
 def check_pattern(pattern: str, present: Sequence[Address], optional: bool) -> None:
     """Raise UserError where ``pattern`` matches nothing (of the family, if ``optional``)."""
     name = pattern.partition("@")[0]
-    family = roles()
-    if not any(_names(name, *known) for known in family.items()):
+    family = _family(tuple(blocks.MIXERS.values()))
+    if not any(_names(name, a.name, a.role, a.side) for a in family):
         raise UserError(
-            f"rule {pattern!r} matches no tensor; the addresses are {', '.join(family)}; the roles "
-            f"are {', '.join(ROLES)}"
+            f"rule {pattern!r} matches no tensor; the addresses are {', '.join(roles())}; the "
+            f"roles are {', '.join([*ROLES, *SIDES])}"
         )
     if not optional and not any(matches(pattern, address) for address in present):
         have = ", ".join(dict.fromkeys(address.name for address in present))

@@ -124,6 +124,11 @@ def to_transformers(model: FalconH1, keep: bool = False) -> Any:
             f"transformers has no Falcon-H1 with mixer = {config.mixer!r}; "
             "export a model with mixer: both"
         )
+    if config.norms_behind:
+        raise UserError(
+            "transformers has no Falcon-H1 with an RMSNorm behind a matrix "
+            f"(model.norms_behind: {', '.join(config.norms_behind)}); such a model stays here"
+        )
     library = _transformers()
     target = library.FalconH1Config(
         **{field: getattr(config, field) for field in SHARED},

@@ -28,7 +28,7 @@ class Layout:
         stack = (
             [] if self.whole else [d for d in range(len(shape)) if d not in (self.row, self.column)]
         )
-        return stack + {"scalar": [], "row": [self.row], "column": [self.column]}[axis]
+        return stack + {"row": [self.row], "column": [self.column]}.get(axis, [])
 
     def size(self, axis: str, shape: Sequence[int]) -> tuple[int, ...]:
         """Shape of the multipliers of ``axis``: (stack…, rows), (stack…, columns) or (1,)."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
-from lrm.multipliers.multiplier import LIGHT_DECAY, LR
+from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES
 from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import Placement, targets
 from lrm.multipliers.report import Attached
@@ -64,8 +64,10 @@ def attach_multipliers(
     ``implementation``: ``forward`` has autograd apply the gradient relations at each read of W̄;
     ``optimizer`` applies them once behind all micro-batches within ``same_weights``. ``lr`` and
     ``weight_decay`` are the multipliers' own, the decay being the paper's light one against
-    symmetries (section 4.1), and ``parametrization`` is ``direct`` or ``log``. ``row`` and
-    ``column`` may name another of these three for that axis alone, e.g. ``row={"lr": 3e-3}``.
+    symmetries (section 4.1). ``parametrization`` is ``direct`` or ``log``, and for rows and columns
+    also ``or`` or ``er`` (``lrm.multipliers.parametrization``). ``row`` and ``column`` may name
+    another of these three for that axis alone, e.g. ``row={"lr": 3e-3}``, and ``magnitude_lr`` and
+    ``magnitude_weight_decay`` of the one number that ``or`` and ``er`` set apart.
     ``role`` maps patterns of parameter names to roles (``lrm.multipliers.roles``) where the types
     of modules and the names do not tell what a parameter is.
 
@@ -95,12 +97,11 @@ def attach_multipliers(
         )
     settings = {"lr": lr, "weight_decay": weight_decay, "parametrization": parametrization}
     own = {"row": dict(row or {}), "column": dict(column or {})}
+    known = (*settings, *MAGNITUDE_RATES.values())
     for axis, fields in own.items():
         for name in fields:
-            if name not in settings:
-                raise UserError(
-                    f"{axis}: unknown setting {name!r}; use one of {', '.join(settings)}"
-                )
+            if name not in known:
+                raise UserError(f"{axis}: unknown setting {name!r}; use one of {', '.join(known)}")
     for fields in (settings, *own.values()):
         find_parametrization(fields.get("parametrization", "direct"))
         _check_rates(fields)
@@ -248,7 +249,7 @@ def _check_model(model: Any, call: str) -> None:
 
 
 def _check_rates(fields: Mapping[str, Any]) -> None:
-    for name in ("lr", "weight_decay"):
+    for name in (*MAGNITUDE_RATES, *MAGNITUDE_RATES.values()):
         value = fields.get(name, 0.0)
         if not isinstance(value, (int, float, Tensor)) or not value >= 0:
             raise UserError(f"{name} is {shown(value)}; give a number that is not negative")

@@ -1,12 +1,15 @@
 """What one learnable multiplier is: s, r or c of equations (2) and (3). No torch here.
 
+A vector whose parametrization learns a direction has two multipliers: the direction, and its
+magnitude, one number on an axis of its own.
+
 A multiplier always learns. A number that is fixed is a factor (``lrm.model``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lrm.errors import UserError
@@ -20,6 +23,10 @@ AXES = {
     "column": ("column",),
     "row_column": ("row", "column"),
 }
+# The axis of the magnitude of each vector that may be kept as direction and magnitude.
+MAGNITUDES = {axis: f"{axis}_magnitude" for axis in ("row", "column")}
+# What is said of a magnitude by itself.
+MAGNITUDE_RATES = {name: f"magnitude_{name}" for name in ("lr", "weight_decay")}
 # The LR of multipliers that the paper states, and its light decay against symmetries (section
 # 4.1). The suite's experiments ask for the decay by name, and the library has it by default.
 LR = 1.0e-2
@@ -30,7 +37,7 @@ LIGHT_DECAY = 2.0e-3
 class Multiplier:
     """One learnable multiplier of a tensor, and how it learns."""
 
-    axis: str  # scalar, row or column
+    axis: str  # scalar, row, column, or the magnitude of one of these two
     size: int
     lr: float
     weight_decay: float
@@ -65,10 +72,12 @@ def of_kind(
 ) -> tuple[Multiplier, ...]:
     """The multipliers of a tensor of ``shape``, of each axis as many as ``sizes`` says.
 
-    A layer of settings maps lr, weight_decay, init and parametrization to values. Below ``row``
-    and ``column`` it may map them once more, for that axis alone. For each axis and field the last
-    layer that says something wins. Raises UserError, which begins with ``where``, for an unknown
-    kind or parametrization and for an axis that the tensor does not have.
+    A layer of settings maps lr, weight_decay, init and parametrization to values. magnitude_lr and
+    magnitude_weight_decay are those of a magnitude, which has the vector's without them. Below
+    ``row`` and ``column`` a layer may map all of them once more, for that axis alone. For each axis
+    and field the last layer that says something wins. Raises UserError, which begins with
+    ``where``, for an unknown kind or parametrization, for a scalar with a direction, and for an
+    axis that the tensor does not have.
     """
     if kind not in AXES:
         raise UserError(f"{where}: unknown kind {kind!r}; use one of {', '.join(AXES)}")
@@ -84,6 +93,20 @@ def of_kind(
                 f"{where}: a {axis} multiplier needs a matrix, this tensor has shape "
                 f"{tuple(shape)}; use scalar or row"
             )
-        fields["parametrization"] = find_parametrization(fields["parametrization"])
-        found.append(Multiplier(axis, sizes[axis], **fields, in_clip_norm=in_clip_norm))
+        chosen = find_parametrization(fields.pop("parametrization"))
+        rates = {name: fields.pop(key, fields[name]) for name, key in MAGNITUDE_RATES.items()}
+        if chosen.magnitude is not None:
+            if axis not in MAGNITUDES:
+                raise UserError(
+                    f"{where}: parametrization = {chosen.name} is for rows and columns, a scalar "
+                    "has no direction; use direct or log"
+                )
+            of_size = {
+                "init": fields.pop("init", 1.0),
+                "parametrization": find_parametrization(chosen.magnitude),
+            }
+            size = Multiplier(MAGNITUDES[axis], sizes["scalar"], **rates, **of_size)
+            found.append(replace(size, in_clip_norm=in_clip_norm))
+        vector = Multiplier(axis, sizes[axis], **fields, parametrization=chosen)
+        found.append(replace(vector, in_clip_norm=in_clip_norm))
     return tuple(found)

@@ -2,14 +2,14 @@
 
 A parametrization is one class with an entry in ``PARAMETRIZATIONS``. Settings name it, and the
 forward, the gradient relations, Brownian motion and tables ask it for what they need. Its methods
-take floats and tensors alike, entry by entry.
+take floats and tensors alike. The last dimension of a tensor is one vector of multipliers.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from lrm.errors import UserError
 
@@ -17,11 +17,16 @@ Number = TypeVar("Number")  # a float or a tensor
 
 
 class Parametrization(ABC):
-    """A multiplier as a function of the raw tensor behind it; it has no state of its own."""
+    """A multiplier as a function of the raw tensor behind it; it has no state of its own.
+
+    With a ``magnitude`` it is the direction of a vector alone. One number beside it, which learns
+    by the parametrization of that name, is how large the whole vector is.
+    """
 
     name: str
     # Whether the multiplier is the raw tensor, so that noise in one is noise in the other.
     is_identity = False
+    magnitude: str | None = None
 
     @abstractmethod
     def value(self, raw: Number) -> Number:
@@ -32,16 +37,8 @@ class Parametrization(ABC):
         """What ``value`` is the multiplier of, or its absolute value where there is no other."""
 
     @abstractmethod
-    def chain(self, raw: Number, gradient: Any) -> Any:
-        """The gradient of ``raw`` from that of the multiplier, by the chain rule."""
-
-    def by_logarithm(self, raw: Number, gradient: Any) -> Any:
-        """∂L/∂ln(multiplier) from the gradient of ``raw``."""
-        return gradient * self.value(raw) / self.chain(raw, 1.0)
-
     def relative_step(self, lr: float, value: float) -> float:
         """How far a step of ``lr`` moves a multiplier at ``value``, relative to it."""
-        return lr * self.chain(self.raw(value), 1.0) / value
 
     def __repr__(self) -> str:
         return self.name
@@ -62,8 +59,8 @@ class Direct(Parametrization):
     def raw(self, value: Number) -> Number:
         return value
 
-    def chain(self, raw: Number, gradient: Any) -> Any:
-        return gradient
+    def relative_step(self, lr: float, value: float) -> float:
+        return lr / value
 
 
 class Log(Parametrization):
@@ -77,12 +74,56 @@ class Log(Parametrization):
     def raw(self, value: Number) -> Number:
         return math.log(abs(value)) if isinstance(value, (int, float)) else value.abs().log()
 
-    def chain(self, raw: Number, gradient: Any) -> Any:
-        return gradient * self.value(raw)
+    def relative_step(self, lr: float, value: float) -> float:
+        return lr
+
+
+class OriginalSpace(Parametrization):
+    """Direction of γ = β·Norm(α), where Norm(α) has a root mean square of 1.
+
+    OR, equation (8) of *On Scale Vectors in Large Language Models*.
+    """
+
+    name = "or"
+    magnitude = "direct"
+
+    def value(self, raw: Number) -> Number:
+        if isinstance(raw, (int, float)):  # all entries alike
+            return math.copysign(1.0, raw)
+        return raw * raw.square().mean(-1, keepdim=True).rsqrt()
+
+    def raw(self, value: Number) -> Number:
+        return value
+
+    def relative_step(self, lr: float, value: float) -> float:
+        return lr / value
+
+
+class ExponentialSpace(Parametrization):
+    """Direction of γ = e^β·e^(α − mean α), whose geometric mean is 1.
+
+    ER, equation (9) of *On Scale Vectors in Large Language Models*.
+    """
+
+    name = "er"
+    magnitude = "log"
+
+    def value(self, raw: Number) -> Number:
+        if isinstance(raw, (int, float)):  # all entries alike
+            return 1.0
+        return (raw - raw.mean(-1, keepdim=True)).exp()
+
+    def raw(self, value: Number) -> Number:
+        return math.log(abs(value)) if isinstance(value, (int, float)) else value.abs().log()
+
+    def relative_step(self, lr: float, value: float) -> float:
+        return lr
 
 
 DIRECT = Direct()
-PARAMETRIZATIONS: dict[str, Parametrization] = {each.name: each for each in (DIRECT, Log())}
+PARAMETRIZATIONS: dict[str, Parametrization] = {
+    each.name: each for each in (DIRECT, Log(), OriginalSpace(), ExponentialSpace())
+}
 
 
 def find_parametrization(name: str) -> Parametrization:

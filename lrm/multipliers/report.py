@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
 from lrm.multipliers.roles import roles
@@ -31,6 +32,7 @@ class Attached(Multipliers):
         said: Mapping[str, str],
     ):
         self.said = dict(said)
+        self.stays = ""  # why it cannot be merged
         self.roles = roles(model, said)
         super().__init__(model, targets, implementation)
         self._shapes = {
@@ -56,7 +58,12 @@ class Attached(Multipliers):
         return "\n".join(lines)
 
     def merge(self) -> nn.Module:
-        """As in ``Multipliers``; the model then saves no placement and asks for none."""
+        """As in ``Multipliers``; the model then saves no placement and asks for none.
+
+        Raises UserError where what is attached cannot be folded (``stays`` says why).
+        """
+        if self.stays:
+            raise UserError(self.stays)
         super().merge()
         for hook in self._hooks:
             hook.remove()

@@ -16,13 +16,13 @@ from torch.utils.hooks import RemovableHandle
 
 from lrm.errors import UserError
 from lrm.multipliers.attach import CHILD, Multipliers
-from lrm.multipliers.multiplier import AXES, Multiplier
+from lrm.multipliers.multiplier import AXES, MAGNITUDE_RATES, MAGNITUDES, Multiplier, Target
 
 # The attribute of a model that holds its multipliers.
 HANDLE = "_learnable_multipliers"
 # Torch's name for what a module saves beside its tensors; other tools let it through.
 _KEY = "_extra_state"
-_RATES = ("lr", "weight_decay")
+_RATES = ("lr", "weight_decay", *MAGNITUDE_RATES.values())
 _KINDS = {axes: kind for kind, axes in AXES.items()}
 
 
@@ -100,17 +100,30 @@ def _arguments(handle: Multipliers) -> dict[str, Any]:
     for name, found in handle.effective.items():
         parts = []
         for target in found.targets:
-            axes = tuple(each.axis for each in target.multipliers)
-            parts.append([*map(int, target.rows or ()), _KINDS[axes]])
-            settings |= {each.axis: _settings(each) for each in target.multipliers}
+            found_here = _by_axis(target)
+            parts.append([*map(int, target.rows or ()), _KINDS[tuple(found_here)]])
+            settings |= found_here
         placement[name] = parts[0][0] if found.targets[0].rows is None else parts
     said = {"role": handle.said} if handle.said else {}
     return {"placement": placement, **settings.pop("scalar", {}), **settings, **said}
 
 
-def _settings(multiplier: Multiplier) -> dict[str, Any]:
+def _by_axis(target: Target) -> dict[str, dict[str, Any]]:
+    """The settings of each axis, those of its magnitude among them."""
+    every = {each.axis: each for each in target.multipliers}
+    return {
+        axis: _settings(each, every.get(MAGNITUDES.get(axis, "")))
+        for axis, each in every.items()
+        if axis not in MAGNITUDES.values()
+    }
+
+
+def _settings(multiplier: Multiplier, magnitude: Multiplier | None) -> dict[str, Any]:
+    found = {name: getattr(multiplier, name) for name in MAGNITUDE_RATES}
+    if magnitude is not None:
+        found |= {key: getattr(magnitude, name) for name, key in MAGNITUDE_RATES.items()}
     # Of one length: torch.distributed.checkpoint compares the sizes of tensors.
-    rates = {name: f"{float(getattr(multiplier, name)):.16e}" for name in _RATES}
+    rates = {name: f"{float(value):.16e}" for name, value in found.items()}
     return {**rates, "parametrization": multiplier.parametrization.name}
 
 

@@ -188,7 +188,7 @@ class ProbeConfig(Strict):
 
 def _registered(name: str) -> str:
     if name not in PARAMETRIZATIONS:
-        raise ValueError(f"there is no such parametrization; use {' or '.join(PARAMETRIZATIONS)}")
+        raise ValueError(f"there is no such parametrization; use {', '.join(PARAMETRIZATIONS)}")
     return name
 
 
@@ -202,6 +202,9 @@ class AxisRule(Strict):
     lr: float | None = Field(None, ge=0)
     weight_decay: float | None = Field(None, ge=0)
     init: float | None = Field(None, gt=0)
+    # Of the one number that parametrization = or, er sets apart; as the vector's where not given.
+    magnitude_lr: float | None = Field(None, ge=0)
+    magnitude_weight_decay: float | None = Field(None, ge=0)
 
 
 class MultiplierRule(AxisRule):
@@ -230,6 +233,8 @@ class MultiplierDefaults(Strict):
     lr: float = Field(LR, ge=0)
     weight_decay: float = Field(0.0, ge=0)
     init: float = Field(1.0, gt=0)
+    magnitude_lr: float | None = Field(None, ge=0)
+    magnitude_weight_decay: float | None = Field(None, ge=0)
     row: AxisRule | None = None
     column: AxisRule | None = None
 

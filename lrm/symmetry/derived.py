@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from lrm.model import blocks
-from lrm.model.blocks.block import Changes
+from lrm.model.blocks.block import NORMALISED, Changes
 from lrm.model.config import ModelConfig
+from lrm.multipliers.multiplier import MAGNITUDES
 from lrm.plan.rules import TensorPlan
 
 
@@ -30,7 +31,7 @@ def freedoms() -> dict[str, str]:
     found = {"matrix": "rows against columns of one matrix"}
     for block in blocks.every():
         found |= block.freedoms
-    return found
+    return found | {NORMALISED: "scale of what an RMSNorm behind a matrix takes in"}
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,9 @@ def scales(plans: Sequence[TensorPlan], filters: bool = False) -> list[Scales]:
             found.append(Scales(plan.key, "filter", plan.address.shape[0]))
         if plan.address.role == "norm" and plan.trainable:
             found.append(Scales(plan.key, "weight", plan.address.size))
-        found += [Scales(plan.key, each.axis, each.size) for each in plan.multipliers]
+        # Direction and magnitude of a vector together are the vector.
+        own = [each for each in plan.multipliers if each.axis not in MAGNITUDES.values()]
+        found += [Scales(plan.key, each.axis, each.size) for each in own]
     return found
 
 
@@ -83,7 +86,7 @@ class _Equations:
         self._ends = {
             name: ends
             for block in blocks.every(config.mixers)
-            for name, ends in block.ends(config).items()
+            for name, ends in block.every_end(config).items()
         }
         self._blocks: dict[tuple[str, str], np.ndarray] = {}
         self._scales = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,10 @@ from lrm.errors import UserError
 from lrm.model import blocks
 from lrm.model.config import ModelConfig
 from lrm.model.init import named_generator
-from lrm.multipliers.parametrization import DIRECT, Parametrization
+from lrm.multipliers.multiplier import MAGNITUDES
+from lrm.multipliers.parametrization import DIRECT
 from lrm.plan.config import Settings
-from lrm.plan.rules import TensorPlan
+from lrm.plan.rules import TensorPlan, resolve
 from lrm.plan.yaml import merge, preset_rules
 from lrm.symmetry import derived as gauge
 from lrm.train.learner import Learner, build
@@ -75,32 +76,40 @@ def find(settings: Settings, seed: int = 0, filters: bool = False) -> Found:
     settings = settings.model_copy(
         update={"train": settings.train.model_copy(update={"multiplier_implementation": "forward"})}
     )
-    learner = build(settings, seed, dtype=torch.float64)
+    # What leaves the output as it is does not depend on the parametrization.
+    learner = build(settings, seed, dtype=torch.float64, plans=_direct(resolve(settings)))
     scales = gauge.scales(learner.plans, filters)
     if not scales:
         raise UserError("no multiplier and no RMSNorm weight learns here; place one")
     parameters = [parameter_of(learner, block) for block in scales]
-    for block, (parameter, parametrization) in zip(scales, parameters, strict=True):
+    for block, parameter in zip(scales, parameters, strict=True):
         if block.axis == "filter":
             continue  # random already
         generator = named_generator(seed, f"symmetry/{block.key}.{block.axis}")
         logarithms = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
         with torch.no_grad():
-            parameter.copy_(parametrization.raw((_SPREAD * logarithms).exp()))
+            parameter.copy_((_SPREAD * logarithms).exp())
     tokens = _tokens(settings.model, sum(block.size for block in scales), seed)
     jacobian = _jacobian(learner.model, scales, parameters, tokens, seed)
     return Found(learner.plans, scales, *_null_space(jacobian.numpy()))
 
 
-def parameter_of(
-    learner: Learner, block: gauge.Scales
-) -> tuple[torch.nn.Parameter, Parametrization]:
-    """The parameter behind ``block``, and how its scales follow from it."""
+def _direct(plans: Sequence[TensorPlan]) -> list[TensorPlan]:
+    """The same with multipliers that are learned themselves."""
+    found = []
+    for plan in plans:
+        own = [each for each in plan.multipliers if each.axis not in MAGNITUDES.values()]
+        direct = tuple(replace(each, parametrization=DIRECT) for each in own)
+        found.append(replace(plan, multipliers=direct))
+    return found
+
+
+def parameter_of(learner: Learner, block: gauge.Scales) -> torch.nn.Parameter:
+    """The parameter that holds the scales of ``block``."""
     if block.axis in ("weight", "filter"):
         [plan] = [plan for plan in learner.plans if plan.key == block.key]
-        return learner.model.get_parameter(plan.address.parameter), DIRECT
-    scaling = learner.multipliers.scalings[block.key]
-    return getattr(scaling, block.axis), scaling.multipliers[block.axis].parametrization
+        return learner.model.get_parameter(plan.address.parameter)
+    return getattr(learner.multipliers.scalings[block.key], block.axis)
 
 
 def _tokens(config: ModelConfig, entries: int, seed: int) -> torch.Tensor:
@@ -117,7 +126,7 @@ def _tokens(config: ModelConfig, entries: int, seed: int) -> torch.Tensor:
 def _jacobian(
     model: torch.nn.Module,
     scales: list[gauge.Scales],
-    parameters: list[tuple[torch.nn.Parameter, Parametrization]],
+    parameters: list[torch.nn.Parameter],
     tokens: torch.Tensor,
     seed: int,
 ) -> torch.Tensor:
@@ -127,17 +136,14 @@ def _jacobian(
     """
     logits = model(tokens)
     generator = named_generator(seed, "symmetry/combinations")
-    leaves = [parameter for parameter, _ in parameters]
     rows = []
     for _ in range(sum(block.size for block in scales) + _SPARE):
         weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
-        gradients = torch.autograd.grad(logits, leaves, weights, retain_graph=True)
+        gradients = torch.autograd.grad(logits, parameters, weights, retain_graph=True)
         # The scale of a filter is that of all its entries.
         parts = [
-            parametrization.by_logarithm(leaf.detach(), gradient).reshape(block.size, -1).sum(1)
-            for block, gradient, (leaf, parametrization) in zip(
-                scales, gradients, parameters, strict=True
-            )
+            (gradient * leaf.detach()).reshape(block.size, -1).sum(1)
+            for block, gradient, leaf in zip(scales, gradients, parameters, strict=True)
         ]
         rows.append(torch.cat(parts))
     return torch.stack(rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lrm.model.blocks.block import Address, Changes, Ends, Mixer, stream
+from lrm.model.blocks.block import Address, Behind, Changes, Ends, Mixer, stream
 from lrm.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -21,6 +21,13 @@ class Attention(Mixer):
     freedoms = {"query_key": "q against k", "value": "v against columns of attention.out"}
     # With a small theta every pair is rotated by all angles.
     small = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "rope_theta": 10.0}
+
+    behind = {
+        "attention.q": Behind("q_norm", "num_attention_heads"),
+        "attention.k": Behind("k_norm", "num_key_value_heads"),
+        "attention.v": Behind("v_norm", "num_key_value_heads"),
+        "attention.out": Behind("o_norm"),
+    }
 
     def check(self, config: ModelConfig) -> None:
         config.must_divide("num_key_value_heads", "num_attention_heads")

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from lrm.model import ops
 from lrm.model.activations import Activations, record
+from lrm.model.blocks.attention import Attention
 from lrm.model.config import ModelConfig
 from lrm.model.gpu.adapters import Kernels
 from lrm.model.gpu.selection import draw
+from lrm.model.norm import add_norms, normed
 
 
 class AttentionModule(nn.Module):
@@ -35,15 +37,21 @@ class AttentionModule(nn.Module):
         self.k_proj = nn.Linear(d, kv_width, bias=False)
         self.v_proj = nn.Linear(d, kv_width, bias=False)
         self.o_proj = nn.Linear(width, d, bias=False)
+        add_norms(self, Attention(), config)
         names = ("attention.q", "attention.k", "attention.v", "attention.out")
         self.factors = tuple(factors.get(f"{name}@{layer}", 1.0) for name in names)
 
     def forward(self, u: Tensor, activations: Activations = None) -> Tensor:
         """Map u (batch, length, d) to the mixer's output of the same shape."""
         batch, length, _ = u.shape
-        q = ops.linear(u, self.q_proj.weight, self.factors[0])
-        k = ops.linear(u, self.k_proj.weight, self.factors[1])
-        v = ops.linear(u, self.v_proj.weight, self.factors[2])
+        values = {
+            "attention.q": ops.linear(u, self.q_proj.weight, self.factors[0]),
+            "attention.k": ops.linear(u, self.k_proj.weight, self.factors[1]),
+            "attention.v": ops.linear(u, self.v_proj.weight, self.factors[2]),
+        }
+        q = normed(values, "attention.q", self.q_norm)
+        k = normed(values, "attention.k", self.k_norm)
+        v = normed(values, "attention.v", self.v_norm)
         split = (batch, length, -1, self.head_dim)
         mixed = ops.attention(
             ops.rope(q.view(split), self.theta),
@@ -53,8 +61,8 @@ class AttentionModule(nn.Module):
             self.implementation,
         )
         mixed = mixed.transpose(1, 2).reshape(batch, length, -1)
-        out = ops.linear(mixed, self.o_proj.weight, self.factors[3])
-        values = {"attention.q": q, "attention.k": k, "attention.v": v, "attention.out": out}
+        values["attention.out"] = ops.linear(mixed, self.o_proj.weight, self.factors[3])
+        out = normed(values, "attention.out", self.o_norm)
         record(activations, self.layer, values)
         return out
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrm.errors import shown
@@ -48,9 +48,11 @@ class Uniform:
 class Address:
     """One tensor: a parameter, or rows ``[rows[0], rows[1])`` of one.
 
-    ``role`` is matrix, embedding, norm, conv (filters by channel) or vector. A block declares its
-    tensors without a layer, and their parameters by the name within its own module. ``present``
-    is false for a tensor that this model goes without, while others of the family have it.
+    ``role`` is matrix, embedding, norm, conv (filters by channel) or vector. ``side`` tells of a
+    norm whether a matrix reads what it gives out (input), or gives what it takes in (output). A
+    block declares its tensors without a layer, and their parameters by the name within its own
+    module. ``present`` is false for a tensor that this model goes without, while others of the
+    family have it.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Address:
     rows: tuple[int, int] | None = None
     present: bool = True
     layer: int | None = None
+    side: str | None = None
 
     @property
     def key(self) -> str:
@@ -97,6 +100,27 @@ def stream(config: ModelConfig, sign: float = 1.0) -> Changes:
     return Changes("residual", [0] * config.hidden_size, sign, everywhere=True)
 
 
+@dataclass(frozen=True)
+class Behind:
+    """An RMSNorm that ``model.norms_behind`` may put behind a matrix: in front of its reader.
+
+    ``module`` holds it in the torch module. ``heads`` is the field of ModelConfig by which the
+    output falls into heads, each of which may be normalised by itself.
+    """
+
+    module: str
+    heads: str | None = None
+
+    def groups(self, config: ModelConfig, how: str) -> int:
+        """Parts of the output that are normalised apart, ``how`` being head or full."""
+        return getattr(config, self.heads) if how == "head" and self.heads else 1
+
+
+# The freedom of what an RMSNorm behind a matrix takes in, in the steps in which they are counted.
+NORMALISED = "normalised"
+_APART = 1 << 24
+
+
 class Block(ABC):
     """Base of all declarations; what a block does not have keeps the value that stands here."""
 
@@ -111,9 +135,41 @@ class Block(ABC):
     # matrices are alike by chance, so that none is taken for another.
     small: Mapping[str, Any] = {}
 
+    # By address of a matrix, the RMSNorm that may stand behind it.
+    behind: Mapping[str, Behind] = {}
+
     @abstractmethod
     def tensors(self, config: ModelConfig) -> list[Address]:
         """Every tensor, in forward order, also those that are not ``present`` in this model."""
+
+    def every_tensor(self, config: ModelConfig) -> list[Address]:
+        """``tensors``, and ``norm.<address>`` behind each matrix that may be normalised."""
+        found = []
+        for address in self.tensors(config):
+            found.append(address)
+            if (norm := self.behind.get(address.name)) is not None:
+                name = f"norm.{address.name}"
+                of_norm = Address(name, f"{norm.module}.weight", address.shape[:1], "norm")
+                present = address.present and address.name in config.norms_behind
+                found.append(replace(of_norm, initial=Constant(), present=present, side="output"))
+        return found
+
+    def every_end(self, config: ModelConfig) -> dict[str, Ends]:
+        """``ends``, where a norm stands behind a matrix with the norm's as well.
+
+        The norm's weights then have the matrix's end, and the matrix may change its output in each
+        part that is normalised by itself.
+        """
+        found = self.ends(config)
+        for number, (name, how) in enumerate(sorted(config.norms_behind.items())):
+            if name not in self.behind or name not in found:
+                continue
+            [rows] = [a.shape[0] for a in self.tensors(config) if a.name == name]
+            out, into = found[name]
+            each = rows // self.behind[name].groups(config, how)
+            channels = [number * _APART + row // each for row in range(rows)]
+            found |= {name: (Changes(NORMALISED, channels), into), f"norm.{name}": (out, None)}
+        return found
 
     def ends(self, config: ModelConfig) -> dict[str, Ends]:
         """By address, which changes of scale the two ends of the tensor may undergo.

@@ -38,7 +38,8 @@ class Norm(Block):
         self.name, self.module, self.freedoms = name, module, {freedom: text}
 
     def tensors(self, config: ModelConfig) -> list[Address]:
-        return [Address(self.name, "weight", (config.hidden_size,), "norm", Constant())]
+        size = (config.hidden_size,)
+        return [Address(self.name, "weight", size, "norm", Constant(), side="input")]
 
     def ends(self, config: ModelConfig) -> dict[str, Ends]:
         [freedom] = self.freedoms

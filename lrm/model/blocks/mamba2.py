@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lrm.model.blocks.block import Address, Changes, Constant, Ends, Mixer, Uniform, stream
+from lrm.model.blocks.block import Address, Behind, Changes, Constant, Ends, Mixer, Uniform, stream
 from lrm.model.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ class Mamba2(Mixer):
         "inner_norm": "inner RMSNorm weights against columns of ssm.out",
     }
     small = {"mamba_d_ssm": 15, "mamba_n_heads": 3, "mamba_d_state": 5, "mamba_chunk_size": 8}
+    behind = {"ssm.out": Behind("out_norm")}
 
     def check(self, config: ModelConfig) -> None:
         config.must_divide("mamba_n_heads", "mamba_d_ssm")
@@ -63,7 +64,7 @@ class Mamba2(Mixer):
             Address("ssm.A_log", "A_log", heads, "vector", Uniform(1, 16, ("log",))),
             Address("ssm.D", "D", heads, "vector", Constant()),
             Address("norm.ssm", "norm.weight", (inner,), "norm", Constant(),
-                    present=config.mamba_rms_norm),
+                    present=config.mamba_rms_norm, side="input"),
             Address("ssm.out", "out_proj.weight", (d, inner)),
         ]  # fmt: skip
 

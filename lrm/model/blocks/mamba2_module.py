@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from lrm.model import ops
 from lrm.model.activations import Activations, record
-from lrm.model.blocks.mamba2 import CONVOLVED, ssm_slices
+from lrm.model.blocks.mamba2 import CONVOLVED, Mamba2, ssm_slices
 from lrm.model.config import ModelConfig
 from lrm.model.gpu.adapters import Kernels
 from lrm.model.gpu.selection import draw
-from lrm.model.norm import RMSNorm
+from lrm.model.norm import RMSNorm, add_norms, normed
 from lrm.multipliers.precision import upcast
 
 
@@ -51,6 +51,7 @@ class Mamba2Module(nn.Module):
         self.D = nn.Parameter(torch.ones(heads))
         self.norm = RMSNorm(inner, config.rms_norm_eps) if config.mamba_rms_norm else None
         self.out_proj = nn.Linear(inner, d, bias=False)
+        add_norms(self, Mamba2(), config)
         self.in_factors = tuple(factors.get(f"{name}@{layer}", 1.0) for name in self.slices)
         self.out_factor = factors.get(f"ssm.out@{layer}", 1.0)
 
@@ -76,10 +77,11 @@ class Mamba2Module(nn.Module):
             self.implementations.scan,
         )
         y = self._gate(y, F.silu(z))
-        out = ops.linear(y, self.out_proj.weight, self.out_factor)
+        values = {"ssm.out": ops.linear(y, self.out_proj.weight, self.out_factor)}
+        out = normed(values, "ssm.out", self.out_norm)
         if activations is not None:
             parts = dict(zip(CONVOLVED, xbc.split(sizes[1:4], -1), strict=True))
-            values = {"ssm.z": z, **parts, "ssm.dt": dt, "ssm.conv": conv, "ssm.out": out}
+            values |= {"ssm.z": z, **parts, "ssm.dt": dt, "ssm.conv": conv}
             record(activations, self.layer, values)
         return out
 

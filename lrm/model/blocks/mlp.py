@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lrm.model.blocks.block import Address, Block, Changes, Ends, stream
+from lrm.model.blocks.block import Address, Behind, Block, Changes, Ends, stream
 from lrm.model.config import ModelConfig
 
 
@@ -14,6 +14,12 @@ class MLP(Block):
     widths = ("intermediate_size",)
     freedoms = {"up_down": "up against columns of down"}
     small = {"intermediate_size": 10}
+
+    behind = {
+        "mlp.gate": Behind("gate_norm"),
+        "mlp.up": Behind("up_norm"),
+        "mlp.down": Behind("down_norm"),
+    }
 
     def tensors(self, config: ModelConfig) -> list[Address]:
         d, width = config.hidden_size, config.intermediate_size

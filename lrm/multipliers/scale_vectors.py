@@ -1,0 +1,267 @@
+"""Designs of scale vectors on transformers' decoders: Llama, Qwen, Gemma and their like.
+
+*On Scale Vectors in Large Language Models* (arXiv 2605.26895) puts vectors on the same matrices as
+the multipliers do, u on the outputs and v on the inputs: diag(u) W diag(v). They stand behind a
+norm, whose own weight they replace. Here they are multipliers, so that all calls of ``lrm`` work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrm.errors import UserError, shown
+from lrm.multipliers import library
+from lrm.multipliers.multiplier import MAGNITUDES
+from lrm.multipliers.report import Attached
+from lrm.multipliers.roles import roles
+
+# By design: the kind of vectors on each matrix behind a norm, and whether a norm stands between.
+DESIGNS = {
+    "hg": ("column", False),
+    "ap": ("row", False),
+    "dp": ("row_column", False),
+    "dnp": ("column", True),
+    "unified": ("column", True),
+}
+# The decay of input vectors in the unified design (individual weight decay, section 2.2).
+_INPUT_DECAY = 0.1
+# The child under which a linear map holds the norm of its output.
+_BEHIND = "norm_behind"
+_BY_HEAD = re.compile(r"(^|[._])(q|k|v|query|key|value)(_proj)?$")
+_MERGED = re.compile(r"qkv|gate_up|query_key_value|c_attn", re.IGNORECASE)
+
+
+class HeadNorm(nn.RMSNorm):
+    """An RMSNorm of each ``size`` outputs in turn; its weight has one entry for every output."""
+
+    def __init__(self, outputs: int, size: int, eps: float, like: Tensor):
+        super().__init__(outputs, eps=eps, device=like.device, dtype=like.dtype)
+        self.size = size
+
+    def forward(self, y: Tensor) -> Tensor:
+        """y (..., outputs), same shape back."""
+        parts = nn.functional.rms_norm(y.unflatten(-1, (-1, self.size)), (self.size,), eps=self.eps)
+        return parts.flatten(-2) * self.weight
+
+
+def attach_scale_vectors(
+    model: nn.Module,
+    design: str = "unified",
+    *,
+    lr: float,
+    parametrization: str | None = None,
+    input_decay: float | None = None,
+    output_decay: float = 0.0,
+    implementation: str = "forward",
+    example: Mapping[str, Any] | None = None,
+) -> Attached:
+    """Replace the weights of the norms in front of matrices by vectors of ``design``.
+
+    ``hg``: each matrix has a vector of its own on its inputs. ``ap``: on its outputs instead.
+    ``dp``: on both. ``dnp``: on both, with an RMSNorm between the matrix and its output vector, per
+    head for queries, keys and values; where the model has such a norm already, that one stays.
+    ``unified``: as ``dnp``, by ``parametrization`` ``or``, and with decay on input vectors alone.
+    The last norm's vector moves to the head's inputs; where the head is tied to the embedding it
+    stays in the norm. Norms that no linear map reads are output norms, and stay as they are.
+
+    ``lr`` is the vectors' LR, which in the paper is that of the matrices; ``input_decay`` (0.1 in
+    ``unified``, else 0) and ``output_decay`` are their weight decays. ``parametrization`` is one of
+    ``lrm.multipliers.parametrization``. ``example`` are arguments of the model by which it is seen
+    what reads what; without them it gets two tokens.
+
+    All but ``dnp`` and ``unified`` leave the output as it was, and ``lrm.merge_multipliers`` folds
+    them into the matrices. Those two change the function, and merging raises UserError. So does
+    this for an unknown design, merged matrices such as ``qkv_proj``, norms that are none of
+    RMSNorm's kind, and as ``lrm.attach_multipliers`` does; the model is then as it was.
+    """
+    if design not in DESIGNS:
+        raise UserError(f"unknown design {shown(design)}; use one of {', '.join(DESIGNS)}")
+    unified = design == "unified"
+    parametrization = parametrization or ("or" if unified else "direct")
+    decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
+    kind, behind = DESIGNS[design]
+    seen = _look(model, example)
+    kind_of = roles(model)
+    found = [each for each in seen.read if each.readers]
+    for norm in found:
+        norm.measure(parametrization)
+    heads = {name for name, role in kind_of.items() if role in ("head", "tied")}
+    free = [norm for norm in found if not any(kind_of[n] == "tied" for n in norm.weights)]
+    matrices = [name for norm in free for name in norm.weights if name not in heads]
+    if not matrices:
+        raise UserError(
+            f"no norm of {type(model).__name__} is read by linear maps; give an example of its "
+            "arguments, or place vectors by lrm.attach_multipliers"
+        )
+    placement: dict[str, str] = dict.fromkeys(matrices, kind)
+    placement |= {name: "column" for norm in free for name in norm.weights if name in heads}
+    added = []
+    if behind:
+        for name in matrices:
+            path = name.removesuffix(".weight")
+            if path not in seen.normalised:
+                _add_norm(model, path, free[0].module)
+                added.append(path)
+                placement[f"{path}.{_BEHIND}.weight"] = "row"
+    try:
+        handle = library.attach_multipliers(
+            model, placement, implementation=implementation, lr=lr, weight_decay=decay,
+            parametrization=parametrization, row={"weight_decay": output_decay},
+        )  # fmt: skip
+    except UserError:
+        for path in added:
+            _remove_norm(model, path)
+        raise
+    for path in added:
+        handle.parameter(f"{path}.{_BEHIND}.weight").requires_grad_(False)
+    for norm in free:
+        norm.hand_over(handle)
+    if added:
+        handle.stays = (
+            f"design {design!r} has norms behind matrices, which cannot be folded into them; "
+            "keep the model with its vectors"
+        )
+    return handle
+
+
+@dataclass
+class _Norm:
+    """A norm, and the linear maps that read what it gives out, by the names of their weights."""
+
+    module: nn.Module
+    readers: list[nn.Module] = field(default_factory=list)
+    weights: list[str] = field(default_factory=list)
+    neutral: float = 1.0  # the weight at which it only normalises
+
+    @torch.no_grad()
+    def measure(self, parametrization: str) -> None:
+        """Find ``neutral``; UserError where there is none, or no such vector can be kept."""
+        weight, name = self.module.weight, type(self.module).__name__
+        if getattr(self.module, "bias", None) is not None:
+            raise UserError(f"{name} has a bias; scale vectors replace RMSNorms")
+        kept, x = weight.clone(), torch.linspace(-1, 1, weight.numel()).to(weight)
+        sizes = {}
+        for neutral in (1.0, 0.0):  # Gemma's norms multiply by one more than their weight
+            weight.fill_(neutral)
+            sizes[neutral] = self.module(x[None]).float().square().mean().sqrt().item()
+        weight.copy_(kept)
+        fits = [neutral for neutral, size in sizes.items() if abs(size - 1) < 0.02]
+        if len(fits) != 1:
+            raise UserError(f"{name} does not normalise to 1; scale vectors replace RMSNorms")
+        [self.neutral] = fits
+        if parametrization in ("log", "er") and (self.gamma() <= 0).any():
+            raise UserError(f"{name} has weights below 0, which {parametrization} cannot hold")
+
+    def gamma(self) -> Tensor:
+        """What it multiplies by."""
+        return self.module.weight.detach() + (1.0 - self.neutral)
+
+    @torch.no_grad()
+    def hand_over(self, handle: Attached) -> None:
+        """Its weight goes to the readers: to their input vectors, or into the matrix itself."""
+        gamma = self.gamma().float()
+        for name in self.weights:
+            scaling = handle.scalings[name]
+            if (own := scaling.multipliers.get("column")) is None:
+                weight = handle.parameter(name)
+                weight.copy_(weight * gamma.to(weight))
+                continue
+            raw = own.parametrization.raw(gamma)
+            scaling.column.copy_(raw)
+            if (size := scaling.multipliers.get(MAGNITUDES["column"])) is not None:
+                scale = (gamma / own.parametrization.value(raw)).mean()
+                scaling.column_magnitude.copy_(size.parametrization.raw(scale))
+        self.module.weight.fill_(self.neutral).requires_grad_(False)
+
+
+@dataclass
+class _Seen:
+    """Norms with their readers, and the paths of linear maps whose output a norm reads."""
+
+    read: list[_Norm]
+    normalised: set[str]
+
+
+def _look(model: nn.Module, example: Mapping[str, Any] | None) -> _Seen:
+    """Run ``model`` once, and see by the memory of tensors what reads what."""
+    first = {id(p): name for name, p in model.named_parameters()}
+    norms: dict[int, _Norm] = {}
+    by_memory: dict[int, _Norm] = {}
+    outputs: dict[int, str] = {}
+    normalised, kept, hooks = set(), [], []
+
+    def memory(tensor: Tensor) -> int:
+        kept.append(tensor)  # so that nothing else comes to lie there
+        return tensor.untyped_storage().data_ptr()
+
+    def of_norm(module: nn.Module, arguments: tuple, output: Tensor) -> None:
+        if arguments and (path := outputs.get(memory(arguments[0]))) is not None:
+            normalised.add(path)
+        norm = norms.setdefault(id(module), _Norm(module))
+        by_memory[memory(output)] = norm
+
+    def of_linear(path: str, module: nn.Module, arguments: tuple, output: Tensor) -> None:
+        norm = by_memory.get(memory(arguments[0])) if arguments else None
+        if norm is not None and module not in norm.readers:
+            if _MERGED.search(path):
+                raise UserError(f"{path} merges several matrices; place vectors by "
+                                "lrm.attach_multipliers, which takes rows")  # fmt: skip
+            norm.readers.append(module)
+            norm.weights.append(first[id(module.weight)])
+        outputs[memory(output)] = path
+
+    for path, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            hooks.append(module.register_forward_hook(
+                lambda m, a, o, path=path: of_linear(path, m, a, o)))  # fmt: skip
+        elif "Norm" in type(module).__name__ and isinstance(
+            getattr(module, "weight", None), nn.Parameter
+        ):
+            hooks.append(module.register_forward_hook(of_norm))
+    was = model.training
+    device = next(model.parameters()).device
+    arguments = example or {"input_ids": torch.zeros(1, 2, dtype=torch.long, device=device)}
+    try:
+        with torch.no_grad():
+            model.eval()(**arguments)
+    except TypeError as error:
+        raise UserError(
+            f"{type(model).__name__} does not take {', '.join(arguments)} ({error}); give an "
+            "example of its arguments"
+        ) from None
+    finally:
+        model.train(was)
+        for hook in hooks:
+            hook.remove()
+    return _Seen(list(norms.values()), normalised)
+
+
+def _add_norm(model: nn.Module, path: str, like: nn.Module) -> None:
+    linear = model.get_submodule(path)
+    size = linear.out_features
+    if _BY_HEAD.search(path):
+        config = model.config.get_text_config() if hasattr(model, "config") else None
+        heads = getattr(config, "num_attention_heads", None)
+        size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else size)
+    eps = getattr(like, "variance_epsilon", None) or getattr(like, "eps", None) or 1e-6
+    linear.add_module(_BEHIND, HeadNorm(linear.out_features, size, eps, linear.weight))
+    # The hook is found again by copies and pickles, since it belongs to no model.
+    linear.register_forward_hook(_normalise)
+
+
+def _normalise(linear: nn.Module, _: tuple, output: Tensor) -> Tensor:
+    return getattr(linear, _BEHIND)(output)
+
+
+def _remove_norm(model: nn.Module, path: str) -> None:
+    linear = model.get_submodule(path)
+    delattr(linear, _BEHIND)
+    for key, hook in list(linear._forward_hooks.items()):
+        if hook is _normalise:
+            del linear._forward_hooks[key]

@@ -1,0 +1,166 @@
+"""``lrm.attach_scale_vectors`` on transformers' decoders: what it places, changes and merges."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import lrm
+from lrm.errors import UserError
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {
+    "vocab_size": 48, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6, "pad_token_id": 0,
+}  # fmt: skip
+BRANCHES = ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj",
+            "mlp.up_proj"]  # fmt: skip
+
+
+def decoder(family="Llama", tied=False):
+    """A small decoder whose norms have learned something."""
+    config = getattr(transformers, f"{family}Config")(**SIZES, tie_word_embeddings=tied)
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.add_(0.3 * torch.rand_like(parameter))
+    return model
+
+
+@pytest.fixture
+def tokens():
+    return torch.randint(0, 48, (2, 9), generator=torch.Generator().manual_seed(1))
+
+
+def axes_of(handle):
+    return {key: tuple(scaling.multipliers) for key, scaling in handle.scalings.items()}
+
+
+FAMILIES = ["Llama", "Qwen3", "Gemma2"]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("design", ["hg", "ap", "dp"])
+@pytest.mark.parametrize("parametrization", ["direct", "or", "er"])
+def test_what_is_no_norm_leaves_the_output_and_merges(family, design, parametrization, tokens):
+    model = decoder(family)
+    before = model(tokens).logits
+    handle = lrm.attach_scale_vectors(model, design, lr=1e-3, parametrization=parametrization)
+    torch.testing.assert_close(model(tokens).logits, before, rtol=1e-6, atol=1e-7)
+    kinds = {"hg": {"column"}, "ap": {"row"}, "dp": {"row", "column"}}[design]
+    for layer in range(2):
+        for name in BRANCHES:
+            axes = set(axes_of(handle)[f"model.layers.{layer}.{name}.weight"])
+            assert {axis for axis in axes if "magnitude" not in axis} == kinds
+    assert len(handle.scalings) == 11 and "column" in axes_of(handle)["lm_head.weight"]
+    _train(model, tokens)
+    trained = model(tokens).logits
+    assert not torch.allclose(trained, before, rtol=1e-3)
+    names = [name for name, _ in decoder(family).named_parameters()]
+    merged = lrm.merge_multipliers(model)
+    torch.testing.assert_close(merged(tokens).logits, trained, rtol=1e-6, atol=1e-7)
+    assert [name for name, _ in merged.named_parameters()] == names
+
+
+def _train(model, tokens, steps=4):
+    optimizer = torch.optim.AdamW(lrm.build_param_groups(model, lr=3e-3, weight_decay=0.1))
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(tokens, labels=tokens).loss.backward()
+        optimizer.step()
+
+
+def test_unified(tokens):
+    """HG, norms behind the matrices, OR, and decay on input vectors alone."""
+    model = decoder()
+    handle = lrm.attach_scale_vectors(model, lr=1e-3)
+    vector, magnitude = ("column_magnitude", "column"), ("row_magnitude", "row")
+    for layer in range(2):
+        for name in BRANCHES:
+            key = f"model.layers.{layer}.{name}"
+            assert axes_of(handle)[f"{key}.weight"] == vector
+            assert axes_of(handle)[f"{key}.norm_behind.weight"] == magnitude
+    groups = lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1)
+    rates = {(g["lr"], g["weight_decay"]) for g in groups if g["kind"] == "multiplier"}
+    assert rates == {(1e-3, 0.1), (1e-3, 0.0)}
+    learning = {id(p) for g in groups for p in g["params"]}
+    still = [n for n, p in model.named_parameters() if id(p) not in learning]
+    assert all("norm" in name for name in still) and len(still) == 5 + 10
+    # Per head of q, k and v, over the whole of gate and up.
+    layer = model.model.layers[0]
+    x = torch.randn(3, 24, dtype=torch.float64)
+    for linear, parts in ((layer.self_attn.q_proj, 4), (layer.self_attn.k_proj, 2),
+                          (layer.mlp.up_proj, 1)):  # fmt: skip
+        square = linear(x).unflatten(-1, (parts, -1)).square().mean(-1)
+        torch.testing.assert_close(square, torch.ones_like(square), rtol=1e-2, atol=0)
+    before = model(tokens).logits
+    assert before.isfinite().all()
+    with torch.no_grad():
+        handle.parameter("model.layers.0.mlp.up_proj.weight").mul_(3.0)
+    torch.testing.assert_close(model(tokens).logits, before, rtol=1e-3, atol=1e-4)
+    _train(model, tokens)
+    with pytest.raises(UserError, match="'unified' has norms behind matrices"):
+        lrm.merge_multipliers(model)
+    trained = model(tokens).logits
+    torch.testing.assert_close(copy.deepcopy(model)(tokens).logits, trained)
+    again = decoder()
+    lrm.attach_scale_vectors(again, lr=1e-3)
+    again.load_state_dict(model.state_dict())
+    torch.testing.assert_close(again(tokens).logits, trained)
+
+
+def test_norms_that_are_there_stay():
+    """Qwen3 normalises q and k itself; Gemma2's norms of sublayers' outputs are left alone."""
+    handle = lrm.attach_scale_vectors(decoder("Qwen3"), "dnp", lr=1e-3)
+    behind = [key for key in handle.scalings if "norm_behind" in key]
+    assert len(behind) == 2 * 3 and not any("q_proj" in key or "k_proj" in key for key in behind)
+    model = decoder("Gemma2")
+    outputs = [n for n, _ in model.named_parameters()
+               if "post_attention_layernorm" in n or "post_feedforward_layernorm" in n]  # fmt: skip
+    lrm.attach_scale_vectors(model, "hg", lr=1e-3)
+    parameters = dict(model.named_parameters())
+    assert len(outputs) == 4 and all(parameters[name].requires_grad for name in outputs)
+    frozen = {n for n, p in parameters.items() if not p.requires_grad}
+    assert frozen == {"model.norm.weight"} | {
+        f"model.layers.{layer}.{name}.weight" for layer in (0, 1)
+        for name in ("input_layernorm", "pre_feedforward_layernorm")
+    }  # fmt: skip
+
+
+def test_a_tied_head_leaves_the_last_vector_in_its_norm(tokens):
+    model = decoder(tied=True)
+    before = model(tokens).logits
+    handle = lrm.attach_scale_vectors(model, "hg", lr=1e-3)
+    assert model.model.norm.weight.requires_grad and len(handle.scalings) == 10
+    torch.testing.assert_close(model(tokens).logits, before, rtol=1e-6, atol=1e-7)
+
+
+def test_what_cannot_be_is_told_and_leaves_the_model(tokens):
+    model = decoder()
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    negative = copy.deepcopy(model)
+    with torch.no_grad():
+        negative.model.layers[0].input_layernorm.weight[0] = -1.0
+    merged = transformers.Phi3ForCausalLM(transformers.Phi3Config(**SIZES))
+    plain = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4))
+    x = {"input": torch.randn(2, 4)}
+    for given, design, options, message in [
+        (model, "best", {}, "unknown design 'best'; use one of hg, ap, dp, dnp, unified"),
+        (model, "hg", {"parametrization": "lag"}, "unknown parametrization 'lag'"),
+        (model, "dnp", {"lr": -1.0}, "lr is -1.0"),
+        (negative, "hg", {"parametrization": "er"}, "weights below 0, which er cannot hold"),
+        (merged, "hg", {}, "merges several matrices"),
+        (plain, "hg", {}, "give an example of its arguments"),
+        (plain, "hg", {"example": x}, "LayerNorm has a bias"),
+        (nn.Sequential(nn.Linear(4, 4)), "hg", {"example": x}, "no norm of Sequential is read"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            lrm.attach_scale_vectors(given, design, **{"lr": 1e-3, **options})
+    for name, parameter in model.named_parameters():
+        assert torch.equal(parameter, before[name]) and parameter.requires_grad
+    assert before.keys() == dict(model.named_parameters()).keys()
+    assert not any(module._forward_hooks for module in model.modules())

@@ -11,12 +11,17 @@ import base64
 import os
 import time
 from pathlib import Path
-from typing import NamedTuple
+from queue import Empty
+from typing import Any, NamedTuple
 
 import nbformat
+from jupyter_client.asynchronous import AsyncKernelClient
+from jupyter_client.channels import AsyncZMQSocketChannel
+from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
+from traitlets import DottedObjectName, Type
 
 from analysis.drawing.palette import in_palette
 from analysis.tables.find import ROOT
@@ -38,6 +43,37 @@ class Seconds(NamedTuple):
 
     wall: float
     cpu: float
+
+
+class Channel(AsyncZMQSocketChannel):
+    """Looks for a message again after each second.
+
+    A notebook once stood still for exactly the time that a cell may take, and then went on: its
+    message had come, and nothing had woken who waited for it. Now that costs a second.
+    """
+
+    async def get_msg(self, timeout: float | None = None) -> dict[str, Any]:
+        """The next message; raises Empty if there is none after ``timeout`` seconds."""
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while True:
+            try:
+                return await super().get_msg(max(0.0, min(1.0, end - time.monotonic())))
+            except Empty:
+                if time.monotonic() >= end:
+                    raise
+
+
+class Client(AsyncKernelClient):
+    """Listens to a kernel by ``Channel``."""
+
+    shell_channel_class = Type(Channel)
+    iopub_channel_class = Type(Channel)
+
+
+class Manager(AsyncKernelManager):
+    """Starts a kernel to which ``Client`` listens."""
+
+    client_class = DottedObjectName(f"{Client.__module__}.{Client.__qualname__}")
 
 
 def main() -> None:
@@ -67,6 +103,7 @@ def run(path: Path) -> Seconds:
         raise UserError(f"{path} is no notebook ({error}); repair it") from None
     client = NotebookClient(
         notebook,
+        kernel_manager_class=Manager,
         kernel_name="python3",
         timeout=_CELL_SECONDS,
         resources={"metadata": {"path": str(path.resolve().parent)}},

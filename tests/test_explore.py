@@ -230,7 +230,7 @@ def test_a_course_of_few_steps_has_no_line(runs, scalars):
     (legend,) = figure.legends
     labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["VPN S=0.5", "Brownian motion", "at these steps only"]
-    assert "n = 2 seeds that judge" in figure.texts[-1].get_text()
+    assert "n = 2 seeds" in figure.texts[-1].get_text()
 
 
 def test_a_caption_keeps_clear_of_the_labels(runs):

@@ -92,7 +92,7 @@ def test_figures_of_several_seeds(module, world, bands):
         figure = module.draw(module.numbers(tables), context)
     drawn = [c for axis in figure.axes for c in axis.collections]
     assert len(drawn) == bands
-    assert any("n = 8 seeds that judge" in text.get_text() for text in figure.texts)
+    assert any("n = 8 seeds" in text.get_text() for text in figure.texts)
     plt.close(figure)
 
 

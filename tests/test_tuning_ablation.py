@@ -327,22 +327,24 @@ def test_figure_7_shows_every_seed_and_what_tuning_costs():
     gap = numbers[(numbers["panel"] == "gap") & (numbers["step"] == 1800)]
     assert gap.groupby("optimizer")["value"].mean()["Adam"] == pytest.approx(-0.03, abs=0.005)
     assert set(numbers["window"]) == {100} and set(numbers["decay"]) == {1840}
-    assert not texts  # a tier is the colour inside of its marker, which the legend names
+    said = {text.get_text() for text in texts}
+    assert said >= {"NONE", "FULL"}  # a tier is named at its line and beside its point
 
 
 def test_figure_7_without_a_log_says_so():
     numbers, _, texts = drawn(fig7, realistic(log=False))
     assert set(numbers["panel"]) == {"loss", "gap"} and numbers["flops"].isna().all()
-    assert [text.get_text() for text in texts] == [fig7.NO_LOG] * 2
+    assert [text.get_text() for text in texts].count(fig7.NO_LOG) == 2
 
 
 def test_the_mechanism_has_r_or_says_that_there_is_nothing_to_compare():
     numbers, _, texts = drawn(tuning_mechanism, realistic())
     assert len(numbers) == 2 * 6 * 27
-    assert all(text.get_text().startswith("r = 0.7") for text in texts)
+    said = [text.get_text() for text in texts if text.get_text().startswith("r =")]
+    assert len(said) == 2 and all(each.startswith("r = 0.7") for each in said)
     numbers, _, texts = drawn(tuning_mechanism, realistic(forward=False))
     assert numbers["r"].isna().all()
-    assert [text.get_text() for text in texts] == [tuning_mechanism.NOTHING] * 2
+    assert [text.get_text() for text in texts].count(tuning_mechanism.NOTHING) == 2
 
 
 def test_one_seed_is_drawn():

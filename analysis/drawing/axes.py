@@ -8,8 +8,17 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from analysis.drawing.style import NOT_JUDGED, power_of_two, shade
+from analysis.drawing.style import (
+    ARM_LOOKS,
+    DECAY,
+    NOT_JUDGED,
+    SMALL,
+    power_of_two,
+    shade,
+)
 from analysis.quantities.stats import interval
+
+_MARKERS = {look["color"]: look["marker"] for look in ARM_LOOKS.values()}
 
 
 def median(
@@ -80,22 +89,30 @@ def s_axis(axis, frame: pd.DataFrame, label: str) -> None:
         axis.axvspan(np.sqrt(above[0] * judged.max()), right, **style)
 
 
-def name_ends(axis, ends: Mapping[str, tuple[float, str]], size: float = 6.3) -> None:
+def decay_line(axis, step: float) -> None:
+    """A vertical line at the step at which the decay of the learning rate begins."""
+    axis.axvline(step, **DECAY, zorder=1)
+
+
+def name_ends(
+    axis, ends: Mapping[str, tuple[float, str]], size: float = SMALL, at: float = 1.06
+) -> None:
     """The name of each line to the right of the axis, joined to the line's end.
 
     ``ends`` maps a name to the line's last y and its colour. Names that would touch push each other
-    apart. To be called when the axis has its lines, its limits and its scale.
+    apart; they begin ``at`` this share of the axis' width. To be called when the axis has its
+    lines, its limits and its scale.
     """
     scale, limits = axis.transScale, np.array(axis.get_ylim())
     flat = [scale.transform((1.0, y))[1] for y in (*limits, *(y for y, _ in ends.values()))]
     shares = (np.array(flat[2:]) - flat[0]) / (flat[1] - flat[0])
     tall = axis.get_window_extent().height * 72 / axis.figure.dpi  # points
     lines = np.array([name.count("\n") + 1 for name in ends])
-    at = spread_out(shares, 1.2 * size / tall * lines)
+    heights = spread_out(shares, 1.35 * size / tall * lines)
     last = axis.dataLim.x1
-    for (name, (y, colour)), height in zip(ends.items(), at, strict=True):
+    for (name, (y, colour)), height in zip(ends.items(), heights, strict=True):
         join = {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 1, "shrinkB": 2}
-        axis.annotate(name, (last, y), xytext=(1.06, height), textcoords="axes fraction",
+        axis.annotate(name, (last, y), xytext=(at, height), textcoords="axes fraction",
                       va="center", color=colour, fontsize=size, linespacing=1.05,
                       annotation_clip=False, arrowprops=join | {"relpos": (0, 0.5)})  # fmt: skip
 
@@ -114,15 +131,18 @@ def dots(
     colours: Mapping[str, str],
     raised: float = 0.0,
     intervals: bool = True,
+    markers: Mapping[str, str] | None = None,
 ) -> None:
     """A line for each name, from top to bottom, with the values of its seeds.
 
+    Without ``markers`` an arm's colour brings the arm's marker, and any other a circle.
     Points are seeds, the bar is the mean and the line its 95% interval (of several seeds). Lines
     stand one apart; ``raised`` moves them up, to draw twice on the same axis.
     """
     for place, (name, values) in enumerate(reversed(named.items())):
         height, colour, mean = place + raised, colours[name], interval(values)
-        axis.plot(values, [height] * len(values), "o", color=colour, alpha=0.4, ms=3, mew=0)
+        marker = markers[name] if markers else _MARKERS.get(colour, "o")
+        axis.plot(values, [height] * len(values), marker, color=colour, alpha=0.45, ms=3.2, mew=0)
         axis.plot(mean.mean, height, "|", color=shade(colour, -0.3), ms=9, mew=1.8, zorder=4)
         if intervals and mean.n > 1:
             axis.plot([mean.low, mean.high], [height] * 2, color=colour, lw=1.2)

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from analysis.drawing.style import NOT_JUDGED, TEXT_WIDTH
+from analysis.drawing.style import DECAY, NOT_JUDGED, SMALL, TEXT_WIDTH
 from analysis.tables.results import FIRST_JUDGING_SEED
 
 # Points: the space around the legend and the caption.
@@ -38,7 +38,7 @@ def text_page(height: float):
     axis.set_axis_off()
 
     def write(x: float, y: float, text: str, **look) -> None:
-        look = {"fontsize": 6.5, "va": "center", "in_layout": False} | look
+        look = {"fontsize": SMALL, "va": "center", "in_layout": False} | look
         axis.text(x, y, text, transform=axis.transAxes, **look)
 
     return figure, axis, write
@@ -55,10 +55,15 @@ def key(label: str, color: str = "black", **look) -> Line2D:
     return Line2D([], [], label=label, color=color, **look)
 
 
+def key_of_decay(label: str = "decay of the learning rate begins") -> Line2D:
+    """A legend's entry for ``decay_line``."""
+    return key(label, **DECAY)
+
+
 def key_of_shade(numbers: pd.DataFrame) -> list[Patch]:
     """A legend's entry for the grey of ``s_axis``, if some but not all of ``judged`` are true."""
     mixed = numbers["judged"].any() and not numbers["judged"].all()
-    return [Patch(**NOT_JUDGED, label="not judged")] if mixed else []
+    return [Patch(**NOT_JUDGED, label="not judged: multiplier cannot follow")] if mixed else []
 
 
 def legend_below(figure, handles: list, ncols: int, **options) -> None:
@@ -68,7 +73,7 @@ def legend_below(figure, handles: list, ncols: int, **options) -> None:
 
 
 def caption(figure, context, note: str = ""):
-    """What every figure must say: scale, n and which seeds, corpus, whose runs. Returns it.
+    """What every figure must say: scale, n and which seeds, corpus, own runs. Returns it.
 
     It takes two lines where one is wider than the figure. Panels and the legend of
     ``legend_below`` stand above it.
@@ -76,11 +81,11 @@ def caption(figure, context, note: str = ""):
     n = ", ".join(
         [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
     )
-    whose = {"runs": "own runs", "reference": "published runs"}[context.source]
     smoke = " (tests that all works; no result)" if context.scale == "smoke" else ""
-    parts = [f"scale: {context.scale}{smoke}", n, f"corpus: {context.corpus}", whose]
+    parts = [f"scale: {context.scale}{smoke}", n, f"corpus: {context.corpus}"]
+    parts += ["own runs"] if context.source == "runs" else []
     parts += [note] if note else []
-    text = figure.text(0.5, 0.005, "", ha="center", va="bottom", fontsize=5.8, color="#444444",
+    text = figure.text(0.5, 0.005, "", ha="center", va="bottom", fontsize=SMALL, color="#444444",
                        linespacing=1.3)  # fmt: skip
     for first in range(len(parts), 0, -1):
         lines = "   ".join(parts[:first]), "   ".join(parts[first:])
@@ -101,6 +106,5 @@ def caption(figure, context, note: str = ""):
 def _seeds(seeds) -> str:
     if not seeds:
         return "Brownian motion alone"
-    stage = "judge" if min(seeds) >= FIRST_JUDGING_SEED else "explore"
-    named = f"seed that {stage}s" if len(seeds) == 1 else f"seeds that {stage}"
-    return f"n = {len(seeds)} {named}"
+    exploring = "" if min(seeds) >= FIRST_JUDGING_SEED else "exploration "
+    return f"n = {len(seeds)} {exploring}seed{'s' * (len(seeds) > 1)}"

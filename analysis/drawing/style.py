@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
@@ -15,6 +16,9 @@ ARM_LOOKS = {
     arm: {"color": colour, "marker": marker}
     for (arm, colour), marker in zip(ARM_COLOURS.items(), "os^", strict=True)
 }
+# The same words for the same arms, in every figure.
+NO_MULTIPLIERS = "no multipliers"
+BROWNIAN = "Brownian motion"
 NOISE_COLOUR = "#555555"
 # Parts of the model, in every figure that has them side by side.
 BLOCK_LOOKS = {
@@ -24,11 +28,19 @@ BLOCK_LOOKS = {
     "embedding": {"color": "#222222", "marker": "D"},
     "projector": {"color": "#8C510A", "marker": "v"},
 }
-# The optimizers of the tables by the names that they have in figures.
+# The optimizers of the tables by the names that they have in figures. Markers belong to arms, so
+# that optimizers differ in dashes and in what fills a marker.
 OPTIMIZER_NAMES = {"Adam": "AdamW", "Muon": "Muon"}
+OPTIMIZER_LOOKS = {"Adam": {"ls": "-"}, "Muon": {"ls": "--", "markerfacecolor": "white"}}
 NOT_JUDGED = {"color": "#efefef"}
 # A line at what nothing changes, such as a difference of 0.
 NEUTRAL = {"color": "#999999", "lw": 0.7, "zorder": 1}
+# The step at which the decay of the learning rate begins.
+DECAY = {"color": "#777777", "lw": 0.8, "ls": ":"}
+SMALL = 6.5  # points, the least that a figure has: names beside lines, numbers in panels
+# What a caption ends with: lines are medians over seeds, and bands one of these.
+BANDS_RANGE = "lines: medians; bands: range of seeds"
+BANDS_HALF = "lines: medians; bands: middle half of seeds"
 TEXT_WIDTH = 5.5  # inches, the text of a page of NeurIPS
 
 
@@ -36,6 +48,11 @@ def shade(colour: str, share: float) -> str:
     """``colour`` mixed with white (share > 0) or with black (share < 0), up to 1 or −1."""
     target = 1.0 if share > 0 else 0.0
     return to_hex([part + abs(share) * (target - part) for part in to_rgb(colour)])
+
+
+def ramp(count: int) -> list[str]:
+    """So many purples from light to dark: for what has an order, such as layers, and is no arm."""
+    return [to_hex(colour) for colour in colormaps["Purples"](np.linspace(0.42, 1.0, count))]
 
 
 def power_of_two(value: float) -> str:
@@ -75,10 +92,10 @@ def plain_log_axis(axis, x: bool = False) -> None:
 
 
 def log_axis(axis) -> None:
-    """A logarithmic y axis, with plain numbers at the ticks unless it spans three decades."""
+    """A logarithmic y axis, with plain numbers at the ticks where they are short."""
     axis.set_yscale("log")
     low, high = axis.get_ylim()
-    if high < 1000 * low:
+    if low >= 1e-4 and high < 1e5:
         plain_log_axis(axis)
     else:
         axis.yaxis.set_minor_formatter(NullFormatter())

@@ -11,9 +11,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import each
+from analysis.drawing.axes import each, end, name_ends
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, log_axis, shade
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, plain_log_axis, shade
 from analysis.quantities.norms import over_layers
 from analysis.quantities.width_scaling import drifting
 from analysis.tables.context import Context
@@ -42,7 +42,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, the wider the darker."""
-    figure, axes = page(1, 4, 2.0, w_pad=0.02)
+    figure, axes = page(1, 4, 2.0, w_pad=0.015)
     widths = sorted(numbers["width"].unique())
     shades = np.linspace(0.6, -0.6, len(widths))
     looks = {
@@ -54,9 +54,17 @@ def draw(numbers: pd.DataFrame, context: Context):
         each(axis, rows, "step", looks, by="width")
         axis.axvline(rows["decays_from"].max(), **NEUTRAL, ls=":")
         label(axis, title, xlabel="step")
-        log_axis(axis)
-    axes[0].set_ylabel("norm of the output (RMS)")
-    handles = [key(f"d = {width}", **look) for width, look in looks.items()]
-    handles.append(key("decay begins", **NEUTRAL, ls=":"))
-    legend_below(figure, handles, len(handles))
-    return caption(figure, context, "learned scalars, LR × 5")
+        plain_log_axis(axis)
+    axes[0].set_ylabel("RMS norm of the output")
+    legend_below(figure, [key("LR decay begins", **NEUTRAL, ls=":")], 1)
+    note = "learned scalars, multipliers' LR × 5; lines: medians; bands: range"
+    caption(figure, context, note)
+    # Names need the height that legend and caption leave.
+    figure.get_layout_engine().execute(figure)
+    rows = numbers[numbers["tensor"] == next(iter(OUTPUTS))]
+    ends = {
+        f"d = {width}": (end(own, "step"), looks[width]["color"])
+        for width, own in rows.groupby("width")
+    }
+    name_ends(axes[0], ends, size=6.5)
+    return figure

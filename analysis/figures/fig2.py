@@ -3,8 +3,8 @@
 (a) norms of the blocks' outputs with multipliers over those without, layer by layer; (b) the
 multipliers at the end of each block; (c) those inside the blocks, of Q and K their product, for
 only that matters. Norms are root mean squares, read at the end of the constant stage. Dashed in a
-and b: the same initial values with another order of the data. Hatched in b and c: where half of the
-draws of a single multiplier are that does a Brownian motion. V and up are not drawn, because they
+and b: the same initial values with another order of the data. Grey in b and c: the middle half of
+the draws of a single multiplier that does a Brownian motion. V and up are not drawn, because they
 repeat attention's out and the gate; they and the others are in the csv.
 """
 
@@ -16,17 +16,28 @@ from matplotlib.patches import Patch
 
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import BLOCK_LOOKS, NEUTRAL, NOISE_COLOUR, log_axis, shade
+from analysis.drawing.style import (
+    BANDS_HALF,
+    BLOCK_LOOKS,
+    BROWNIAN,
+    NEUTRAL,
+    NOISE_COLOUR,
+    SMALL,
+    log_axis,
+    shade,
+)
 from analysis.quantities import scale_diversity as scales
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 ARMS = ("SCALAR", "SCALAR_ORDER")
-NOISE = {"facecolor": "none", "edgecolor": shade(NOISE_COLOUR, 0.55), "hatch": "//////", "lw": 0}
+NOISE = {"color": shade(NOISE_COLOUR, 0.84), "lw": 0}
 AGAIN = {"ls": (0, (3, 2)), "lw": 0.9, "ms": 2.5, "markerfacecolor": "white"}
 # The internal multipliers that are drawn, and the block whose colour they have.
 INNER = {"gate": "MLP", "Q·K": "attention", "x": "SSM", "dt": "SSM"}
+# x has dt's colour.
+OPEN = {"markerfacecolor": "white", "ls": ":"}
 # Half of the draws of a Brownian motion lie between these, as do half of the seeds in a band.
 QUANTILES = (0.25, 0.75)
 
@@ -72,20 +83,25 @@ def draw(numbers: pd.DataFrame, context: Context):
             median(axes["ab".index(panel)], again, band=None, **shared | look | AGAIN)
             ends[panel][block] = end(rows, "layer"), look["color"]
     for quantity, block in INNER.items():
-        look = BLOCK_LOOKS[block] | ({"ls": ":"} if quantity == "x" else {})
+        look = BLOCK_LOOKS[block] | (OPEN if quantity == "x" else {})
         rows = groups["c", "SCALAR", quantity]
         median(axes[2], rows, band=QUANTILES, **shared, **look)
         ends["c"][quantity] = end(rows, "layer"), look["color"]
     titles = {
         "a": ("a   Outputs of blocks", "RMS with / without multipliers"),
-        "b": ("b   Multipliers at their ends", r"$|s|$"),
-        "c": ("c   Multipliers inside", r"$|s|$"),
+        "b": ("b   Output multipliers", r"$|s|$"),
+        "c": ("c   Internal multipliers", r"$|s|$"),
     }
     for axis, (panel, (title, name)) in zip(axes, titles.items(), strict=True):
         _finish(axis, numbers[numbers["panel"] == panel], title, name)
-        name_ends(axis, {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()})
-    legend_below(figure, _legend(numbers["seed"].nunique()), 4)
-    return caption(figure, context, "Q·K: product of their multipliers")
+        # The lines of b have the looks of a's.
+        if panel != "b":
+            named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
+            name_ends(axis, named, at=1.04)
+    seeds = numbers["seed"].nunique()
+    legend_below(figure, _legend(), 2)
+    note = "Q·K: product of their multipliers"
+    return caption(figure, context, f"{note}; {BANDS_HALF}" if seeds > 1 else note)
 
 
 def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
@@ -95,6 +111,11 @@ def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
     low, high = axis.get_ylim()
     if len(limits):
         axis.axhspan(limits.min(), limits.max(), **NOISE, zorder=0)
+        inside = limits.min() <= low  # else lines may lie there
+        axis.annotate(BROWNIAN, (1, max(limits.min(), low)), (-2, 1.5 if inside else -1.5),
+                      ha="right", va="bottom" if inside else "top",
+                      xycoords=("axes fraction", "data"), textcoords="offset points",
+                      fontsize=SMALL, color=NOISE_COLOUR)  # fmt: skip
     if low < 1 < high:
         axis.axhline(1.0, **NEUTRAL)
     axis.set_ylim(low, high)
@@ -102,9 +123,6 @@ def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
     label(axis, title, xlabel="layer", ylabel=name, xticks=layers[:: -(-len(layers) // 9)])
 
 
-def _legend(seeds: int) -> list:
-    handles = [key("median" if seeds > 1 else "one seed")]
-    if seeds > 1:
-        handles.append(Patch(color="black", alpha=0.18, lw=0, label="half of the seeds"))
-    handles.append(key("other order of the data", **AGAIN))
-    return [*handles, Patch(**NOISE, label="noise alone, half of its draws")]
+def _legend() -> list:
+    other = key("same start, other order of the data", **AGAIN)
+    return [other, Patch(**NOISE, label=f"{BROWNIAN}, middle half of draws")]

@@ -3,8 +3,9 @@
 Densities of ln of the norms of effective rows (top) and columns (bottom) of the matrices that feed
 attention, the SSM and the MLP's gate. Norms are root mean squares over their layer's mean, slices
 of merged matrices apart, pooled over layers, at the end of the constant stage. Grey: the arm with
-vector multipliers, where Brownian motion (ABM) replaces its row (or column) multipliers; dotted:
-pure noise of these shapes. The numbers are standard deviations (std) of norm / mean.
+vector multipliers, where Brownian motion (ABM) replaces its row (or column) multipliers; the pale
+bar is one standard deviation (std) to both sides, were the entries i.i.d. (``noise`` in the csv).
+The numbers are standard deviations of norm / mean, medians over seeds.
 """
 
 from __future__ import annotations
@@ -19,7 +20,16 @@ from scipy.stats import gaussian_kde, norm
 
 from analysis.drawing.axes import median
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, plain_log_axis
+from analysis.drawing.style import (
+    ARM_COLOURS,
+    BANDS_RANGE,
+    BROWNIAN,
+    NO_MULTIPLIERS,
+    NOISE_COLOUR,
+    SMALL,
+    plain_log_axis,
+    shade,
+)
 from analysis.quantities.scale_diversity import AXES, GROUPS, distributions, mixture_spread
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -29,14 +39,17 @@ LOOKS = {
     "NONE": {"color": ARM_COLOURS["FPN"], "zorder": 3},
     "VECTOR": {"color": ARM_COLOURS["VPN"], "zorder": 4},
     "ABM": {"color": NOISE_COLOUR, "ls": "--", "zorder": 5},
-    "noise": {"color": "black", "ls": ":", "lw": 0.9, "zorder": 2},
 }
+BAR = {"color": shade(NOISE_COLOUR, 0.72), "lw": 0, "zorder": 1}
+# In the legend, and in a panel.
 NAMES = {
-    "NONE": "without multipliers",
-    "VECTOR": "vector multipliers",
-    "ABM": "Brownian motion instead",
-    "noise": "pure noise",
+    "NONE": (NO_MULTIPLIERS, "none"),
+    "VECTOR": ("vector multipliers", "vectors"),
+    "ABM": (f"{BROWNIAN} as multipliers", "Brownian"),
+    "noise": ("i.i.d. entries, ±1 std", "i.i.d."),
 }
+# The range of all panels, which holds nearly all norms.
+RANGE = (0.03, 8.0)
 POINTS = 161
 # Norms below this share of their layer's mean are too few to give a density.
 LEAST = 0.03
@@ -84,7 +97,7 @@ def _grid(rows: pd.DataFrame) -> np.ndarray:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Rows above, columns below, one panel per group of matrices."""
-    figure, axes = page(2, len(GROUPS), 3.5, w_pad=0.04, h_pad=0.04)
+    figure, axes = page(2, len(GROUPS), 3.7, w_pad=0.03, h_pad=0.04, sharex=True)
     letters = iter("abcdef")
     for line, kind in zip(axes, AXES, strict=True):
         for axis, group in zip(line, GROUPS, strict=True):
@@ -93,26 +106,28 @@ def draw(numbers: pd.DataFrame, context: Context):
         line[0].set_ylabel("density of ln norm")
     for axis in axes[-1]:
         axis.set_xlabel("norm / mean of its layer")
-    handles = [key(NAMES[name], **look) for name, look in LOOKS.items()]
-    if numbers["seed"].nunique() > 1:
-        handles.append(Patch(color="black", alpha=0.2, lw=0, label="range of seeds"))
-    legend_below(figure, handles, 5, columnspacing=1.0)
+    handles = [key(NAMES[name][0], **look) for name, look in LOOKS.items()]
+    handles.append(Patch(**BAR, label=NAMES["noise"][0]))
+    legend_below(figure, handles, 4)
     # Vectors are published of some seeds only.
     seeds = sorted(map(int, numbers["seed"].dropna().unique()))
     context = dataclasses.replace(context, seeds=seeds)
-    return caption(figure, context, "std: of norm / mean, in each line's colour")
+    note = f"rows and columns are published of {len(seeds)} seeds; std: of norm / mean"
+    return caption(figure, context, f"{note}; {BANDS_RANGE}")
 
 
 def _panel(axis, panel: pd.DataFrame) -> None:
-    texts = {"transform": axis.transAxes, "va": "top", "fontsize": 6.3}
-    axis.text(0.02, 0.98, "std", **texts)
-    for line, (variant, look) in enumerate(LOOKS.items(), 1):
-        rows = panel[panel["variant"] == variant]
-        density = rows[rows["quantity"] == "density"]
-        median(axis, density, "position", **look)
-        spread = rows.loc[rows["quantity"] == "spread", "value"].median()
-        axis.text(0.02, 0.98 - 0.11 * line, f"{spread:.2f}", color=look["color"], **texts)
-    ends, top = density["position"].agg(["min", "max"]), axis.get_ylim()[1]
-    axis.set(xlim=ends, ylim=(0, 1.05 * top))
-    axis.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    spreads = panel[panel["quantity"] == "spread"].groupby("variant")["value"].median()
+    for line, (variant, (_, name)) in enumerate(NAMES.items(), 1):
+        colour = shade(LOOKS[variant]["color"], -0.15) if variant in LOOKS else "#777777"
+        texts = {"transform": axis.transAxes, "va": "top", "fontsize": SMALL, "color": colour}
+        axis.text(0.02, 0.98 - 0.105 * line, name, **texts)
+        axis.text(0.455, 0.98 - 0.105 * line, f"{spreads[variant]:.2f}", ha="right", **texts)
+    axis.text(0.455, 0.98, "std", transform=axis.transAxes, va="top", ha="right", fontsize=SMALL)
+    density = panel[panel["quantity"] == "density"]
+    for variant, look in LOOKS.items():
+        median(axis, density[density["variant"] == variant], "position", **look)
+    axis.axvspan(1 - spreads["noise"], 1 + spreads["noise"], **BAR)
+    axis.set(xlim=RANGE, ylim=(0, axis.get_ylim()[1]))
+    axis.yaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     plain_log_axis(axis, x=True)

@@ -14,6 +14,7 @@ import pandas as pd
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, label, page
 from analysis.drawing.style import BLOCK_LOOKS, log_axis, shade, widen
+from analysis.figures.symmetry_stress import planned
 from analysis.quantities import width_scaling as ws
 from analysis.quantities.stats import with_interval
 from analysis.tables.context import Context, stacked
@@ -27,13 +28,13 @@ BLOCKS = {
 }  # fmt: skip
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
-    ("a   Matrices", r"$\|W\|$ (RMS)", "matrices", tuple(ws.MATRICES)),
-    ("b   Activations", "norm (RMS)", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
-    ("c   Outputs to the stream", "norm (RMS)", "activations", tuple(ws.FREE_IN_STREAM)),
+    ("a   Matrices", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
+    ("b   Activations", "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
+    ("c   Outputs to the stream", "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
     ("d   Multipliers", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
 )
-# Slopes that muP expects of two multipliers.
-EXPECTED = {"projector": -1.0, "Q·K": -2.0}
+# Slopes that muP expects of multipliers.
+EXPECTED = {"projector": -1.0, "dt": -1.0, "Q·K": -2.0}
 GUIDE = {"color": "#777777", "lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
 
 
@@ -78,11 +79,13 @@ def draw(numbers: pd.DataFrame, context: Context):
         log_axis(axis)
         if panel == "matrices":
             widen(axis, 0.5)
-        name_ends(axis, ends)
+        name_ends(axis, ends, size=6.5)
         label(axis, title, ylabel=name)
     for axis in axes[1]:
         axis.set_xlabel("width d")
-    return caption(figure, context, "numbers: exponents of d, 95%")
+    lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
+    note = f"multipliers' LR {lr:g}; numbers: exponents of d, 95%; lines: medians; bands: range"
+    return caption(figure, context, note)
 
 
 def width_axis(axis, numbers: pd.DataFrame) -> None:
@@ -104,5 +107,5 @@ def _guides(axis, multipliers: dict[str, pd.DataFrame]) -> dict[str, tuple[float
         d = values.index.to_numpy(dtype=float)
         guide = float(values.iloc[0]) * (d / d[0]) ** exponent
         axis.plot(d, guide, **GUIDE)
-        ends[f"muP expects $d^{{{exponent:.0f}}}$"] = guide[-1], GUIDE["color"]
+        ends[f"muP, {quantity}: $d^{{{exponent:.0f}}}$"] = guide[-1], GUIDE["color"]
     return ends

@@ -3,16 +3,25 @@
 a: loss over the first steps. b: gradient norms of the first steps, of all tensors and of all but
 multipliers; the threshold of clipping. c: loss less that of the arm whose multipliers are left out
 of the norm, over the whole training, batch by batch the same data, averaged over neighbouring
-steps. Lines are medians, bands the middle half of the seeds.
+steps; inside, the time around the beginning of the decay. Lines are medians, bands the middle half
+of the seeds.
 """
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.axes import each
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, shade
+from analysis.drawing.axes import decay_line, each
+from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, page
+from analysis.drawing.style import (
+    ARM_COLOURS,
+    BANDS_HALF,
+    NEUTRAL,
+    NO_MULTIPLIERS,
+    SMALL,
+    shade,
+)
 from analysis.quantities.grad_clipping import EXCLUDED, INCLUDED, NONE, early, gradient_norms
 from analysis.quantities.losses import in_bins
 from analysis.tables.context import Context, stacked
@@ -27,7 +36,7 @@ COLOURS = {
 NAMES = {
     EXCLUDED: "scalars, left out of the norm",
     INCLUDED: "scalars, in the norm",
-    NONE: "no multipliers",
+    NONE: NO_MULTIPLIERS,
 }
 LINES = {"loss": "-", "all": "-", "tensors": ":"}
 # Losses are averaged over so many parts of the training.
@@ -36,7 +45,8 @@ BAND = (0.25, 0.75)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, arm, quantity, seed, step, value, and the clipping threshold."""
+    """Columns: panel, arm, quantity, seed, step, value, the clipping threshold, and the step
+    at which the decay begins."""
     table = tables["grad_clipping"]
     losses = table.pick(stat="train_loss")
     first = early(losses).assign(panel="loss", quantity="loss")
@@ -47,6 +57,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     columns = ["panel", "arm", "quantity", "seed", "step", "value"]
     rows = pd.concat([first, norms, stacked(gaps, panel="gap", quantity="loss")])[columns]
     rows["threshold"] = table.settings["train"]["clip_norm"]
+    rows["decay"] = table.stage_end
     return rows.sort_values(columns, ignore_index=True)
 
 
@@ -68,20 +79,37 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[1].margins(y=0.14)
     label(axes[1], "b   First steps: gradients", yscale="log", ylabel="gradient norm")
     _name(axes[1], numbers[numbers["panel"] == "norm"], threshold)
-    axes[2].axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
     label(axes[2], "c   Loss minus dark blue's", ylabel="difference (nats)")
+    _late(axes[2], numbers[numbers["panel"] == "gap"], looks)
     handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
-    handles += [key("b: all gradients"), key("b: all but multipliers'", ls=":")]
-    legend_below(figure, handles, 3)
-    return caption(figure, context, "bands: half of the seeds")
+    legend_below(figure, [*handles, key_of_decay("c: the decay begins")], 4)
+    note = f"b: {NO_MULTIPLIERS}: both norms are one"
+    return caption(figure, context, f"{note}; {BANDS_HALF}")
+
+
+def _late(axis, rows: pd.DataFrame, looks) -> None:
+    """The time around the decay's beginning, larger, in the panel's upper right corner."""
+    last, decay = rows["step"].max(), rows["decay"].iloc[0]
+    late = rows[rows["step"] >= 2 * decay - last]
+    inset = axis.inset_axes((0.62, 0.5, 0.38, 0.48))
+    each(inset, late, "step", looks, by=["arm", "quantity"], band=BAND)
+    ends = late.groupby(["arm", "step"])["value"].quantile(BAND)
+    inset.set_ylim(min(0, ends.min()), 1.05 * ends.max())
+    inset.tick_params(pad=1.5)
+    inset.yaxis.set_major_locator(MaxNLocator(3))
+    inset.yaxis.set_major_formatter("{x:g}")
+    inset.set_xticks([late["step"].min(), last])
+    for panel in (axis, inset):
+        panel.axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
+        decay_line(panel, decay)
 
 
 def _name(axis, rows: pd.DataFrame, threshold: float) -> None:
     """Words beside the threshold and the two groups of lines."""
     axis.annotate(f"clipped above {threshold:g}", (rows["step"].max(), threshold), ha="right",
-                  va="top", xytext=(0, -2), textcoords="offset points", fontsize=6.3)  # fmt: skip
+                  va="top", xytext=(0, -2), textcoords="offset points", fontsize=SMALL)  # fmt: skip
     seen = rows[rows["step"] >= rows["step"].median()].groupby(["quantity", "step"])["value"]
     for quantity, text in (("all", "all gradients"), ("tensors", "all but multipliers'")):
         height = seen.quantile(BAND[1])[quantity].max()
         axis.annotate(text, (rows["step"].max(), height), ha="right", va="bottom",
-                      xytext=(0, 3), textcoords="offset points", fontsize=6.3)  # fmt: skip
+                      xytext=(0, 3), textcoords="offset points", fontsize=SMALL)  # fmt: skip

@@ -1,23 +1,31 @@
 """Figure 7 (section 5.1): four tiers of tuning, without and with multipliers; what tuning costs.
 
-Top AdamW, bottom Muon. Left: loss after the decay at each tier; dots are seeds, a thin line joins
-the two arms of a seed, bars are means. Middle: loss with vector multipliers minus loss without,
-over training, batch by batch the same data, averaged over a window of steps; thin the mean of each
-tier, thick that of all four with its 95% interval; dotted, the decay begins. Right (ours): what an
-arm gains over NONE without multipliers, against the FLOPs that the search had spent when it had
-found the arm's tuning, from tier to tier; lines are 95% intervals. The tier is the colour inside a
-marker. The csv has the number of trials too.
+Top AdamW, bottom Muon. Left: loss after the decay at each tier; points are seeds, a thin line joins
+the two arms of a seed, bars are means. Where the search kept nothing at a tier, its runs are those
+of the tier before, and ``= LR`` says so. Middle: loss with vector multipliers minus loss without,
+over training, batch by batch the same data, averaged over a window of steps; means of each tier
+with 95% intervals over seeds. Right (ours): the loss that an arm saves against NONE without
+multipliers, over the FLOPs that the search had spent when it had found the arm's tuning, from tier
+to tier; bars are 95% intervals. The csv has the number of trials too.
 """
 
 from __future__ import annotations
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, OPTIMIZER_NAMES
+from analysis.drawing.axes import decay_line, name_ends
+from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, page
+from analysis.drawing.style import (
+    ARM_LOOKS,
+    NEUTRAL,
+    NO_MULTIPLIERS,
+    OPTIMIZER_NAMES,
+    SMALL,
+    ramp,
+    shade,
+)
 from analysis.quantities import tuning_ablation as tuning
 from analysis.quantities.stats import interval
 from analysis.quantities.tuning_ablation import OPTIMIZERS, SCALAR, TIERS, WITH, WITHOUT
@@ -26,28 +34,16 @@ from analysis.tables.find import NothingFound
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("tuning_ablation",)
-COLOURS = {
-    WITHOUT: ARM_COLOURS["FPN"],
-    SCALAR: ARM_COLOURS["SPN"],
-    WITH: ARM_COLOURS["VPN"],
-}
-MARKERS = {WITHOUT: "o", SCALAR: "s", WITH: "^"}
+LOOKS = {WITHOUT: ARM_LOOKS["FPN"], SCALAR: ARM_LOOKS["SPN"], WITH: ARM_LOOKS["VPN"]}
 NAMES = {
-    WITHOUT: "without multipliers",
+    WITHOUT: NO_MULTIPLIERS,
     SCALAR: "one scalar for each matrix",
     WITH: "vector multipliers",
 }
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
-# A tier in which the search kept nothing has the line of the tier before: dashes show both.
-TIER_LOOKS = {
-    tier: {"color": colour, "ls": line, "lw": width}
-    for tier, colour, line, width in zip(
-        TIERS, plt.get_cmap("viridis")([0.0, 0.36, 0.68, 0.9]),
-        ("-", "-", (0, (2, 2)), "-"), (1.0, 1.9, 1.3, 1.0), strict=True,
-    )
-}  # fmt: skip
-DECAY = {"color": "#555555", "lw": 0.9, "ls": ":"}
+# The more is tuned, the darker.
+TIER_COLOURS = dict(zip(TIERS, ramp(len(TIERS)), strict=True))
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 NO_LOG = "There is no log of the search:\nrun make tune."
@@ -97,58 +93,78 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A row of three panels for each optimizer."""
-    figure, axes = page(2, 3, 4.8, w_pad=0.05, h_pad=0.05, width_ratios=[1.15, 1, 1])
+    figure, axes = page(2, 3, 4.7, w_pad=0.03, h_pad=0.05, width_ratios=[1.15, 0.95, 1.1])
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
+    titles = ("Loss after the decay", "Loss, with − without", "Cost of the search")
+    letters = iter("abcdef")
+    spent = numbers["flops"].max()
     for row, optimizer in zip(axes, OPTIMIZERS.values(), strict=True):
         _losses(row[0], panels["loss", optimizer])
-        row[0].set_ylabel(f"{OPTIMIZER_NAMES[optimizer]}\nvalidation loss (nats)")
         _gaps(row[1], panels["gap", optimizer])
-        row[1].set_ylabel("Δ training loss (nats)")
-        row[2].set(xlabel="FLOPs of the search", ylabel="gain over NONE without (nats)")
         if ("cost", optimizer) in panels:
-            _costs(row[2], panels["cost", optimizer])
+            _costs(row[2], panels["cost", optimizer], 10.0 ** np.floor(np.log10(spent)))
         else:
             row[2].set(xticks=[], yticks=[])
             row[2].text(0.5, 0.5, NO_LOG, transform=row[2].transAxes, ha="center", va="center",
                         fontsize=7, color="#444444")  # fmt: skip
-    titles = ("a   Loss after the decay", "b   Loss, with − without", "c   Gain and cost")
-    for axis, title in zip(axes[0], titles, strict=True):
-        label(axis, title)
+        for axis, title in zip(row, titles, strict=True):
+            label(axis, f"{next(letters)}   {title if row[0] is axes[0, 0] else ''}")
+        row[0].set_ylabel(f"{OPTIMIZER_NAMES[optimizer]}\nvalidation loss (nats)")
+        row[1].set_ylabel("Δ training loss (nats)")
+        row[2].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
+    for column in axes.T:
+        _share(column)
+    for axis, of_gaps in zip(axes[:, 1], OPTIMIZERS.values(), strict=True):
+        name_ends(axis, _gap_ends(panels["gap", of_gaps]), at=1.05)
     axes[1, 0].set_xlabel("what is tuned")
     axes[1, 1].set_xlabel("step")
-    _legend(figure, numbers["seed"].nunique() > 1)
+    _legend(figure)
     window = int(numbers["window"].iloc[0])
-    return caption(figure, context, f"b: means over {window} steps")
+    intervals = "; bands and bars: 95% intervals" if numbers["seed"].nunique() > 1 else ""
+    return caption(figure, context, f"b, e: means over {window} steps{intervals}")
 
 
-def _legend(figure, several: bool) -> None:
-    handles = [
-        key(NAMES[kind], color=colour, marker=MARKERS[kind], ls="")
-        for kind, colour in COLOURS.items()
-    ]
+def _share(axes) -> None:
+    """One range for all of ``axes``, of x and of y."""
+    x, y = (np.array([(axis.get_xlim(), axis.get_ylim()) for axis in axes])[:, i] for i in (0, 1))
+    for axis in axes:
+        axis.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()))
+
+
+def _legend(figure) -> None:
+    handles = [key(NAMES[kind], **look, ls="") for kind, look in LOOKS.items()]
     handles += [
-        key("a: mean over seeds", lw=1.8, color="#777777"),
-        key("a: the same seed", lw=0.6, color="#bbbbbb"),
-        key("b: the decay begins", **DECAY),
-        *(key(f"b, c: {tier}", **look, marker="o", ms=2.5) for tier, look in TIER_LOOKS.items()),
-        key("b: mean of the tiers" + (", 95%" if several else ""), lw=1.8),
+        key("mean over seeds", lw=1.8, color="#777777"),
+        key("the same seed", lw=0.6, color="#aaaaaa"),
+        key_of_decay(),
+        key("= LR: the search kept nothing, the runs are those of LR", ls=""),
     ]
-    legend_below(figure, handles, 4)
+    legend_below(figure, handles, 3, handletextpad=0.4)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
     """Every seed of every arm, tier by tier; pairs of a seed are joined."""
+    last: dict[str, tuple[str, pd.Series]] = {}
+    same = []
     for place, tier in enumerate(TIERS):
         own = rows[rows["tier"] == tier]
         table = own.pivot(index="seed", columns="multipliers", values="value")
         ends = [place + PLACES[WITHOUT], place + PLACES[WITH]]
         axis.plot(ends, table[[WITHOUT, WITH]].T, color="#bbbbbb", lw=0.6, zorder=1)
         for kind in table:
-            x, colour = place + PLACES[kind], COLOURS[kind]
-            look = {"color": colour, "ms": 3.2, "mew": 0, "alpha": 0.6}
-            axis.plot([x] * len(table), table[kind], MARKERS[kind], **look)
+            x, look = place + PLACES[kind], LOOKS[kind]
+            axis.plot([x] * len(table), table[kind], ls="", ms=3.2, mew=0, alpha=0.6, **look)
             mean = table[kind].mean()
-            axis.plot([x - 0.12, x + 0.12], [mean] * 2, color=colour, lw=1.8, zorder=4)
+            axis.plot([x - 0.12, x + 0.12], [mean] * 2, color=look["color"], lw=1.8, zorder=4)
+            if kind in last and last[kind][1].equals(table[kind]):
+                same.append((x, f"= {last[kind][0]}", shade(look["color"], -0.2)))
+            else:
+                last[kind] = tier, table[kind]
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 0.2 * (high - low), high)
+    for x, text, colour in same:
+        axis.text(x, 0.02, text, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
+                  va="bottom", fontsize=SMALL, color=colour)  # fmt: skip
     axis.set_xticks(range(len(TIERS)), TIERS)
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
@@ -156,37 +172,78 @@ def _losses(axis, rows: pd.DataFrame) -> None:
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
-    """Means over seeds of each tier, and of all tiers with the interval over seeds."""
-    means = rows.groupby(["step", "tier"])["value"].mean().unstack()
-    for tier in TIERS:
-        axis.plot(means.index, means[tier], **TIER_LOOKS[tier], zorder=3)
-    each = rows.groupby(["step", "seed"])["value"].mean().unstack()
-    middle = [interval(values) for values in each.to_numpy()]
-    axis.plot(each.index, [one.mean for one in middle], color="black", lw=1.8, zorder=4)
-    if each.shape[1] > 1:
-        low, high = [one.low for one in middle], [one.high for one in middle]
-        axis.fill_between(each.index, low, high, color="black", alpha=0.15, lw=0)
+    """Means over seeds of each tier, with intervals over seeds."""
+    for tier, own in _gap_tables(rows):
+        middle = [interval(values) for values in own.to_numpy()]
+        look = {"color": TIER_COLOURS[tier], "zorder": 3}
+        axis.plot(own.index, [one.mean for one in middle], **look)
+        if own.shape[1] > 1:
+            low, high = [one.low for one in middle], [one.high for one in middle]
+            axis.fill_between(own.index, low, high, color=look["color"], alpha=0.2, lw=0)
     axis.axhline(0, **NEUTRAL)
-    axis.axvline(rows["decay"].iloc[0], **DECAY, zorder=2)
-    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    decay_line(axis, rows["decay"].iloc[0])
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
 
 
-def _costs(axis, rows: pd.DataFrame) -> None:
+def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """By tier a table of steps × seeds."""
+    return [
+        (tier, rows[rows["tier"] == tier].pivot(index="step", columns="seed", values="value"))
+        for tier in TIERS
+    ]
+
+
+def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
+    """What ``name_ends`` wants; tiers with the same runs share a name."""
+    ends: list[tuple[str, pd.DataFrame]] = []
+    for tier, own in _gap_tables(rows):
+        if ends and ends[-1][1].equals(own):
+            ends[-1] = f"{ends[-1][0]} =\n{tier}", own
+        else:
+            ends.append((tier, own))
+    return {
+        name: (own.iloc[-1].mean(), shade(TIER_COLOURS[name.rpartition("\n")[2]], -0.25))
+        for name, own in ends
+    }
+
+
+def _costs(axis, rows: pd.DataFrame, unit: float) -> None:
     """Means with intervals, and a line through the tiers of an arm."""
-    unit = 10.0 ** np.floor(np.log10(rows["flops"].max()))
     rows = rows.assign(flops=rows["flops"] / unit)
     for kind, own in rows.groupby("multipliers"):
         each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
         each = each.loc[[tier for tier in TIERS if tier in each.index]]
-        gains = [gain.mean for gain in each["value"]]
-        axis.plot(each["flops"], gains, color=COLOURS[kind], lw=0.8)
-        look = {"marker": MARKERS[kind], "ms": 4.5, "mec": COLOURS[kind], "zorder": 3}
-        for tier, flops, gain in each.itertuples():
+        look = LOOKS[kind]
+        means = [gain.mean for gain in each["value"]]
+        axis.plot(each["flops"], means, **look | {"lw": 0.8, "ms": 4.5})
+        for flops, gain in each.itertuples(index=False):
             if gain.n > 1:
-                axis.plot([flops] * 2, [gain.low, gain.high], color=COLOURS[kind], lw=1.0)
-            axis.plot(flops, gain.mean, color=TIER_LOOKS[tier]["color"], **look)
+                axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
+        _name_tiers(axis, each, up=kind != WITH, colour=shade(look["color"], -0.25))
     axis.axhline(0, **NEUTRAL)
-    axis.margins(x=0.12, y=0.1)
-    axis.set_xlim(0, axis.get_xlim()[1])
+    axis.margins(x=0.14, y=0.14)
+    low, high = axis.get_ylim()
+    axis.set(xlim=(0, axis.get_xlim()[1]), ylim=(low - 0.1 * (high - low), high))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.set_xlabel(rf"FLOPs of the search ($10^{{{np.log10(unit):.0f}}}$)")
+
+
+def _name_tiers(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
+    """Tiers' names above (or below) their intervals; neighbours that are the same share a place.
+
+    NONE without multipliers, the zero of the axis, has no name.
+    """
+    means = each["value"].map(lambda gain: gain.mean)
+    for _, own in each.groupby(means.diff().ne(0).cumsum()):
+        tiers, gains = list(own.index), own["value"]
+        if all(gain.mean == 0 for gain in gains):
+            continue
+        name = ",\n".join(filter(None, (", ".join(tiers[:-1]), tiers[-1])))
+        ends = [(gain.high if up else gain.low) if gain.n > 1 else gain.mean for gain in gains]
+        left = not up and tiers[0] == TIERS[0]
+        place = own["flops"].iloc[0] if left else own["flops"].mean()
+        shift = 3 if left else -4 if up and len(tiers) > 1 else 0
+        axis.annotate(name, (place, max(ends) if up else min(ends)), (shift, 2.5 if up else -2.5),
+                      textcoords="offset points", ha="left" if left else "center", color=colour,
+                      va="bottom" if up else "top", fontsize=SMALL, linespacing=1.0,
+                      bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 0})  # fmt: skip

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL
+from analysis.drawing.style import ARM_LOOKS, NEUTRAL
 from analysis.quantities.losses import final_losses
 from analysis.quantities.mlp_scale import BLOCKS
 from analysis.quantities.norms import at_step
@@ -20,15 +20,15 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale_design",)
 DESIGNS = {
-    "PLAIN": "grouped queries,\nno inner norm",
-    "HEADS": "multi-head\nattention",
-    "NORM": "RMSNorm inside\nthe SSM",
+    "PLAIN": "baseline",
+    "HEADS": "multi-head attention",
+    "NORM": "SSM RMSNorm",
     "BOTH": "both",
 }
-# Colour and name without multipliers, and with them.
+# Look and name without multipliers, and with them.
 LOOKS = {
-    False: (ARM_COLOURS["FPN"], "without multipliers"),
-    True: (ARM_COLOURS["SPN"], "three scalar multipliers"),
+    False: (ARM_LOOKS["FPN"], "no multipliers"),
+    True: (ARM_LOOKS["SPN"], "three scalar multipliers"),
 }
 TITLES = {"loss": "a   Loss"}
 TITLES |= {block: f"{letter}   {block} output" for letter, block in zip("bcd", BLOCKS, strict=True)}
@@ -60,18 +60,28 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(1, 4, 2.2, w_pad=0.03, sharey=True)
     groups = dict(tuple(numbers.groupby(["quantity", "learned", "design"])["value"]))
     for axis, (quantity, title) in zip(axes, TITLES.items(), strict=True):
-        for learned, (colour, _) in LOOKS.items():
+        for learned, (look, _) in LOOKS.items():
             named = {name: groups[quantity, learned, own] for own, name in DESIGNS.items()}
-            colours, raised = dict.fromkeys(named, colour), -0.16 if learned else 0.16
+            colours, raised = dict.fromkeys(named, look["color"]), -0.16 if learned else 0.16
+            before = len(axis.lines)
             dots(axis, named, colours, raised=raised, intervals=False)
+            for line in axis.lines[before:]:
+                if line.get_marker() == "o":
+                    line.set_marker(look["marker"])
         axis.axvline(0, **NEUTRAL)
         axis.margins(x=0.15)
-        label(axis, title, xlabel="rise (nats)" if quantity == "loss" else "growth factor")
-        if quantity != "loss":
-            _name_factors(axis)
-    handles = [key(name, color=colour, ls="", marker="o") for colour, name in LOOKS.values()]
-    legend_below(figure, handles, 2)
-    return caption(figure, context, "S from 1 to 8; bars: means")
+        of = "loss" if quantity == "loss" else "RMS norm"
+        said = "at S = 8 −\nat S = 1 (nats)" if quantity == "loss" else "at S = 8 /\nat S = 1"
+        label(axis, title, xlabel=f"{of} {said}")
+    growth = numbers.loc[numbers["quantity"] != "loss", "value"]
+    for axis in axes[1:]:
+        axis.set_xlim(growth.min() - 0.4, growth.max() + 0.4)
+        _name_factors(axis)
+    handles = [key(name, ls="", **look) for look, name in LOOKS.values()]
+    handles.append(key("mean", color="#444444", ls="", marker="|", ms=8, mew=1.8))
+    legend_below(figure, handles, 3)
+    n = len(context.seeds)
+    return caption(figure, context, f"points: seeds; no intervals at n = {n}")
 
 
 def _name_factors(axis) -> None:
@@ -80,4 +90,4 @@ def _name_factors(axis) -> None:
     factors = [f for f in (0.01, 0.1, 1, 10, 100) if low < np.log(f) < high]
     if len(factors) < 3:
         factors = [f for f in (0.25, 0.5, 1, 2, 4, 8, 16) if low < np.log(f) < high]
-    axis.set_xticks(np.log(factors), [f"× {f:g}" for f in factors])
+    axis.set_xticks(np.log(factors), [f"×{f:g}" for f in factors])

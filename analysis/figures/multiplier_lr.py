@@ -44,15 +44,18 @@ def draw(numbers: pd.DataFrame, context: Context):
                 rows = rows.assign(value=rows[quantity])
                 median(axis, rows, "c_lr", band=(0.25, 0.75), **ARM_LOOKS[arm])
             axis.set_xscale("log")
+            axis.set_xticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
             axis.axvline(chosen, **NEUTRAL, ls=":")
             axis.xaxis.set_minor_locator(NullLocator())
-            label(axis, f"{next(letters)}   S = {power_of_two(s)}")
+            title = f"   S = {power_of_two(s)}" if quantity == "loss" else ""
+            label(axis, f"{next(letters)}{title}")
     for column in axes.T:
         column[1].set_xlabel("LR of the multipliers")
         plain_log_axis(column[1])
-    axes[0, 0].set_ylabel("final loss (nats)")
-    axes[1, 0].set_ylabel(r"$\|c\|$ (RMS)")
+    axes[0, 0].set_ylabel("loss after the decay\n(nats)")
+    axes[1, 0].set_ylabel(r"RMS norm $\|c\|$")
     handles = [key(NAMES[arm], **ARM_LOOKS[arm]) for arm in NAMES]
     handles.append(key("LR of the projector experiment", **NEUTRAL, ls=":"))
     legend_below(figure, handles, 3)
-    return caption(figure, context, "bands: half of the seeds")
+    said = r"$S=\sqrt{\eta/\lambda}$ over that of the base setting"
+    return caption(figure, context, f"{said}; lines: medians; bands: middle half")

@@ -21,10 +21,10 @@ EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
 CONTROLS = {
     "": "as in the sweep",
-    "_CENTRE": "FPN at S = 1, VPN at S",
+    "_CENTRE": "no multipliers at S = 1",
     "_COMPENSATED": "output factor 1/S",
-    "_LEARNED_SMALL": "output factor that SPN learned",
-    "_LEARNED_LARGE": "output factor that SPN learned",
+    "_LEARNED_SMALL": "output factor that a scalar learned",
+    "_LEARNED_LARGE": "output factor that a scalar learned",
     "_BATCH_QUARTER": "batch × 1/4",
     "_BATCH_FOURFOLD": "batch × 4",
     "_INIT_QUARTER": "initial norm × 1/4",
@@ -33,7 +33,9 @@ CONTROLS = {
     "_CLIPPED": "clipped at every step",
     "_LONG": "4 times as long",
 }
-NAMES = {"FPN": "FPN (no multiplier)", "VPN": "VPN (learned vector)"}
+# After these a group of rows ends: the reference, S or the factor repaired, the optimizer changed.
+GROUPS_END = ("", "_LEARNED_LARGE", "_CLIPPED")
+NAMES = {"FPN": "no multipliers (FPN)", "VPN": "learned vector (VPN)"}
 CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 
 
@@ -63,7 +65,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels with the same rows."""
-    figure, (a, b) = page(1, 2, 2.9, w_pad=0.05, sharey=True)
+    figure, (a, b) = page(1, 2, 3.1, w_pad=0.05, sharey=True)
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
     losses = numbers.pivot_table("loss", "arm", "S")
     swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
@@ -79,26 +81,32 @@ def draw(numbers: pd.DataFrame, context: Context):
                 gap = losses[where][fpn] - (twin if np.isfinite(twin) else losses[s]["VPN"])
                 a.plot([0, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
                 a.plot(gap, height, **ARM_LOOKS["FPN"] | fill)
+                if not suffix:
+                    a.text(gap, len(names) - 0.52, f"S = {power_of_two(s)}", ha="center",
+                           va="center", fontsize=6.5, color="#444444")  # fmt: skip
             for arm in ("FPN", "VPN"):
                 rows = numbers[(numbers["arm"] == f"{arm}{suffix}") & (numbers["S"] == s)]
                 b.plot(rows["over_noise"], [height] * len(rows), **ARM_LOOKS[arm] | fill)
+    a.margins(x=0.09)
     a.axvline(0, **NEUTRAL)
     b.axvline(1, **NEUTRAL)
+    for axis in (a, b):
+        for suffix in GROUPS_END:
+            axis.axhline(names.index(CONTROLS[suffix]) - 0.5, color="#bbbbbb", lw=0.6)
+        axis.grid(axis="y", visible=False)
     a.set_yticks(range(len(names)), names)
-    a.set_ylim(-0.6, len(names) - 0.4)
-    label(a, "a   What FPN loses to VPN", xlabel="loss of FPN − loss of VPN (nats)")
-    label(b, "b   Matrix norm", xlabel=r"$\|W\|$ / $\|W\|$ of Brownian motion")
+    a.set_ylim(-0.6, len(names) - 0.15)
+    loss = "loss of no multipliers (FPN) −\nloss of a learned vector (VPN) (nats)"
+    label(a, "a   Loss without multipliers", xlabel=loss)
+    label(b, "b   Matrix norm", xlabel=r"$\|W\|$ / $\|W\|$ of Brownian motion" + "\n")
     plain_log_axis(b, x=True)
-    for axis, said in ((a, "FPN was not run"), (b, "no Brownian motion at S = 1")):
-        drawn = {round(y) for line in axis.lines[:-1] for y in line.get_ydata()}
-        for height in set(range(len(names))) - drawn:
-            axis.text(0.97, height, said, transform=axis.get_yaxis_transform(), ha="right",
-                      va="center", fontsize=6, color="#777777")  # fmt: skip
+    for axis, arm, said in ((a, "_LONG", "not run without multipliers"),
+                            (b, "_CENTRE", "no Brownian motion at S = 1")):  # fmt: skip
+        axis.text(0.97, names.index(CONTROLS[arm]), said, transform=axis.get_yaxis_transform(),
+                  ha="right", va="center", fontsize=6.5, color="#777777")  # fmt: skip
     handles = [key(name, ls="", **ARM_LOOKS[arm]) for arm, name in NAMES.items()]
-    marks = {"marker": "D", "ls": "", "ms": 3}
-    handles += [
-        key(f"S = {power_of_two(s)}", **marks | ({} if s < 1 else {"markerfacecolor": "white"}))
-        for s in swept
-    ]
-    legend_below(figure, handles, 4)
-    return caption(figure, context)
+    if len(context.seeds) == 1:
+        handles.append(key("one exploration seed: no intervals", lw=0))
+    legend_below(figure, handles, len(handles))
+    fills = [f"{'filled' if s < 1 else 'open'}: S = {power_of_two(s)}" for s in swept]
+    return caption(figure, context, "; ".join(fills))

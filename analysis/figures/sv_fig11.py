@@ -8,18 +8,21 @@ norm, with the closed form.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOISE_COLOUR
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import NEUTRAL
+from analysis.figures.sv_theory import LOOKS
 from analysis.quantities.sv_theory import balanced_course
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"sv_theory": ("FLOW design=or *",)}
-STANDARD, OR = ARM_COLOURS["SPN"], ARM_COLOURS["FPN"]
+STANDARD, OR, ANY = LOOKS["standard"][0], LOOKS["or"][0], "#222222"
 # Gaussian teachers of panel b.
 _NAMED = {"large": "3 W⋆", "gaussian": "W⋆", "small": "0.3 W⋆"}
 _STATES = {"kept": "β² − ‖V‖²\n= 1", "any": "any\n(ours)"}
@@ -65,68 +68,73 @@ def _course(flow: pd.DataFrame, times: pd.Series, panel: str, stat: str, of: tup
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels."""
-    figure, axes = page(1, 3, 2.75, w_pad=0.04, width_ratios=[1.2, 1, 0.95])
+    """Three panels, the first in two parts."""
+    figure, axes = page(1, 4, 2.75, w_pad=0.03, width_ratios=[0.68, 0.72, 1.0, 1.2])
     panels = dict(tuple(numbers.groupby("panel")))
-    _rates(axes[0], panels["a"])
-    _early(axes[1], panels["b"])
-    _balanced(axes[2], panels["c"])
-    return caption(figure, context, "lines: first seed")
+    _rates(axes[:2], panels["a"])
+    _early(axes[2], panels["b"])
+    _balanced(axes[3], panels["c"])
+    said = "OR learns the length and the direction of γ apart; the standard vector learns γ"
+    legend_below(figure, [key(said, lw=0)], 1, handlelength=0, handletextpad=0)
+    # Every point and line is of one draw.
+    drawn = sorted(map(int, numbers["seed"].dropna().unique()))
+    return caption(figure, dataclasses.replace(context, seeds=drawn), "one draw: no intervals")
 
 
-def _rates(axis, rows: pd.DataFrame) -> None:
+def _rates(axes, rows: pd.DataFrame) -> None:
+    """Along the flow, and beside it with the same y axis at random states."""
+    flow, states = axes
     course = rows[rows["stat"] == "rate_ratio"]
-    axis.axhline(1, **NEUTRAL, ls=":")
-    axis.plot(course["time"], course["value"], color=OR)
-    axis.set_xscale("log")
-    axis.set_yscale("log")
-    end = course["time"].max()
+    flow.plot(course["time"], course["value"], color=OR)
+    flow.text(course["time"].min(), 2.0, "along\nits flow", fontsize=6.5, color=OR, va="bottom")
+    flow.set_xscale("log")
+    flow.set_xticks([0.001, 1], ["0.001", "1"])
     spread = np.random.default_rng(0)
-    for number, (state, name) in enumerate(_STATES.items()):
+    for place, state in enumerate(_STATES):
         values = rows.loc[(rows["stat"] == "rate_ratios") & (rows["of"] == state), "value"]
-        place = end * 10 ** (1.8 + 2.7 * number)
-        colour = OR if state == "kept" else NOISE_COLOUR
-        jitter = place * 10 ** spread.uniform(-0.5, 0.5, len(values))
-        axis.scatter(jitter, values, s=4, color=colour, alpha=0.45, lw=0)
-        axis.text(place, 5.6, name, ha="center", va="center", fontsize=6, color=colour)
-    axis.text(course["time"].min(), 2.0, "along its flow", fontsize=6.5, color=OR, va="bottom")
-    axis.text(end * 10**0.6, 9.5, "random states", fontsize=6.5, color="#444444")
-    axis.set_xticks([0.001, 1], ["0.001", "1"])
-    axis.xaxis.set_minor_locator(NullLocator())
-    axis.axvline(end * 10**0.4, **NEUTRAL)
-    axis.set_xlim(course["time"].min() / 1.5, place * 10**1.2)
-    axis.set_ylim(0.18, 13.0)
-    axis.set_yticks([0.25, 0.5, 1, 2, 4], ["¼", "½", "1", "2", "4"])
-    axis.yaxis.set_minor_locator(NullLocator())
-    label(axis, "a   Faster at the same state", ylabel="rate of OR / standard vector's")
-    axis.set_xlabel("time t", loc="left")
+        jitter = place + spread.uniform(-0.3, 0.3, len(values))
+        colour = OR if state == "kept" else ANY
+        states.scatter(jitter, values, s=4, color=colour, alpha=0.45, lw=0)
+    states.set(xlim=(-0.6, 1.6), xlabel="random states")
+    states.set_xticks(range(len(_STATES)), _STATES.values(), fontsize=6.5)
+    for axis in axes:
+        axis.axhline(1, **NEUTRAL, ls=":")
+        axis.set(yscale="log", ylim=(0.22, 2.9))
+        axis.set_yticks([0.25, 0.5, 1, 2], ["¼", "½", "1", "2"])
+        axis.xaxis.set_minor_locator(NullLocator())
+        axis.yaxis.set_minor_locator(NullLocator())
+    states.tick_params(labelleft=False)
+    label(flow, "a   OR is faster at the same state", xlabel="time t",
+          ylabel="rate of OR / standard vector's")  # fmt: skip
 
 
 def _early(axis, rows: pd.DataFrame) -> None:
-    for teacher, name in _NAMED.items():
+    for number, (teacher, name) in enumerate(_NAMED.items()):
         own = rows[(rows["of"] == teacher) & (rows["stat"] == "gap")].sort_values("time")
         slope = rows.loc[(rows["of"] == teacher) & (rows["stat"] == "predicted_coefficient")]
+        slope = -slope["value"].iloc[0]
         own = own[own["time"] <= 1]
         axis.plot(own["time"], -own["value"], color=OR, marker="o", ms=2.2, lw=0, zorder=3)
-        axis.plot(own["time"], own["time"] ** 3 * -slope["value"].iloc[0], color="#222222", lw=0.9)
-        first = own.iloc[0]
-        axis.annotate(name, (first["time"], -first["value"]), (-4, 0), ha="right", va="center",
-                      fontsize=6.5, textcoords="offset points", color="#444444")  # fmt: skip
+        axis.plot(own["time"], own["time"] ** 3 * slope, color="#222222", lw=0.9)
+        # Along its line, below it; of higher lines further on, so that names stand apart.
+        at = 0.003 * 2.2 ** (len(_NAMED) - 1 - number)
+        axis.annotate(name, (at, slope * at**3), (4, -4), ha="center", va="center", fontsize=6.5,
+                      rotation=48, textcoords="offset points", color="#444444")  # fmt: skip
     gaps = rows[rows["stat"] == "gap"]
     earliest = gaps["time"].min()
     lowest = -gaps.loc[gaps["time"] == earliest, "value"].max()
     axis.set(xscale="log", yscale="log", ylim=(lowest / 300, -8 * gaps["value"].min()),
-             xlim=(earliest / 60, 1.6))  # fmt: skip
-    axis.set_xticks([0.001, 1], ["0.001", "1"])
+             xlim=(earliest / 1.6, 1.6))  # fmt: skip
+    axis.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.text(0.97, 0.06, "lines:\n" + r"$\frac{2}{3}(1-\frac{1}{d})\,\|W_\star\|^4\,t^3$",
+    axis.text(0.97, 0.04, "lines:\n" + r"$\frac{2}{3}(1-\frac{1}{d})\,\|W_\star\|^4\,t^3$",
               transform=axis.transAxes, ha="right", fontsize=7)  # fmt: skip
-    label(axis, "b   Below it from the start", xlabel="time t",
+    label(axis, "b   OR loses less from t = 0", xlabel="time t",
           ylabel=r"$L_\mathrm{standard} - L_\mathrm{OR}$")  # fmt: skip
 
 
 def _balanced(axis, rows: pd.DataFrame) -> None:
-    looks = {"reference_loss": (STANDARD, "standard vector", 0.18), "loss": (OR, "OR", 0.3)}
+    looks = {"reference_loss": (STANDARD, "standard\nvector", 0.36), "loss": (OR, "OR", 0.3)}
     for stat, (colour, name, share) in looks.items():
         own = rows[rows["stat"] == stat].sort_values("time")
         closed = rows[rows["stat"] == f"{stat}_closed_form"].sort_values("time")
@@ -134,10 +142,10 @@ def _balanced(axis, rows: pd.DataFrame) -> None:
         axis.plot(closed["time"], closed["value"], color="#222222", lw=0.9)
         axis.plot(seen["time"], seen["value"], "o", color=colour, ms=2.8, zorder=3)
         middle = closed.iloc[(closed["time"] - share * own["time"].max()).abs().argmin()]
-        axis.annotate(name, (middle["time"], middle["value"]), (6, 0), color=colour, fontsize=7,
+        axis.annotate(name, (middle["time"], middle["value"]), (6, 4), color=colour, fontsize=7,
                       textcoords="offset points", va="center")  # fmt: skip
     axis.text(0.97, 0.05, "lines:\nclosed form", transform=axis.transAxes, ha="right", fontsize=7)
     last = rows.loc[rows["stat"] == "reference_loss", "time"].max()
     axis.set(yscale="log", xlim=(0, 1.05 * last))
     axis.yaxis.set_minor_locator(NullLocator())
-    label(axis, "c   One norm", xlabel="time t", ylabel="loss")
+    label(axis, "c   Equal column norms", xlabel="time t", ylabel="loss")

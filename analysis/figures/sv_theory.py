@@ -11,21 +11,28 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL
+from analysis.drawing.axes import dots, spread_out
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import NEUTRAL, plain_log_axis, shade
 from analysis.quantities import sv_theory
 from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("sv_theory",)
-BLUE, ORANGE, GREEN = ARM_COLOURS["SPN"], ARM_COLOURS["FPN"], ARM_COLOURS["VPN"]
-# Okabe and Ito's colours, as in the suite's style, and the name of each design.
+# Designs have colours of their own: none of these is an arm's.
 LOOKS = {
-    "none": ("#222222", "none"), "standard": (BLUE, "standard"), "ap": ("#56B4E9", "AP"),
-    "dp": (GREEN, "DP"), "or": (ORANGE, "OR"), "er": ("#CC79A7", "ER"),
+    "none": ("#222222", "none", "o"), "standard": ("#332288", "standard", "s"),
+    "ap": ("#3FA7C9", "AP", "^"), "dp": ("#999933", "DP", "D"), "or": ("#AA4499", "OR", "o"),
+    "er": ("#882255", "ER", "v"),
 }  # fmt: skip
+# What the letters stand for, once.
+SPELT = (
+    "standard: γ scales the inputs.   AP: γ on the outputs.   DP: on both.\n"
+    "OR: length and direction of γ apart.   ER: the same, of its logarithm.   "
+    "q: strength of the noise"
+)
+FREE, DECAYED = "#222222", "#8E6BBF"
 _NOISES = (0.1, 0.02)
 
 
@@ -62,13 +69,14 @@ def _long(frame: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels."""
-    figure, axes = page(2, 2, 4.8, w_pad=0.08, h_pad=0.06)
+    figure, axes = page(2, 2, 4.9, w_pad=0.08, h_pad=0.06)
     panels = dict(tuple(numbers.groupby("panel")))
     _growth(axes[0, 0], panels["a"])
     _starts(axes[0, 1], panels["b"])
     _adam(axes[1, 0], panels)
     _sgd(axes[1, 1], panels["d"])
-    return caption(figure, context, "means, ± 95%")
+    legend_below(figure, [key(SPELT, lw=0)], 1, handlelength=0, handletextpad=0)
+    return caption(figure, context, "means over draws; bands and bars: 95%")
 
 
 def _lines(axis, rows: pd.DataFrame, **look) -> pd.Series:
@@ -84,57 +92,80 @@ def _lines(axis, rows: pd.DataFrame, **look) -> pd.Series:
 
 def _growth(axis, rows: pd.DataFrame) -> None:
     for noise, style in zip(_NOISES, ("-", "--"), strict=True):
-        for tensor, colour in (("undecayed", ORANGE), ("decayed", BLUE)):
+        for tensor, colour in (("undecayed", FREE), ("decayed", DECAYED)):
             own = rows[rows["of"] == f"{tensor}, q = {noise:g}"]
             means = _lines(axis, own, color=colour, ls=style)
             if tensor == "undecayed":
                 axis.annotate(f"q = {noise:g}", (means.index[-1], means.iloc[-1]), (3, 0),
                               textcoords="offset points", va="center", fontsize=6.5,
-                              color=colour)  # fmt: skip
+                              color=colour, annotation_clip=False)  # fmt: skip
     last = rows["x"].max()
-    axis.set(xscale="log", yscale="log", xlim=(last / 400, 3 * last))
-    axis.text(last / 12, 17, "without decay on γ", color=ORANGE, fontsize=7, ha="right")
-    axis.text(last / 20, 0.72, "with decay", color=BLUE, fontsize=7, ha="right", va="top")
+    plain_log_axis(axis, x=True)
+    axis.set(yscale="log", xlim=(last / 400, last))
+    axis.text(last / 12, 17, "without decay on γ", color=FREE, fontsize=7, ha="right")
+    axis.text(last / 20, 0.72, "with decay", color=DECAYED, fontsize=7, ha="right", va="top")
     axis.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
     axis.yaxis.set_minor_locator(NullLocator())
+    axis.xaxis.set_minor_locator(NullLocator())
     axis.set_ylim(0.5, 60)
     label(axis, "a   Only decay bounds γ", xlabel="time t", ylabel=r"$\mathrm{E}\,\gamma^2$")
 
 
 def _starts(axis, rows: pd.DataFrame) -> None:
-    for design, (colour, name) in LOOKS.items():
-        means = _lines(axis, rows[rows["of"] == design], color=colour, marker="o", ms=3)
-        axis.annotate(name, (means.index[0], means.iloc[0]), (-5, 0), ha="right", va="center",
-                      textcoords="offset points", fontsize=7, color=colour)  # fmt: skip
+    """Where a design reaches the goal in no seed, or hardly any, an open arrow says so."""
     horizon = rows["value"].max()
+    rows = rows.assign(late=rows["value"] >= horizon)
+    late = rows.groupby(["of", "x"])["late"].transform("mean") > 0.5
     sizes = sorted(rows["x"].unique())
-    axis.set(xscale="log", ylim=(0, 1.08 * horizon), xlim=(sizes[0] / 2.2, sizes[-1] * 1.15))
+    top, right = 1.12 * horizon, 1.5 * sizes[-1]
+    censored = [name for name in LOOKS if (late & (rows["of"] == name)).any()]
+    names = {}
+    for design, (colour, name, marker) in LOOKS.items():
+        own = rows[rows["of"] == design]
+        means = _lines(axis, own[~late[own.index]], color=colour, marker=marker, ms=3)
+        names[name] = colour, means.iloc[0]
+        for x in own.loc[late[own.index], "x"].unique():
+            aside = 1.14 ** (censored.index(design) - (len(censored) - 1) / 2)
+            axis.plot(x * aside, top, marker="^", mfc="white", color=colour, ms=4, clip_on=False)
+    starts = np.array([y for _, y in names.values()])
+    heights = spread_out(starts, np.full(len(starts), 0.08 * top))
+    for (name, (colour, _)), y in zip(names.items(), heights, strict=True):
+        axis.annotate(name, (sizes[0], y), (-5, 0), ha="right", va="center", fontsize=7,
+                      textcoords="offset points", color=colour)  # fmt: skip
+    axis.axhline(horizon, **NEUTRAL, ls=":")
+    said = [f"not reached by t = {horizon:g}"]
+    for design in censored:
+        own = rows.loc[late & (rows["of"] == design), "late"]
+        if not own.all():
+            said.append(f"({LOOKS[design][1]}: {(~own).sum()} of {len(own)} draws do)")
+    axis.text(sizes[0] / 2.5, top, "\n".join(said), va="center", fontsize=6.5)
+    axis.set(xscale="log", ylim=(0, 1.2 * horizon), xlim=(sizes[0] / 3, right))
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
-    axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g} or\nmore"])
+    axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g}"])
     axis.xaxis.set_minor_locator(NullLocator())
     label(axis, "b   A larger start ends the gain", ylabel="time to 1% of the loss",
           xlabel=r"$\|W(0)\| / \|W_\star\|$")  # fmt: skip
 
 
 def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
-    looks = (("gaussian", "even columns", "#555555", 0.15),
-             ("uneven", "uneven columns", ORANGE, -0.15))  # fmt: skip
-    for teacher, text, colour, raised in looks:
-        rows = panels[f"c {teacher}"]
-        named = {LOOKS[design][1]: 100 * np.expm1(own["value"]) for design, own in
-                 rows.groupby("of", sort=False)}  # fmt: skip
-        dots(axis, named, dict.fromkeys(named, colour), raised)
-        axis.text(0.97, 0.72 if raised > 0 else 0.65, text, color=colour, fontsize=7, ha="right",
-                  transform=axis.transAxes)  # fmt: skip
+    for teacher, paler, raised in (("gaussian", 0.5, 0.15), ("uneven", 0.0, -0.15)):
+        values = panels[f"c {teacher}"].groupby("of", sort=False)["value"]
+        looks = {LOOKS[design][1]: LOOKS[design][0] for design in values.groups}
+        named = {LOOKS[design][1]: 100 * np.expm1(own) for design, own in values}
+        dots(axis, named, {name: shade(colour, paler) for name, colour in looks.items()}, raised)
+    axis.text(0.98, 0.7, "upper, pale: even columns\nlower: uneven columns", fontsize=6.5,
+              ha="right", va="center", transform=axis.transAxes)  # fmt: skip
     axis.axvline(0, **NEUTRAL)
-    label(axis, "c   Adam gains most on uneven columns", xlabel="excess loss without scales (%)")
+    label(axis, "c   Adam gains most on uneven columns, not with AP",
+          xlabel="excess loss without scales (%)")  # fmt: skip
 
 
 def _sgd(axis, rows: pd.DataFrame) -> None:
-    looks = {"parameters": (BLUE, "noise in w and γ"), "target": (GREEN, "noise in the target")}
-    for enters, (colour, name) in looks.items():
+    looks = {"parameters": (shade(DECAYED, -0.5), "noise in w and γ", "o", "-"),
+             "target": (shade(DECAYED, 0.1), "noise in the target", "s", "--")}  # fmt: skip
+    for enters, (colour, name, marker, style) in looks.items():
         own = rows[rows["of"] == enters].assign(value=lambda found: 100 * found["value"])
-        means = _lines(axis, own, color=colour, marker="o", ms=3)
+        means = _lines(axis, own, color=colour, marker=marker, ls=style, ms=3)
         axis.annotate(name, (means.index[0], means.iloc[0]), (12, 0), fontsize=7, color=colour,
                       textcoords="offset points")  # fmt: skip
     axis.axhline(0, **NEUTRAL)
@@ -142,5 +173,5 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
     axis.set(xscale="log", ylim=(None, 36))
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "d   What decay on γ does to SGD's loss", xlabel="LR η",
+    label(axis, "d   Decay on γ and the loss of SGD", xlabel="LR η",
           ylabel="change of the loss (%)")  # fmt: skip

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL
+from analysis.drawing.page import caption, page
+from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, NEUTRAL
+from analysis.figures.symmetry_stress import planned
 from analysis.quantities import symmetry
 from analysis.quantities.losses import losses_by_arm
 from analysis.tables.context import Context, stacked
@@ -17,9 +18,9 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("symmetry_placement",)
 NAMES = {
-    symmetry.SYMMETRY_FREE: "symmetry-free, no weight decay",
-    symmetry.SYMMETRY_FREE_LIGHT: "symmetry-free, light weight decay",
-    symmetry.NO_EMBEDDING: "none on the embedding, light weight decay",
+    symmetry.SYMMETRY_FREE: "symmetry-free placement, λ = 0",
+    symmetry.SYMMETRY_FREE_LIGHT: "symmetry-free placement, λ = {light:g}",
+    symmetry.NO_EMBEDDING: "none on the embedding, λ = {light:g}",
 }
 
 
@@ -32,14 +33,21 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """One panel."""
-    figure, axis = page(1, 1, 1.5)
+    figure, axis = page(1, 1, 1.6)
+    light = planned("symmetry_placement", context)[symmetry.LIGHT]["multipliers"]["weight_decay"]
     gaps = numbers.groupby("arm")["value"]
-    named = {name: gaps.get_group(arm) for arm, name in NAMES.items()}
+    named = {name.format(light=light): gaps.get_group(arm) for arm, name in NAMES.items()}
     dots(axis, named, dict.fromkeys(named, ARM_COLOURS["VPN"]))
+    for points in axis.get_lines():
+        if points.get_marker() == "o":
+            points.set_marker(ARM_LOOKS["VPN"]["marker"])
     axis.axvline(0, **NEUTRAL)
-    label(
-        axis,
-        "Loss of placements with fewer multipliers",
-        xlabel="loss − loss with all multipliers, light weight decay (nats)",
-    )
-    return caption(figure, context, "points: seeds; bars: means, 95%")
+    for x, side, words in (
+        (0, "right", "← fewer are better  "),
+        (0, "left", "  fewer are worse →"),
+    ):
+        axis.text(x, 1.02, words, ha=side, va="bottom", fontsize=6.5, color="#444444",
+                  transform=axis.get_xaxis_transform())  # fmt: skip
+    axis.set_xlabel(f"loss − loss with all multipliers, λ = {light:g} (nats)")
+    note = "λ: weight decay of multipliers; points: seeds; bars: means, 95%"
+    return caption(figure, context, note)

@@ -13,26 +13,30 @@ import pandas as pd
 
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, key, label, page
-from analysis.drawing.style import ARM_COLOURS, shade
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, shade
 from analysis.quantities import symmetry
 from analysis.quantities.losses import in_bins
 from analysis.tables.context import Context
-from analysis.tables.results import Tables
+from analysis.tables.find import EXPERIMENTS as FOLDER
+from analysis.tables.results import Tables, stage_end
+from lrm.plan.experiment import load
 
 EXPERIMENTS = ("symmetry_stress",)
-VECTOR, LOGARITHMS = ARM_COLOURS["VPN"], "#8C510A"
+VECTOR, LOGARITHMS = ARM_COLOURS["VPN"], "#7B3294"
+FAST_VECTOR, FAST_LOGARITHMS = shade(VECTOR, -0.5), shade(LOGARITHMS, 0.4)
 # Colour of the line and its name; the twin in bfloat16 is dotted.
 STREAM = {
-    "FREE": (VECTOR, "LR of figure 4"),
-    "FASTER": (shade(VECTOR, -0.45), "LR × 10"),
-    "FASTER_LIGHT": (shade(VECTOR, 0.45), "LR × 10,\nweight decay"),
+    "FREE": (VECTOR, "LR of figure 4, λ = 0\n(bfloat16 lies under it)"),
+    "FASTER": (FAST_VECTOR, "LR × 10, λ = 0,\nfloat32"),
+    "FASTER_LIGHT": (shade(VECTOR, 0.4), "LR × 10,\nλ = {light:g}"),
 }
+IN_BFLOAT16 = "LR × 10, λ = 0,\nbfloat16"
 TWIN = "_BF16"
 LOSSES = {
-    "FREE": ({"color": VECTOR, "lw": 2.2}, "direct"),
-    "LOG": ({"color": LOGARITHMS, "ls": (0, (2, 2))}, "log-scale"),
-    "FAST": ({"color": shade(VECTOR, -0.45), "lw": 2.2}, "direct, LR × 5"),
-    "LOG_FAST": ({"color": shade(LOGARITHMS, -0.45), "ls": (0, (2, 2))}, "log-scale, LR × 5"),
+    "FREE": ({"color": VECTOR, "lw": 1.4}, "direct"),
+    "LOG": ({"color": LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale"),
+    "FAST": ({"color": FAST_VECTOR, "lw": 1.4}, "direct,\nLR × 5"),
+    "LOG_FAST": ({"color": FAST_LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale,\nLR × 5"),
 }
 
 
@@ -54,18 +58,24 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, (left, right) = page(1, 2, 2.5, w_pad=0.05)
+    figure, (left, right) = page(1, 2, 2.6, w_pad=0.05)
     groups = dict(tuple(numbers.groupby(["panel", "arm"])))
+    plan = planned("symmetry_stress", context)
+    light = plan["FASTER_LIGHT"]["multipliers"]["weight_decay"]
+    decays_from = stage_end(plan["FREE"])
     ends = {}
     for arm, (colour, name) in STREAM.items():
-        for twin, look, precision in ((arm, "-", ""), (f"{arm}{TWIN}", ":", ", bfloat16")):
+        for twin, look in ((arm, "-"), (f"{arm}{TWIN}", ":")):
             rows = groups["residual", twin]
             median(left, rows, "step", color=colour, ls=look)
-            if arm == "FASTER" or not precision:
-                ends[f"{name}{precision}"] = end(rows, "step"), shade(colour, -0.2)
-    norm = "norm of the residual stream (RMS)"
-    label(left, "a   Residual stream, last layer", yscale="log", xlabel="step", ylabel=norm)
-    name_ends(left, ends)
+            if twin == arm:
+                ends[name.format(light=light)] = end(rows, "step"), shade(colour, -0.2)
+            elif arm == "FASTER":
+                ends[IN_BFLOAT16] = end(rows, "step"), shade(colour, -0.2)
+    norm = "RMS norm of the residual stream"
+    label(left, "a   Precision", yscale="log", xlabel="step", ylabel=norm)
+    name_ends(left, ends, size=6.5)
+    left.axvline(decays_from, **NEUTRAL, ls=":")
     left.legend(handles=[key("float32"), key("bfloat16", ls=":")], loc="upper left")
     ends = {}
     for arm, (look, name) in LOSSES.items():
@@ -78,6 +88,18 @@ def draw(numbers: pd.DataFrame, context: Context):
     low, high = after.min(), after.max()
     right.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     loss = "training loss (nats per token)"
-    label(right, "b   Direct and log-scale", xlabel="step", ylabel=loss)
-    name_ends(right, ends)
-    return caption(figure, context)
+    label(right, "b   Parametrization", xlabel="step", ylabel=loss)
+    name_ends(right, ends, size=6.5)
+    right.axvline(decays_from, **NEUTRAL, ls=":")
+    right.annotate("LR decay begins", (decays_from, 0.99), (-4, 0), ha="right", va="top",
+                   xycoords=right.get_xaxis_transform(), textcoords="offset points",
+                   fontsize=6.5, color="#555555")  # fmt: skip
+    return caption(figure, context, "LR and λ: of the multipliers; lines: medians; bands: range")
+
+
+def planned(experiment: str, context: Context) -> dict[str, dict]:
+    """The settings of each arm of an experiment at the scale of what is drawn."""
+    plan = load(FOLDER / experiment / "config.yaml")
+    return {
+        run.arm: run.settings.model_dump() for run in plan.runs(context.scale, context.seeds[:1])
+    }

@@ -11,34 +11,36 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, OPTIMIZER_NAMES
+from analysis.drawing.style import ARM_LOOKS, NEUTRAL, OPTIMIZER_NAMES, shade
 from analysis.quantities import tuning_ablation as tuning
 from analysis.quantities.losses import final_losses
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("tuning_controls",)
-# From top to bottom, by the end of the arms' names after the optimizer's.
-CONTROLS = {
-    "_NONE": "none: base LR tuned",
-    "_LR": "none: LR of small tensors × 4",
-    "_FULL": "none: and forward factors tuned",
-    "_LRM_NONE": "vectors: base LR tuned",
-    "_LRM_HALF": "vectors: their own LR × 1/2",
-    "_LRM_QUARTER": "vectors: their own LR × 1/4",
-    "_LRM_IRREDUNDANT": "vectors: no redundant ones",
-    "_LRM_VECTORS": "vectors: LR of small tensors × 4",
-    "_LRM_VECTORS_HALF": "vectors: LR of small tensors × 4,\ntheir own × 1/2",
-    "_LRM_VECTORS_QUARTER": "vectors: LR of small tensors × 4,\ntheir own × 1/4",
-    "_LRM_VECTORS_START": "vectors: LR of small tensors × 4,\nstart at tuned forward factors",
-    "_SCALAR_NONE": "scalars: base LR tuned",
-    "_SCALAR_VECTORS": "scalars: LR of small tensors × 4",
-}
+# From top to bottom: the arm and heading of each group, and its controls by the end of the arms'
+# names after the optimizer's.
+GROUPS = (
+    ("FPN", "no multipliers", {
+        "_LR": "LR of small tensors × 4",
+        "_FULL": "tuned LR and forward factors",
+    }),
+    ("VPN", "vector multipliers", {
+        "_LRM_NONE": "base LR tuned",
+        "_LRM_HALF": "their own LR × 1/2",
+        "_LRM_QUARTER": "their own LR × 1/4",
+        "_LRM_IRREDUNDANT": "no redundant ones",
+        "_LRM_VECTORS": "LR of small tensors × 4",
+        "_LRM_VECTORS_HALF": "the same, their own × 1/2",
+        "_LRM_VECTORS_QUARTER": "the same, their own × 1/4",
+        "_LRM_VECTORS_START": "the same, start at tuned factors",
+    }),
+    ("SPN", "one scalar for each matrix", {
+        "_SCALAR_NONE": "base LR tuned",
+        "_SCALAR_VECTORS": "LR of small tensors × 4",
+    }),
+)  # fmt: skip
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
-# By what stands first in the name.
-KINDS = {"_LRM": ("vector multipliers", ARM_COLOURS["VPN"], "^"),
-         "_SCALAR": ("one scalar for each matrix", ARM_COLOURS["SPN"], "s"),
-         "": ("without multipliers", ARM_COLOURS["FPN"], "o")}  # fmt: skip
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -61,27 +63,40 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A panel for each optimizer, the arms from top to bottom."""
-    figure, axes = page(1, 2, 4.0, w_pad=0.06, sharex=True, sharey=True)
-    names = list(CONTROLS)
+    figure, axes = page(1, 2, 3.7, w_pad=0.06, sharex=True, sharey=True)
+    lines = []  # of a heading or a control: name, arm, end of the arms' names
+    for arm, heading, controls in GROUPS:
+        lines += [(heading, arm, None), *((name, arm, end) for end, name in controls.items())]
     for axis, letter, optimizer in zip(axes, "ab", OPTIMIZERS.values(), strict=True):
-        for control, rows in numbers[numbers["optimizer"] == optimizer].groupby("control"):
-            height = -names.index(control)
-            _, colour, marker = next(look for name, look in KINDS.items() if name in control)
-            axis.plot(rows["change"], [height] * len(rows), marker, color=colour, ms=3.6, mew=0,
-                      alpha=0.6)  # fmt: skip
-            axis.plot([rows["change"].mean()] * 2, [height - 0.3, height + 0.3], color=colour,
-                      lw=1.8)  # fmt: skip
-        run = numbers.loc[numbers["optimizer"] == optimizer, "control"]
-        for control in set(names) - set(run):
-            axis.text(0.03, -names.index(control), "not run", ha="left", va="center", fontsize=6,
-                      color="#777777", transform=axis.get_yaxis_transform())  # fmt: skip
+        own = numbers[numbers["optimizer"] == optimizer].groupby("control")["change"]
+        for place, (_, arm, control) in enumerate(lines):
+            if control is None:
+                if place:
+                    axis.axhline(-place + 0.5, color="#bbbbbb", lw=0.6)
+            elif control in own.groups:
+                values, look = own.get_group(control), ARM_LOOKS[arm]
+                axis.plot(values, [-place] * len(values), ms=3.6, mew=0, alpha=0.6, ls="", **look)
+                axis.plot([values.mean()] * 2, [-place - 0.33, -place + 0.33],
+                          color=look["color"], lw=1.8)  # fmt: skip
+            else:
+                axis.text(0.03, -place, "not run", ha="left", va="center", fontsize=6.5,
+                          color="#777777", transform=axis.get_yaxis_transform())  # fmt: skip
         axis.axvline(0, **NEUTRAL)
-        axis.set_xlabel("Δ validation loss (nats)")
         axis.xaxis.set_major_locator(MaxNLocator(5))
+        axis.grid(axis="y", visible=False)
+        axis.annotate("← better", (0, 0.992), (-4, 0), xycoords=axis.get_xaxis_transform(),
+                      textcoords="offset points", ha="right", va="top", fontsize=6.5,
+                      color="#444444")  # fmt: skip
+        axis.set_xlabel("loss − loss of no multipliers,\nbase LR tuned (nats)")
+        axis.tick_params(axis="y", length=0)
         label(axis, f"{letter}   {optimizer}")
-    axes[0].set_yticks([-i for i in range(len(names))], list(CONTROLS.values()), fontsize=6)
-    axes[0].set_ylim(-len(names) + 0.4, 0.6)
-    handles = [key(name, color=colour, marker=marker, ls="")
-               for name, colour, marker in reversed(KINDS.values())]  # fmt: skip
-    legend_below(figure, [*handles, key("mean over seeds", lw=1.8, color="#777777")], 4)
+    axes[0].set_yticks([-place for place in range(len(lines))], [name for name, *_ in lines])
+    for said, (_, arm, control) in zip(axes[0].get_yticklabels(), lines, strict=True):
+        said.set(fontsize=6.5)
+        if control is None:
+            said.set(fontsize=7, weight="bold", color=shade(ARM_LOOKS[arm]["color"], -0.15))
+    axes[0].set_ylim(-len(lines) + 0.4, 0.6)
+    n = len(context.seeds)
+    words = f"points: the {n} exploration seeds, which judge nothing; bars: their means"
+    legend_below(figure, [key(words, lw=0)], 1, handlelength=0, handletextpad=0)
     return caption(figure, context, "small tensors: norms, convolutions, biases")

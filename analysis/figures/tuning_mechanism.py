@@ -1,10 +1,9 @@
 """Do multipliers find what tuning finds? Learned scales against tuned forward factors (ours).
 
-Each point is a tensor of a layer, with the median over seeds. Across: the forward factor that the
-search of FULL without multipliers kept for the tensor's group; points of one factor stand side by
-side. Up: the product of the tensor's multipliers (root mean squares of rows and of columns) of
-LRWD, where they begin at 1, at the end of the constant stage. At the dashes both are equal. r
-correlates the logarithms over tensors.
+Each point is a tensor of a layer: the product of the tensor's multipliers (root mean squares of
+rows and of columns) of LRWD, where they begin at 1, at the end of the constant stage; the median
+over seeds and their range. Tensors stand by the forward factor that the search of FULL without
+multipliers kept for them. At the dashes both are equal. r correlates the logarithms over tensors.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from analysis.drawing.style import (
     block_of,
     plain_log_axis,
     power_of_two,
+    shade,
 )
 from analysis.quantities.stats import with_interval
 from analysis.quantities.tuning_ablation import OPTIMIZERS, agreement, scales
@@ -29,8 +29,10 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("tuning_ablation",)
 BLOCKS = ("attention", "SSM", "MLP", "embedding")
 EQUAL = {"color": "#222222", "lw": 1.0, "ls": (0, (3, 1.5))}
-# How far the points of one factor stand apart, of the way to its double.
-WIDE = 0.7
+# How far apart the layers of one tensor stand, of the way to the next tensor.
+LAYERS_APART = 0.44
+# Order of a block's tensors, and what they are called.
+ORDER = ("q", "k", "v", "x", "z", "B", "C", "dt", "gate", "up", "down", "out")
 NOTHING = "The search kept no forward factor:\nthere is nothing to compare."
 
 
@@ -44,53 +46,66 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """A panel for each optimizer, with the same axes."""
-    figure, axes = page(1, 2, 2.9, w_pad=0.06, sharex=True, sharey=True)
+    """A panel for each optimizer, with the same y axis."""
+    figure, axes = page(1, 2, 3.0, w_pad=0.06, sharey=True)
     _limits(axes[0], numbers)
     for axis, letter, optimizer in zip(axes, "ab", OPTIMIZERS.values(), strict=True):
         rows = numbers[numbers["optimizer"] == optimizer]
         _points(axis, rows)
         r = rows.drop_duplicates("seed")["r"]
-        title = f"{letter}   {OPTIMIZER_NAMES[optimizer]}"
-        if r.notna().all():
-            title += f": r = {with_interval(r, 2)}"
-        else:
-            axis.text(0.03, 0.97, NOTHING, transform=axis.transAxes, va="top")
-        label(axis, title, xlabel="tuned forward factor")
+        said = f"r = {with_interval(r, 2)}" if r.notna().all() else NOTHING
+        axis.text(0.98, 0.03, said, transform=axis.transAxes, ha="right")
+        label(axis, f"{letter}   {OPTIMIZER_NAMES[optimizer]}")
     axes[0].set_ylabel("learned product of multipliers")
     handles = [key(block, ls="", **BLOCK_LOOKS[block]) for block in BLOCKS]
-    handles.append(key("learned = tuned", **EQUAL))
+    handles.append(key("learned = tuned forward factor", **EQUAL))
     legend_below(figure, handles, 5)
-    return caption(figure, context, "r: over tensors, 95% over seeds")
+    note = "points: medians, left to right by layer; bars: range; r: over tensors, 95% over seeds"
+    return caption(figure, context, note)
+
+
+def _place(tensor: str) -> tuple[int, int]:
+    """Where a tensor stands among those of one factor."""
+    part = tensor.partition(".")[2]
+    return BLOCKS.index(block_of(tensor)), ORDER.index(part) if part in ORDER else -1
 
 
 def _points(axis, rows: pd.DataFrame) -> None:
-    """One point for each tensor and layer; those of one factor stand side by side."""
-    tensors = rows.groupby(["tensor", "layer"], dropna=False)[["tuned", "learned"]].median()
-    tensors["block"] = tensors.index.get_level_values("tensor").map(block_of)
-    order = tensors["block"].map(BLOCKS.index)
-    for tuned, group in tensors.iloc[np.argsort(order, kind="stable")].groupby("tuned"):
-        ends = tuned * 2.0 ** np.array([-WIDE / 2, WIDE / 2])
-        axis.plot(ends, [tuned] * 2, **EQUAL, zorder=1)
-        places = np.geomspace(*ends, len(group)) if len(group) > 1 else [tuned]
-        for place, point in zip(places, group.itertuples(), strict=True):
-            axis.plot(place, point.learned, ms=3.8, mec="white", mew=0.3, zorder=3,
-                      **BLOCK_LOOKS[point.block])  # fmt: skip
+    """Tensors side by side by tuned factor, and the layers of each."""
+    tuned = rows.groupby("tensor")["tuned"].median()
+    tensors = sorted(tuned.index, key=lambda name: (tuned[name], *_place(name)))
+    for x, tensor in enumerate(tensors):
+        own = rows[rows["tensor"] == tensor].groupby("layer", dropna=False)["learned"]
+        found = own.agg(["min", "median", "max"])
+        look = BLOCK_LOOKS[block_of(tensor)]
+        aside = LAYERS_APART * (np.arange(len(found)) / max(1, len(found) - 1) - 0.5)
+        places = x + (aside if len(found) > 1 else 0 * aside)
+        axis.vlines(places, found["min"], found["max"], color=look["color"], lw=0.9, zorder=2)
+        axis.plot(places, found["median"], ls="", ms=3.4, mec="white", mew=0.3, zorder=3, **look)
+    factors = tuned[tensors].to_numpy()
+    for factor in sorted(set(factors)):
+        places = np.flatnonzero(factors == factor)
+        low, high = places[0] - 0.5, places[-1] + 0.5
+        axis.plot([low + 0.1, high - 0.1], [factor] * 2, **EQUAL, zorder=1)
+        axis.text((low + high) / 2, 1.0, f"tuned: {power_of_two(factor)}" if len(places) > 1
+                  else power_of_two(factor), transform=axis.get_xaxis_transform(), ha="center",
+                  va="top", fontsize=6.5)  # fmt: skip
+        if low > 0:
+            axis.axvline(low, color="#bbbbbb", lw=0.6)
+    names = [tensor.partition(".")[2] or "emb." for tensor in tensors]
+    names = [name.upper() if len(name) == 1 and name in "qkv" else name for name in names]
+    axis.set_xticks(range(len(tensors)), names, rotation=90, fontsize=6.5)
+    for said, tensor in zip(axis.get_xticklabels(), tensors, strict=True):
+        said.set_color(shade(BLOCK_LOOKS[block_of(tensor)]["color"], -0.3))
+    axis.grid(axis="x", visible=False)
+    axis.set_xlim(-0.6, len(tensors) - 0.4)
 
 
 def _limits(axis, numbers: pd.DataFrame) -> None:
-    """Logarithmic axes that have 1 inside, across named at powers of two."""
-    medians = numbers.groupby(["optimizer", "tensor", "layer"], dropna=False)["learned"].median()
-    for along, values, margin in (
-        ("x", numbers["tuned"], 1.6),
-        ("y", [*medians, *numbers["tuned"]], 1.25),
-    ):
-        ends = min(*values, 1.0) / margin, max(*values, 1.0) * margin
-        axis.set(**{f"{along}scale": "log", f"{along}lim": ends})
-    low, high = np.log2(axis.get_xlim())
-    named = 2.0 ** np.arange(np.ceil(low), np.floor(high) + 1)
-    axis.set_xticks(named, [power_of_two(value) for value in named])
-    bottom, top = axis.get_ylim()
+    """A logarithmic y axis that has 1 inside."""
+    values = [*numbers["learned"], *numbers["tuned"], 1.0]
+    bottom, top = min(values) / 1.3, max(values) * 1.45
+    axis.set(yscale="log", ylim=(bottom, top))
     if top > 4 * bottom:
         plain_log_axis(axis)
     else:

@@ -1,8 +1,9 @@
 """Beside figure 5: the same norms and multipliers from another start, and with a fixed scale.
 
 Top: activations that the model fixes, and the gate's. Middle: outputs to the residual stream.
-Bottom: multipliers, learned and fixed factor together, and the matrices of the MLP. What both
-starts of the learned scalars share has been learned. Lines are medians, bands the range of seeds.
+Bottom: multipliers, learned and fixed factor together. What both starts of the learned scalars
+share has been learned. At the base width both starts are the same, and so are both fixed scales.
+Lines are medians, bands the range of seeds.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, log_axis, shade, widen
+from analysis.drawing.page import caption, key, label, page
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, plain_log_axis, widen
 from analysis.figures import fig5
 from analysis.quantities import width_scaling as ws
 from analysis.tables.context import Context
@@ -20,9 +21,9 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("width_scaling",)
 LOOKS = {
     ws.LEARNED: {"color": ARM_COLOURS["SPN"], "marker": "s"},
-    ws.FROM_ONE: {"color": shade(ARM_COLOURS["SPN"], 0.45), "marker": "s", "ls": "--"},
+    ws.FROM_ONE: {"color": ARM_COLOURS["SPN"], "marker": "s", "ls": "--", "mfc": "white"},
     ws.SCALED: {"color": ARM_COLOURS["FPN"], "marker": "o"},
-    ws.FIXED: {"color": shade(ARM_COLOURS["FPN"], 0.45), "marker": "o", "ls": "--"},
+    ws.FIXED: {"color": ARM_COLOURS["FPN"], "marker": "o", "ls": "--", "mfc": "white"},
 }
 NAMES = {
     ws.LEARNED: "learned, from $\\propto 1/d$",
@@ -34,10 +35,7 @@ NAMES = {
 ROWS = (
     [("activations", name, name) for name in (*ws.FIXED_BY_MODEL, *ws.GATE)],
     [("activations", name, name) for name in ws.FREE_IN_STREAM],
-    [
-        *(("multipliers", name, f"$|s|$ of {name}") for name in ws.MULTIPLIERS),
-        ("matrices", "MLP", r"$\|W\|$ of MLP"),
-    ],
+    [("multipliers", name, f"$|s|$ of {name}") for name in ws.MULTIPLIERS if name != "projector"],
 )
 
 
@@ -49,24 +47,45 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three rows of four panels."""
-    figure, axes = page(3, 4, 5.0, w_pad=0.02, h_pad=0.04, sharex=True)
+    """Three rows of up to four panels, the legend where the last row ends."""
+    figure, axes = page(3, 4, 4.8, w_pad=0.02, h_pad=0.04)
     groups = dict(tuple(numbers.groupby(["panel", "quantity", "arm"])))
+    base = _base_width(numbers)
     letters = iter("abcdefghijkl")
     for line, places in zip(axes, ROWS, strict=True):
-        for axis, (panel, quantity, title) in zip(line, places, strict=True):
+        for axis, (panel, quantity, title) in zip(line, places, strict=False):
             for arm, look in LOOKS.items():
                 if (panel, quantity, arm) in groups:
                     rows = groups[panel, quantity, arm]
-                    median(axis, rows, "width", alpha=0.15, ms=2.5, **look)
+                    median(axis, rows, "width", alpha=0.13, ms=2.8, mew=0.8, **look)
             fig5.width_axis(axis, numbers)
-            log_axis(axis)
+            axis.axvline(base, **NEUTRAL, ls=":")
+            axis.tick_params(labelbottom=places is not ROWS[0])
+            plain_log_axis(axis)
             widen(axis, 0.5)
             label(axis, f"{next(letters)}   {title}")
-        line[0].set_ylabel("multiplier" if places is ROWS[2] else "norm (RMS)")
-    axes[2, 3].set_ylabel("norm (RMS)")
-    for axis in axes[2]:
+        line[0].set_ylabel("multiplier" if places is ROWS[2] else "RMS norm")
+        for empty in line[len(places) :]:
+            empty.set_axis_off()
+    low, high = zip(*(axis.get_ylim() for axis in axes[1]), strict=True)
+    for axis in axes[1]:
+        axis.set_ylim(min(low), max(high))
+        axis.tick_params(labelleft=axis is axes[1, 0])
+    for axis in (*axes[1, len(ROWS[2]) :], *axes[2, : len(ROWS[2])]):
         axis.set_xlabel("width d")
-    handles = [key(NAMES[arm], ms=2.5, **look) for arm, look in LOOKS.items()]
-    legend_below(figure, [key("scale s:", lw=0), *handles], 5)
-    return caption(figure, context, "i to k: fixed arms learn no s; bands: range of seeds")
+    for axis in axes[1, : len(ROWS[2])]:
+        axis.tick_params(labelbottom=False)
+    handles = [key("scale s:", lw=0)]
+    handles += [key(NAMES[arm], ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
+    handles.append(key(f"d = {base:g}: dashed = solid by construction", **NEUTRAL, ls=":"))
+    # Of the room that the last row leaves.
+    legend = axes[2, -2].legend(handles=handles, loc="center left", bbox_to_anchor=(0.1, 0.5))
+    legend.set_in_layout(False)
+    return caption(figure, context, "lines: medians; bands: range")
+
+
+def _base_width(numbers: pd.DataFrame) -> float:
+    """The width at which both starts of learned scalars are one and the same run."""
+    arms = numbers.pivot_table("value", ["panel", "quantity", "seed", "width"], "arm")
+    same = (arms[ws.LEARNED] == arms[ws.FROM_ONE]).groupby("width").mean()
+    return same.idxmax()

@@ -1,7 +1,8 @@
 """``python -m analysis.report.idea``: the method in one picture, for the repository's README.
 
 (a) What is learned, (b) why a matrix's norm is not, by a simulation, (c) what a learned scale does
-about it, measured on the LM head (the published numbers of figure 1). Norms are root mean squares.
+about it, measured on the LM head (the published numbers of figure 1). A norm is the root mean
+square of the entries.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
+from analysis.drawing.axes import s_axis
 from analysis.drawing.page import label
 from analysis.drawing.palette import in_palette
 from analysis.drawing.stamp import read_drawn
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, STYLE_FILE, TEXT_WIDTH, power_of_two
+from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, STYLE_FILE, TEXT_WIDTH
 from analysis.tables.find import RESULTS, relative
 from lrm.cli import guarded
 from lrm.store.digests import restore
@@ -72,7 +74,7 @@ def _method(axis) -> None:
     axis.text(-2, rows / 2, "r", color=ARM_COLOURS["VPN"], ha="right", va="center", size=11)
     axis.text(columns / 2, rows + 1.8, "c", color=ARM_COLOURS["VPN"], ha="center", size=11)
     axis.text(columns / 2, rows / 2, "W", ha="center", va="center", size=13, weight="bold")
-    axis.text(columns / 2 - 1, -0.7, "W keeps its weight decay;\nr and c have almost none",
+    axis.text(columns / 2 - 1, -0.7, "W keeps its weight decay;\nr and c have little or none",
               ha="center", va="top", size=7)  # fmt: skip
     axis.set(xlim=(-3.2, columns + 0.4), ylim=(-2.4, rows + 2.8), aspect="equal")
     axis.set_axis_off()
@@ -95,7 +97,8 @@ def _tug_of_war(axis) -> None:
         ha="right",
         size=9,
     )
-    label(axis, "b   Any start ends at one norm", xlabel="step of pure noise", ylabel="‖W‖")
+    label(axis, "b   Any start ends at one norm", xlabel="step of pure noise",
+          ylabel="‖W‖ (RMS of an entry)")  # fmt: skip
     axis.set(ylim=(0, 0.27), xlim=(0, steps))
 
 
@@ -106,15 +109,13 @@ def _freed(axis, published: pd.DataFrame) -> None:
     colour = ARM_COLOURS["SPN"]
     axis.plot(matrix.index, matrix, color=NOISE_COLOUR, marker="o")
     axis.plot(matrix.index, matrix * scale, color=colour, marker="s")
-    axis.set_xscale("log", base=2)
     axis.set_yscale("log")
-    axis.set_xticks(matrix.index, [power_of_two(s) for s in matrix.index])
-    axis.minorticks_off()
+    s_axis(axis, late, "S = sqrt(η/λ), relative")
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
-    axis.text(0.03, 0.56, "‖W̄‖ = s ‖W‖\nwith a learned s", color=colour, **text)
-    label(axis, "c   A learned scale frees it", xlabel="S = sqrt(η/λ), relative",
-          ylabel="norm, LM head")  # fmt: skip
+    axis.text(0.07, 0.47, "‖W̄‖ = s ‖W‖\nstays", color=colour, **text)
+    axis.text(0.95, 0.03, "grey: not judged", ha="right", **text)
+    label(axis, "c   LM head, s learned (SPN)", ylabel="norm (RMS of an entry)")
 
 
 def main() -> None:

@@ -12,10 +12,11 @@ import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from analysis.claims.judging import HOLDS
+from analysis.claims.judging import HOLDS, UNJUDGED
 from analysis.claims.stored import claims_file, read_ledger
-from analysis.report.content import VERDICTS, Claim, facts_of, newest, ordered
+from analysis.report.content import LIBRARY, VERDICTS, Claim, facts_of, newest, ordered
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, relative
 from lrm.cli import guarded
@@ -33,7 +34,8 @@ _WIDTH = 120
 class Row:
     """An experiment's part of the overview; ``claims`` are those whose newest entry it decides.
 
-    ``judged_anew`` names the experiments that decide the newest entries of its other claims.
+    ``judged_anew`` names the experiments that decide the newest entries of its other claims, and
+    ``superseded`` are the older entries that it decided itself.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Row:
     conclusion: str
     claims: list[Claim]
     judged_anew: list[str] = field(default_factory=list)
+    superseded: list[Claim] = field(default_factory=list)
 
 
 def rows() -> list[Row]:
@@ -57,17 +60,24 @@ def rows() -> list[Row]:
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
         own = [claim for claim in claims if claim.experiment == name]
-        anew = {c.experiment for c in claims if name in {e.experiment for e in c.earlier}}
+        older = [(e, c.experiment) for c in claims for e in c.earlier if e.experiment == name]
+        older = [(entry, by) for entry, by in older if by != name]
         named = re.findall(r"\b(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
-        found.append(Row(name, named, question, conclusion, own, sorted(anew - {name})))
+        anew = sorted({by for _, by in older})
+        old = [entry for entry, _ in older]
+        found.append(Row(name, named, question, conclusion, own, anew, old))
     return found
 
 
 def current() -> list[Claim]:
     """The newest entry of every published claim, each once, whichever experiment decides it."""
-    return newest(read_ledger(claims_file(SCALE, "reference", RESULTS))["claims"], {})
+    return newest(_ledger()["claims"], {})
+
+
+def _ledger() -> dict[str, Any]:
+    return read_ledger(claims_file(SCALE, "reference", RESULTS))
 
 
 def _decides(row: Row) -> bool:
@@ -83,18 +93,33 @@ def tally(claims: Iterable[Claim]) -> str:
     )
 
 
+def head(claims: list[Claim], counts: dict[str, Any]) -> str:
+    """The sum of all claims, what it leaves out, and how many parts chance could have made hold."""
+    own = [claim.id for claim in claims if claim.experiment == LIBRARY]
+    older = [entry.record["verdict"] for claim in claims for entry in claim.earlier]
+    waiting = older.count(UNJUDGED)
+    return (
+        f"**{len(claims)} claims: {tally(claims)}.** {', '.join(own)} (the library) have no row. "
+        f"Not counted: {waiting} new entries without runs and {len(older) - waiting} that newer "
+        f"ones replace. Of {counts['tested']} parts {counts['held']} hold, "
+        f"{counts['survive_holm']} after Holm's correction. Were the truth on the border of every "
+        f"criterion, {counts['expected_false']:g} would hold by chance."
+    )
+
+
 def table(shown: Iterable[Row]) -> str:
     """The experiments that decide claims, as HTML in lines of at most 120 characters.
 
-    Markdown has no way to break a row of a table. Above it stands the sum of all claims.
+    Markdown has no way to break a row of a table. Above it stands what can be said of all claims.
     """
-    claims = current()
-    lines = [f"**{len(claims)} claims: {tally(claims)}.**", ""]
+    lines = [*textwrap.wrap(head(current(), _ledger()["multiplicity"]), _WIDTH), ""]
     lines += ["<table><tr><th>figure<th>question<th>answer<th>claims"]
     for row in filter(_decides, shown):
         figures = ", ".join(re.sub(r"^fig|(?<=table)", " ", f).strip() for f in row.figures)
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
-        verdicts = tally(row.claims) or f"see {', '.join(row.judged_anew)}"
+        verdicts = tally(row.claims) or (
+            f"older entry: {tally(row.superseded)}; newest: {', '.join(row.judged_anew)}"
+        )
         cells = (figures, link, row.conclusion, verdicts)
         text = "<tr>" + "".join(f"<td>{cell}" for cell in cells)
         lines += textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)

@@ -141,7 +141,8 @@ def test_a_lock_holds_though_its_folder_is_removed_and_made_again(tmp_path):
     with locked(path):
         thread.start()
         began.wait()
-        shutil.rmtree(path)
+        gone = path.rename(tmp_path / "gone")  # in one step: the other thread may write in it
+        shutil.rmtree(gone)
     thread.join(LIMIT)
     assert entered.is_set() and holder_of(path) is None
 

@@ -127,8 +127,8 @@ def _early(axis, rows: pd.DataFrame) -> None:
              xlim=(earliest / 1.6, 1.6))  # fmt: skip
     axis.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.text(0.97, 0.04, "lines:\n" + r"$\frac{2}{3}(1-\frac{1}{d})\,\|W_\star\|^4\,t^3$",
-              transform=axis.transAxes, ha="right", fontsize=7)  # fmt: skip
+    axis.text(0.03, 0.97, "lines:\n" + r"$\frac{2}{3}(1-\frac{1}{d})\,\|W_\star\|^4\,t^3$",
+              transform=axis.transAxes, va="top", fontsize=7)  # fmt: skip
     label(axis, "b   OR loses less from t = 0", xlabel="time t",
           ylabel=r"$L_\mathrm{standard} - L_\mathrm{OR}$")  # fmt: skip
 

@@ -143,14 +143,15 @@ def test_plans_are_resolved_when_a_run_is_made_and_travel_with_it(experiment):
     assert build(first.settings, 0, device="meta", plans=first.plans).plans is first.plans
 
 
-def test_resolved_in_two_places_only():
-    """By a run when it is made, and by ``build`` for settings without a run."""
+def test_resolved_in_three_places_only():
+    """By a run when it is made, by ``build`` for settings without a run, and by the symmetry finder,
+    which changes plans before a model is built."""
     places = set()
     for path in (ROOT / "lrm").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "resolve":
                 places.add(path.relative_to(ROOT / "lrm").as_posix())
-    assert places == {"plan/run.py", "train/learner.py"}
+    assert places == {"plan/run.py", "train/learner.py", "symmetry/found.py"}
 
 
 HIDDEN = ({"match": "attention.*"}, {"match": "ssm.[zxBC]"}, {"match": "ssm.dt"},

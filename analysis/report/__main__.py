@@ -8,11 +8,11 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-import zipfile
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from analysis.report.archive import packed
 from analysis.report.content import LIBRARY, Site, gather
 from analysis.report.intervals import WIDTH
 from analysis.tables.find import RESULTS, SOURCES, relative
@@ -92,13 +92,10 @@ def write(site: Site, folder: Path) -> None:
 
 def pack(folder: Path) -> Path:
     """The report as a zip beside its folder; the same pages give the same bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path: f"{folder.name}/{path.relative_to(folder).as_posix()}" for path in files}
     target = folder.with_name(f"{folder.name}.zip")
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path in sorted(folder.rglob("*")):
-            if path.is_file():
-                name = f"{folder.name}/{path.relative_to(folder).as_posix()}"
-                archive.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), path.read_bytes(),
-                                 zipfile.ZIP_DEFLATED)  # fmt: skip
+    write_atomic(target, packed({name: path.read_bytes() for path, name in names.items()}))
     return target
 
 

@@ -15,6 +15,7 @@ from analysis.claims.ledger import judge_and_write
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.drawing.stamp import drawn_files, read_drawn, stamp_of
 from analysis.needs import experiments_of, figures
+from analysis.report.archive import packed
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
 from analysis.tables.criteria import every_criterion
@@ -62,7 +63,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing: its one-line description, and the content of its files by format.
+    """A drawing: its one-line description, and the content of its files by ending.
+
+    Numbers come as ``csv.zip``, which pandas and file managers open; plain they would be most of
+    the report.
 
     ``caption`` is HTML of the experiment's README about the published drawing.
     """
@@ -243,7 +247,9 @@ def _drawn(name: str, folder: Path, remedy: Callable[[Path], str]) -> dict[str, 
     there = drawn_files(stamp, remedy(folder))
     if any(path.name not in there and not path.exists() for path in paths.values()):
         return None
-    return {kind: read_drawn(path, remedy(folder)) for kind, path in paths.items()}
+    found = {kind: read_drawn(path, remedy(folder)) for kind, path in paths.items()}
+    found["csv.zip"] = packed({f"{name}.csv": found.pop("csv")})
+    return found
 
 
 def _first_line(figure: str) -> str:

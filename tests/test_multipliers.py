@@ -40,7 +40,7 @@ def gradients(part, weight, outer):
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (700, 90), (3, 5, 7), (6,)])
-@pytest.mark.parametrize("parametrization", ["direct", "log", "or", "er"])
+@pytest.mark.parametrize("parametrization", ["direct", "log", "or", "er", "product"])
 @pytest.mark.parametrize("axes", KINDS)
 def test_gradient_relations_equal_autograd(axes, parametrization, shape):
     """Equation (4) in float64, with values away from 1; in blocks, and in stacks of matrices."""

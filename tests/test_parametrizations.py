@@ -91,7 +91,7 @@ def test_the_last_rule_wins_for_each_axis(settings):
     ("rule", "message"),
     [
         ({"kind": "column", "row": {"lr": 1.0}}, "kind = column has no row multipliers; drop row"),
-        ({"parametrization": "lag"}, "no such parametrization; use direct, log, or, er .*'lag'"),
+        ({"parametrization": "lag"}, "no such parametrization; use direct, log, or, er, product .*'lag'"),
         ({"row": {"lrr": 1.0}}, r"unknown key row.lrr; did you mean lr\?"),
         ({"row": {"kind": "row"}}, "unknown key row.kind"),
         ({"column": {"lr": -1.0}}, "column.lr: .* greater than or equal to 0"),
@@ -102,7 +102,7 @@ def test_a_bad_rule_is_named(rule, message):
         validate(MultiplierRule, rule, "the test")
 
 
-@pytest.mark.parametrize("column", ["direct", "square", "or", "er"])
+@pytest.mark.parametrize("column", ["direct", "square", "or", "er", "product"])
 def test_both_implementations_train_alike(settings, square, column):
     """Log rows beside other columns, whole matrices and slices: the same run in float64."""
     rules = [{"match": match, "multiplier": {**BOTH, "column": {"parametrization": column}}}

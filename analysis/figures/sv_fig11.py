@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
+from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL
-from analysis.figures.sv_theory import LOOKS
 from analysis.quantities.sv_theory import balanced_course
 from analysis.tables.context import Context
 from analysis.tables.results import Tables

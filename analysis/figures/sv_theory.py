@@ -12,6 +12,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.axes import dots, spread_out
+from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, plain_log_axis, shade
 from analysis.quantities import sv_theory
@@ -20,12 +21,7 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("sv_theory",)
-# Designs have colours of their own: none of these is an arm's.
-LOOKS = {
-    "none": ("#222222", "none", "o"), "standard": ("#332288", "standard", "s"),
-    "ap": ("#3FA7C9", "AP", "^"), "dp": ("#999933", "DP", "D"), "or": ("#AA4499", "OR", "o"),
-    "er": ("#882255", "ER", "v"),
-}  # fmt: skip
+DRAWN = ("none", "standard", "ap", "dp", "or", "er")
 # What the letters stand for, once.
 SPELT = (
     "standard: γ scales the inputs.   AP: γ on the outputs.   DP: on both.\n"
@@ -46,7 +42,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
             of = f"{tensor}, q = {noise:g}"
             rows.append(_long(found, "a").assign(of=of))
     times = sv_theory.started(table, "time_to_done")
-    for design in LOOKS:
+    for design in DRAWN:
         own = times.xs(design, axis=1, level="tensor").T
         rows.append(_long(own, "b").assign(of=design))
     for teacher in ("gaussian", "uneven"):
@@ -118,9 +114,10 @@ def _starts(axis, rows: pd.DataFrame) -> None:
     late = rows.groupby(["of", "x"])["late"].transform("mean") > 0.5
     sizes = sorted(rows["x"].unique())
     top, right = 1.12 * horizon, 1.5 * sizes[-1]
-    censored = [name for name in LOOKS if (late & (rows["of"] == name)).any()]
+    censored = [name for name in DRAWN if (late & (rows["of"] == name)).any()]
     names = {}
-    for design, (colour, name, marker) in LOOKS.items():
+    for design in DRAWN:
+        colour, name, marker = LOOKS[design]
         own = rows[rows["of"] == design]
         means = _lines(axis, own[~late[own.index]], color=colour, marker=marker, ms=3)
         names[name] = colour, means.iloc[0]

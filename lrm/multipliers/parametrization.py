@@ -19,8 +19,8 @@ Number = TypeVar("Number")  # a float or a tensor
 class Parametrization(ABC):
     """A multiplier as a function of the raw tensor behind it; it has no state of its own.
 
-    With a ``magnitude`` it is the direction of a vector alone. One number beside it, which learns
-    by the parametrization of that name, is how large the whole vector is.
+    With a ``magnitude`` it is a vector beside which stands one number, which learns by the
+    parametrization of that name: how large the whole vector is.
     """
 
     name: str
@@ -120,9 +120,25 @@ class ExponentialSpace(Parametrization):
         return lr
 
 
+class Product(Parametrization):
+    """Vector of γ = β·α: a scalar beside a vector, which OR is without its norm (ours)."""
+
+    name = "product"
+    magnitude = "direct"
+
+    def value(self, raw: Number) -> Number:
+        return raw
+
+    def raw(self, value: Number) -> Number:
+        return value
+
+    def relative_step(self, lr: float, value: float) -> float:
+        return lr / value
+
+
 DIRECT = Direct()
 PARAMETRIZATIONS: dict[str, Parametrization] = {
-    each.name: each for each in (DIRECT, Log(), OriginalSpace(), ExponentialSpace())
+    each.name: each for each in (DIRECT, Log(), OriginalSpace(), ExponentialSpace(), Product())
 }
 
 

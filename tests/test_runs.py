@@ -144,8 +144,8 @@ def test_plans_are_resolved_when_a_run_is_made_and_travel_with_it(experiment):
 
 
 def test_resolved_in_three_places_only():
-    """By a run when it is made, by ``build`` for settings without a run, and by the symmetry finder,
-    which changes plans before a model is built."""
+    """By a run when it is made, by ``build`` for settings without a run, and by the finder of
+    symmetries, which changes plans before a model is built."""
     places = set()
     for path in (ROOT / "lrm").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):

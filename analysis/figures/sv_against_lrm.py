@@ -1,0 +1,76 @@
+"""Figure of ours: do scale vectors help by freeing the scale of matrices, or by preconditioning?
+
+a: what vectors gain (loss without them less loss with them; right is better), with weight decay on
+matrices and without, frozen at what was learned, and of one number for each matrix. b: loss against
+a fixed scale S of the matrices, with a norm behind each and without, no vectors in either. c: two
+questions on which the papers disagree, against the unified design; left of 0 is better.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.drawing.axes import median
+from analysis.drawing.designs import LOOKS
+from analysis.drawing.gaps import Comparison, draw_gaps, measured
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import NEUTRAL
+from analysis.quantities.designs import scale_gap
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
+
+EXPERIMENTS = ("sv_against_lrm",)
+
+
+def _against(name: str, arm: str, against: str, design: str) -> Comparison:
+    return Comparison(name, "sv_against_lrm", arm, against, design)
+
+
+GAINS = [
+    _against("vectors", "NONE", "HG", "hg"),
+    _against("no decay of matrices", "NONE_UNDECAYED", "HG_UNDECAYED", "hg"),
+    _against("frozen as learned", "NONE", "HG_LEARNED", "final"),
+    _against("one number each", "NONE", "SCALAR", "none"),
+]
+ASKED = [
+    _against("decay on all vectors", "UNIFIED_ALIKE", "UNIFIED", "dnp"),
+    _against("decay on none", "UNIFIED_FREE", "UNIFIED", "dnp"),
+    _against("rows on the LM head", "UNIFIED_HEAD", "UNIFIED", "ap"),
+]
+PANELS = {"a": GAINS, "c": ASKED}
+SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "norm behind")}
+SIZES = {0.25: "¼", 1.0: "1", 4.0: "4"}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, name, S, seed, value (nats per token)."""
+    rows = [measured(tables, PANELS)]
+    for arm in SCALED:
+        for size in SIZES:
+            values = scale_gap(tables["sv_against_lrm"], arm, size).rename("value").reset_index()
+            rows.append(values.assign(panel="b", name=arm, S=size))
+    return pd.concat(rows, ignore_index=True)[["panel", "name", "S", "seed", "value"]]
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Three panels."""
+    figure, axes = page(1, 3, 2.4, w_pad=0.03, width_ratios=[1, 0.9, 1])
+    for axis, panel in ((axes[0], "a"), (axes[2], "c")):
+        draw_gaps(axis, numbers[numbers["panel"] == panel], PANELS[panel])
+    label(axes[0], "a   Gain of vectors", xlabel="loss without − loss with\n(nats); right: gain")
+    label(axes[2], "c   Where the papers differ", xlabel="loss − unified design's\n(nats)")
+    swept = numbers[numbers["panel"] == "b"]
+    for arm, (design, _) in SCALED.items():
+        colour, _, marker = LOOKS[design]
+        median(axes[1], swept[swept["name"] == arm], "S", color=colour, marker=marker, ms=4)
+    axes[1].axhline(0, **NEUTRAL)
+    axes[1].set_xscale("log", base=4)
+    axes[1].set_xticks(list(SIZES), SIZES.values())
+    axes[1].minorticks_off()
+    label(axes[1], "b   Fixed scale S", xlabel="S of the matrices", ylabel="loss − loss at S = 1")
+    handles = [
+        key(f"b: {name}", color=LOOKS[design][0], marker=LOOKS[design][2], ms=4)
+        for design, name in SCALED.values()
+    ]
+    legend_below(figure, handles, 2)
+    return caption(figure, context, "a, c: means, 95%; b: medians and range of seeds")

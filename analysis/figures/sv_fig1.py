@@ -1,0 +1,79 @@
+"""Figure 1 of the second paper: the loss without scale vectors, at one LR and with the LR tuned.
+
+a: loss after the decay against the length of the training; a cross has no vectors, a square the
+standard ones, of the same LR (a) or each its own (b). c: which vectors they are, ours; left of 0 is
+better.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.drawing.axes import median
+from analysis.drawing.designs import LOOKS
+from analysis.drawing.gaps import Comparison, draw_gaps, measured
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.quantities.losses import final_losses
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
+
+EXPERIMENTS = ("sv_necessity",)
+# By panel, design and arm: the length of the training over the usual one.
+LENGTHS = {
+    "a": {"none": {"NONE": 1.0, "NONE_1.4": 1.4}, "standard": {"STANDARD": 1.0}},
+    "b": {"none": {"NONE_TUNED": 1.0, "NONE_TUNED_1.2": 1.2}, "standard": {"STANDARD_TUNED": 1.0}},
+}
+TITLES = {"a": "a   One LR", "b": "b   Each its own LR"}
+
+
+def _against(name: str, arm: str, against: str, design: str) -> Comparison:
+    return Comparison(name, "sv_necessity", arm, against, design)
+
+
+GAPS = {
+    "c": [
+        _against("all removed", "NONE", "STANDARD", "none"),
+        _against("blocks' removed", "FINAL", "STANDARD", "final"),
+        _against("all, factor on head", "NONE_FACTOR", "STANDARD_FACTOR", "none"),
+    ]
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, name (design or comparison), length, seed, value (nats per token)."""
+    losses = final_losses(tables["sv_necessity"])
+    rows = []
+    for panel, designs in LENGTHS.items():
+        for design, arms in designs.items():
+            own = losses[losses["arm"].isin(arms)]
+            own = own.assign(panel=panel, name=design, length=own["arm"].map(arms))
+            rows.append(own[["panel", "name", "length", "seed", "value"]])
+    rows.append(measured(tables, GAPS))
+    return pd.concat(rows, ignore_index=True)
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Three panels."""
+    figure, axes = page(1, 3, 2.3, w_pad=0.03, width_ratios=[0.8, 0.8, 1.2])
+    axes[1].sharey(axes[0])
+    for axis, (panel, designs) in zip(axes, LENGTHS.items(), strict=False):
+        rows = numbers[numbers["panel"] == panel]
+        for design in designs:
+            colour, _, marker = LOOKS[design]
+            own = rows[rows["name"] == design]
+            median(axis, own, "length", color=colour, marker=marker, ms=4)
+            if design == "standard":
+                axis.axhline(own["value"].median(), color=colour, lw=0.8, ls=":")
+        axis.set_xticks([1.0, 1.2, 1.4], ["1", "1.2", "1.4"])
+        axis.set_xlim(0.9, 1.5)
+        label(axis, TITLES[panel], xlabel="steps / usual steps")
+    axes[0].set_ylabel("loss after the decay\n(nats)")
+    axes[1].tick_params(labelleft=False)
+    draw_gaps(axes[2], numbers[numbers["panel"] == "c"], GAPS["c"])
+    label(axes[2], "c   Which vectors", xlabel="loss − loss with standard vectors\n(nats)")
+    handles = [
+        key(name, color=LOOKS[design][0], marker=LOOKS[design][2], ms=4)
+        for design, name in {"none": "no scale vectors", "standard": "standard vectors"}.items()
+    ]
+    legend_below(figure, handles, 2)
+    return caption(figure, context, "a, b: medians and range of seeds; c: means, 95%")

@@ -1,0 +1,85 @@
+"""Planted worlds of a freed scale or preconditioning: X1, X2, X4 and X5."""
+
+import functools
+
+import pytest
+
+from analysis.claims.judging import BELOW, OPEN
+from tests.worlds.designs import SEEDS, arms, check_measured, check_planned, losses
+from tests.worlds.planted import check_breaks, judged
+
+# What each arm loses where every part holds, in nats.
+GAPS = {
+    "NONE": 0.2,
+    "HG": 0.0,
+    "OR": -0.03,
+    "NONE_UNDECAYED": 0.1,
+    "HG_UNDECAYED": 0.1,
+    "OR_UNDECAYED": 0.07,
+    "HG_LEARNED": 0.0,
+    "SCALAR": 0.0,
+    "UNIFIED": -0.1,
+    "UNIFIED_ALIKE": -0.04,
+    "UNIFIED_FREE": -0.05,
+    "UNIFIED_HEAD": -0.04,
+}
+# Losses at S = ¼ and 4 less that at S = 1.
+SCALED = {"PLAIN": (0.1, 0.12), "NORMED": (0.0, 0.0)}
+BREAKS = {
+    "X1": {"row vector on the LM head": {"UNIFIED_HEAD": -0.2}},
+    "X2": {"− on all": {"UNIFIED_ALIKE": -0.2}, "− on none": {"UNIFIED_FREE": -0.2}},
+    "X4": {
+        "without weight decay": {"NONE_UNDECAYED": 0.3},
+        "gain of frozen vectors": {"HG_LEARNED": 0.19},
+        "gain of scalars": {"SCALAR": 0.19},
+        "no vectors − vectors": {
+            "NONE": 0.0,
+            "NONE_UNDECAYED": -0.2,
+            "HG_LEARNED": -0.2,
+            "SCALAR": -0.2,
+        },
+    },
+    "X5": {
+        "with a norm: S = ¼": {"NORMED": (0.1, 0.0)},
+        "with a norm: S = 4": {"NORMED": (0.0, 0.1)},
+        "without a norm: S = ¼": {"PLAIN": (0.0, 0.12)},
+        "without a norm: S = 4": {"PLAIN": (0.1, 0.0)},
+    },
+}
+MEASURED = {
+    "X1": {"LM head": 0.06},
+    "X2": {"− on all": -0.06, "− on none": -0.05},
+    "X4": {"without weight": 0.05, "frozen": 0.05, "scalars": 0.1, "no vectors − vectors": 0.2},
+    "X5": {"with a norm: S = ¼": 0.0, "without a norm: S = ¼": 0.1, "without a norm: S = 4": 0.12},
+}
+
+
+@functools.cache
+def world(seeds=SEEDS, spread=0.003, **changes):
+    """The losses, each with the changes ``<arm>=`` to ``GAPS`` and to ``SCALED``."""
+    points = arms(GAPS, changes)
+    for arm, sides in SCALED.items():
+        low, high = changes.get(arm, sides)
+        points += [(arm, gap, {"S": size}) for size, gap in ((0.25, low), (1.0, 0.0), (4.0, high))]
+    return losses(points, seeds, spread)
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_each_part_has_a_world_that_breaks_it_alone(claim):
+    check_breaks(claim, world, BREAKS[claim])
+
+
+@pytest.mark.parametrize("claim", MEASURED)
+def test_the_differences_are_what_their_names_say(claim):
+    check_measured(claim, world(spread=0.0005), MEASURED[claim])
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_fewer_seeds_than_planned_decide_nothing(claim):
+    check_planned(claim, world)
+
+
+@pytest.mark.parametrize(("claim", "arm", "same"), [("X1", "UNIFIED_HEAD", -0.1)])
+def test_no_difference_is_below_what_matters(claim, arm, same):
+    assert judged(claim, world(**{arm: same})).verdict == BELOW
+    assert judged(claim, world(**{arm: same}, spread=0.05)).verdict == OPEN

@@ -1,0 +1,86 @@
+"""Planted worlds of magnitude and direction apart: SV13 to SV15d."""
+
+import functools
+
+import pytest
+
+from tests.worlds.designs import SEEDS, arms, check_measured, check_planned, losses
+from tests.worlds.planted import check_breaks
+
+# What each arm loses where every part holds, in nats.
+GAPS = {
+    "HG": 0.0,
+    "HG_OR": -0.1,
+    "HG_ER": -0.11,
+    "DP": -0.01,
+    "DP_OR": -0.12,
+    "DP_ER": -0.13,
+    "DNP": -0.05,
+    "DNP_OR": -0.3,
+    "DNP_ER": -0.2,
+    "HG_PRODUCT": -0.1,
+    "SCALAR": -0.1,
+    "HG_FAST": 0.0,
+    "HG_OR_FINAL": -0.06,
+    "HG_OR_BLOCKS": -0.05,
+    "DP_OR_ONE": -0.12,
+    "DNP_OR_STILL": -0.3,
+}
+BREAKS = {
+    "SV13": {
+        "OR − direct, vectors on inputs": {"HG_OR": 0.05},
+        "ER − direct, vectors on inputs": {"HG_ER": 0.05},
+        "OR − direct, vectors on both": {"DP_OR": 0.05},
+        "ER − direct, vectors on both": {"DP_ER": 0.05},
+    },
+    "SV14": {
+        "DNP with OR − DP with OR": {"DP_OR": -0.4},
+        "DNP with OR − DP with ER": {"DP_ER": -0.4},
+        "DNP with OR − DNP with ER": {"DNP_ER": -0.4},
+    },
+    "SV15b": {"magnitude fixed − learned": {"DNP_OR_STILL": -0.2}},
+    "SV15d": {
+        "vector times a number − OR": {"HG_PRODUCT": 0.0},
+        "a number alone − OR": {"SCALAR": 0.0},
+        "vectors with a larger LR − OR": {"HG_FAST": -0.2},
+        "direct − OR on the final vector": {"HG_OR_FINAL": 0.05},
+        "direct − OR on the blocks": {"HG_OR_BLOCKS": 0.05},
+        "one magnitude − two": {"DP_OR_ONE": 0.0},
+        "direct − OR (nats)": {"HG_OR": 0.05, "HG_PRODUCT": 0.05, "SCALAR": 0.05, "HG_FAST": 0.2},
+    },
+}
+MEASURED = {
+    "SV13": {"OR − direct, vectors on inputs": -0.1, "ER − direct, vectors on both": -0.12},
+    "SV14": {"− DP with OR": -0.18, "− DP with ER": -0.17, "− DNP with ER": -0.1},
+    "SV15b": {"fixed − learned": 0.0},
+    "SV15d": {
+        "times a number": 0.0,
+        "alone": 0.0,
+        "larger LR": 0.1,
+        "final": 0.06,
+        "blocks": 0.05,
+        "one magnitude": 0.0,
+        "direct − OR (": 0.1,
+    },
+}
+
+
+@functools.cache
+def world(seeds=SEEDS, spread=0.003, **changes):
+    """The losses, each with the changes ``<arm>=`` to ``GAPS``."""
+    return losses(arms(GAPS, changes), seeds, spread)
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_each_part_has_a_world_that_breaks_it_alone(claim):
+    check_breaks(claim, world, BREAKS[claim])
+
+
+@pytest.mark.parametrize("claim", MEASURED)
+def test_the_differences_are_what_their_names_say(claim):
+    check_measured(claim, world(spread=0.0005), MEASURED[claim])
+
+
+@pytest.mark.parametrize("claim", BREAKS)
+def test_fewer_seeds_than_planned_decide_nothing(claim):
+    check_planned(claim, world)

@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.gaps import Comparison, draw_gaps, measured
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import NEUTRAL
 from analysis.quantities.designs import scale_gap
 from analysis.tables.context import Context
@@ -54,20 +54,21 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels."""
-    figure, axes = page(1, 3, 2.4, w_pad=0.03, width_ratios=[1, 0.9, 1])
-    for axis, panel in ((axes[0], "a"), (axes[2], "c")):
-        draw_gaps(axis, numbers[numbers["panel"] == panel], PANELS[panel])
-    label(axes[0], "a   Gain of vectors", xlabel="loss without − loss with\n(nats); right: gain")
-    label(axes[2], "c   Where the papers differ", xlabel="loss − unified design's\n(nats)")
+    figure = sheet(3.0, w_pad=0.05, h_pad=0.04)
+    axes = figure.subplot_mosaic([["a", "b"], ["c", "b"]], height_ratios=[4, 3])
+    for panel, compared in PANELS.items():
+        draw_gaps(axes[panel], numbers[numbers["panel"] == panel], compared)
+    label(axes["a"], "a   Gain of vectors", xlabel="loss without − loss with (nats)")
+    label(axes["c"], "c   Where the papers differ", xlabel="loss − unified design's (nats)")
     swept = numbers[numbers["panel"] == "b"]
     for arm, (design, _) in SCALED.items():
         colour, _, marker = LOOKS[design]
-        median(axes[1], swept[swept["name"] == arm], "S", color=colour, marker=marker, ms=4)
-    axes[1].axhline(0, **NEUTRAL)
-    axes[1].set_xscale("log", base=4)
-    axes[1].set_xticks(list(SIZES), SIZES.values())
-    axes[1].minorticks_off()
-    label(axes[1], "b   Fixed scale S", xlabel="S of the matrices", ylabel="loss − loss at S = 1")
+        median(axes["b"], swept[swept["name"] == arm], "S", color=colour, marker=marker, ms=4)
+    axes["b"].axhline(0, **NEUTRAL)
+    axes["b"].set_xscale("log", base=4)
+    axes["b"].set_xticks(list(SIZES), SIZES.values())
+    axes["b"].minorticks_off()
+    label(axes["b"], "b   Fixed scale S", xlabel="S of the matrices", ylabel="loss − loss at S = 1")
     handles = [
         key(f"b: {name}", color=LOOKS[design][0], marker=LOOKS[design][2], ms=4)
         for design, name in SCALED.values()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.gaps import Comparison, draw_gaps, measured
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
@@ -42,9 +42,9 @@ PANELS = {
     ],
 }
 TITLES = {
-    "a": ("a   OR and ER against direct", "loss − loss of direct vectors\n(nats)"),
-    "b": ("b   Controls against OR", "loss − loss of OR\n(nats)"),
-    "c": ("c   Fewer magnitudes", "loss − loss with all\n(nats)"),
+    "a": ("a   OR and ER against direct", "loss − loss of direct vectors (nats)"),
+    "b": ("b   Controls against OR", "loss − loss of OR (nats)"),
+    "c": ("c   Fewer magnitudes", "loss − loss with all magnitudes (nats)"),
 }
 
 
@@ -54,9 +54,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels side by side."""
-    figure, axes = page(1, 3, 2.5, w_pad=0.03)
-    for axis, (panel, (title, words)) in zip(axes, TITLES.items(), strict=True):
+    """a on the left, b and c on the right."""
+    figure = sheet(3.0, w_pad=0.05, h_pad=0.04)
+    axes = figure.subplot_mosaic([["a", "b"], ["a", "c"]], height_ratios=[6, 2.6])
+    for panel, (title, words) in TITLES.items():
+        axis = axes[panel]
         draw_gaps(axis, numbers[numbers["panel"] == panel], PANELS[panel])
         label(axis, title, xlabel=words)
     said = "left of 0 is better.   OR, ER: magnitude β and direction of a vector apart"

@@ -48,7 +48,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RE
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all scale_vectors own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -127,6 +127,13 @@ own_figures: $(VENV)/.core
 
 borrowed_figures: $(VENV)/.core
 	@$(call draw,$(BORROWED)) --source reference
+
+# The LRs that designs ask for are found once, on seeds that explore: make sv_learning_rates.
+SECOND = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
+scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: train the experiments sv_* in one sweep, and draw their figures
+	@runs=$$($(BIN)/python -m analysis.needs $(SECOND)) \
+		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | sort -u) $(options) || test $$? -eq 3; }
+	@$(call draw,$(SECOND))
 
 # One experiment after the other, whole or the runs that the figure needs of it.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)

@@ -1,5 +1,7 @@
 """Designs of scale vectors as presets: which vectors there are, and what they leave as it is."""
 
+import math
+
 import pytest
 import torch
 
@@ -120,3 +122,33 @@ def test_every_vector_has_a_side(designs):
     for settings in designs().values():
         for address in addresses(settings.model):
             assert (address.side in ("input", "output")) == (address.role == "norm")
+
+
+SIZES = {"hidden_size": 1792, "intermediate_size": 4778, "num_hidden_layers": 22,
+         "num_attention_heads": 28, "num_key_value_heads": 28}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arm", "count"),
+    [
+        ("{use: [scale_vectors/none]}", 119_734_272),
+        ("{use: [scale_vectors/standard]}", 119_744_256),
+        # With a vector on the outputs of the LM head, as the paper's 0.11985B has it.
+        ("{use: [scale_vectors/dnp], rules: [{match: projector, multiplier: {kind: row}}]}",
+         119_846_784),
+        (f"{{use: [scale_vectors/standard], model: {SIZES}}}", 1_028_065_024),
+    ],
+)  # fmt: skip
+def test_the_paper_s_counts_of_parameters(tmp_path, arm, count):
+    path = tmp_path / "counted" / "config.yaml"
+    path.parent.mkdir()
+    path.write_text(
+        "title: counted\nuse: [scale/paper, optimizer/adamw, llama/paper]\n"
+        f"arms:\n  COUNTED: {arm}\n"
+    )
+    [run] = load(path).runs("paper", [0])
+    found = 0
+    for plan in resolve(run.settings):
+        found += math.prod(plan.address.shape) if plan.trainable else 0
+        found += sum(each.size for each in plan.multipliers)
+    assert found == count

@@ -5,7 +5,7 @@ Differences of the loss after the decay in nats per token, paired by seed.
 
 from __future__ import annotations
 
-from analysis.claims.judging import Judgement, at_least, at_most, judgement
+from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement
 from analysis.quantities.designs import gap, scale_gap
 from analysis.tables.results import Tables
 
@@ -59,7 +59,8 @@ def x5(tables: Tables, criterion: dict) -> Judgement:
     Where matrices without such a norm lose nothing, that says nothing.
     """
     limits = criterion["thresholds"]
-    parts, contrast = [], []
+    parts: list[Part] = []
+    contrast: list[Part] = []
     for size, name in _SIZES.items():
         group = f"S = {name}"
         flat, lost = (scale_gap(tables, arm, size) for arm in ("NORMED", "PLAIN"))

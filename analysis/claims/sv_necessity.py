@@ -5,7 +5,7 @@ Differences of the loss after the decay in nats per token, paired by seed.
 
 from __future__ import annotations
 
-from analysis.claims.judging import Judgement, at_least, at_most, judgement
+from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement
 from analysis.quantities.designs import gap
 from analysis.tables.results import Tables
 
@@ -44,7 +44,8 @@ def sv3(tables: Tables, criterion: dict) -> Judgement:
     limits = criterion["thresholds"]
     compared = {"same LR": ("NONE", "NONE_1.4", "STANDARD", "1.4"),
                 "tuned LR": ("NONE_TUNED", "NONE_TUNED_1.2", "STANDARD_TUNED", "1.2")}  # fmt: skip
-    parts, contrast = [], []
+    parts: list[Part] = []
+    contrast: list[Part] = []
     for group, (arm, longer, against, times) in compared.items():
         parts.append(at_most(f"no vectors, {times} × the steps − standard, {group} (nats)",
                              gap(tables, longer, against), limits["reached"], group))  # fmt: skip

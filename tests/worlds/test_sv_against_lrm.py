@@ -6,7 +6,7 @@ import pytest
 
 from analysis.claims.judging import BELOW, OPEN
 from tests.worlds.designs import SEEDS, arms, check_measured, check_planned, losses
-from tests.worlds.planted import check_breaks, judged
+from tests.worlds.planted import check_breaks, judged, verdicts
 
 # What each arm loses where every part holds, in nats.
 GAPS = {
@@ -83,3 +83,8 @@ def test_fewer_seeds_than_planned_decide_nothing(claim):
 def test_no_difference_is_below_what_matters(claim, arm, same):
     assert judged(claim, world(**{arm: same})).verdict == BELOW
     assert judged(claim, world(**{arm: same}, spread=0.05)).verdict == OPEN
+
+
+def test_a_small_effect_is_below_what_matters():
+    parts = verdicts("X2", world(UNIFIED_ALIKE=-0.098, spread=0.001))
+    assert parts["on input vectors alone − on all (nats)"] == BELOW

@@ -33,7 +33,7 @@ def growing(seed, apart, repeats):
             for step in (0, 50, 100, 200, 300, 400):
                 for n, branch in enumerate(("q", "k", "v")):
                     own = np.sin(step / 60 + (2.1 * n if not again or repeats > 0 else 5 * n + 1))
-                    factor = np.exp(0.5 * apart * own * (step > 0) + 0.3)
+                    factor = np.exp((0.8 if again else 0.5) * apart * own * (step > 0) + 0.3)
                     of_noise = (1 + step / 100) * (1 + layer)
                     at = {
                         "seed": seed,

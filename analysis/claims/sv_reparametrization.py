@@ -53,10 +53,10 @@ def sv15d(tables: Tables, criterion: dict) -> Judgement:
     same = limits["same"]
     gain = gap(tables, "HG", "HG_OR")
     parts = [
-        within("vector times a number − OR (nats)", gap(tables, "HG_PRODUCT", "HG_OR"), -same, same,
-               "a number beside the vector"),
-        within("a number alone − OR (nats)", gap(tables, "SCALAR", "HG_OR"), -same, same,
-               "a number alone"),
+        at_most("vector times a number − OR (nats)", gap(tables, "HG_PRODUCT", "HG_OR"), same,
+                "a number beside the vector"),
+        at_most("a number alone − OR (nats)", gap(tables, "SCALAR", "HG_OR"), same,
+                "a number alone"),
         at_least("vectors with a larger LR − OR (nats)", gap(tables, "HG_FAST", "HG_OR"),
                  limits["worse"], "not a larger LR of vectors"),
         at_least("direct − OR on the final vector (nats)", gap(tables, "HG", "HG_OR_FINAL"),

@@ -91,10 +91,7 @@ def test_the_last_rule_wins_for_each_axis(settings):
     ("rule", "message"),
     [
         ({"kind": "column", "row": {"lr": 1.0}}, "kind = column has no row multipliers; drop row"),
-        (
-            {"parametrization": "lag"},
-            "no such parametrization; use direct, log, or, er, product .*'lag'",
-        ),
+        ({"parametrization": "lag"}, "no such parametrization; use direct, log, or, er, product .*'lag'"),
         ({"row": {"lrr": 1.0}}, r"unknown key row.lrr; did you mean lr\?"),
         ({"row": {"kind": "row"}}, "unknown key row.kind"),
         ({"column": {"lr": -1.0}}, "column.lr: .* greater than or equal to 0"),

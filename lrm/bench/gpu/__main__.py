@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lrm.bench.gpu import tables
 from lrm.bench.gpu.items import PARTS
 from lrm.bench.gpu.plan import GpuPlan
 from lrm.bench.gpu.record import Record, name_of
@@ -82,7 +81,6 @@ def _main(options: argparse.Namespace) -> None:
             record.begin(device, machine, peak_flops=peak, goal=plan.goal)
             complete = _take(options, plan, record, session, say)
             path = record.publish()
-    print(tables.render(record.content), file=sys.stderr)
     print(path)
     if not complete:
         say("not all is taken; the same command goes on from here")

@@ -1,4 +1,4 @@
-"""The record of ``make gpu`` as text. No torch here."""
+"""The record of ``make gpu`` as tables of text, and what follows from it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ def render(record: Mapping[str, Any]) -> str:
     """A table of each part that has items, and what failed, with the reasons."""
     lines = [f"{record['device']['name']}, {len(record['calls'])} calls"]
     lines += [_TOY] if record["toy"] else []
-    for part, items in record["parts"].items():
-        found = {name: item["result"] for name, item in items.items() if "result" in item}
+    for part, table in _TABLES.items():
+        items = record["parts"].get(part, {})
         failed = [f"failed: {name}: {i['failed']}" for name, i in items.items() if "failed" in i]
         if items:
-            lines += ["", f"## {part}", "", *_TABLES[part](found, record), *failed]
+            lines += ["", f"## {part}", "", *table(results(record, part), record), *failed]
     return "\n".join(lines)
+
+
+def results(record: Mapping[str, Any], part: str) -> dict[str, Any]:
+    """What was found in a part, by the names of its items; of those that failed nothing."""
+    items = record["parts"].get(part, {})
+    return {name: item["result"] for name, item in items.items() if "result" in item}
 
 
 def utilisation(speed: Mapping[str, Any], record: Mapping[str, Any]) -> float | None:

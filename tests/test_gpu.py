@@ -1,5 +1,6 @@
 """The day on a GPU, as far as a CPU goes: every part at toy size; and what needs the device."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ from lrm.bench.gpu.plan import GpuPlan
 from lrm.bench.gpu.record import Record, name_of
 from lrm.bench.gpu.session import OutOfTime, Session, take
 from lrm.bench.gpu.whole_logits import whole_logits
+from lrm.bench.gpu.worker import Worker
 from lrm.bench.trainers import SuiteTrainer
 from lrm.errors import UserError
 from lrm.model import ops
@@ -190,21 +192,24 @@ def test_every_item_of_the_plan_can_be_planned():
         for name, part in PARTS.items():
             items = part.items(plan)
             assert len({item.name for item in items}) == len(items) > 0, name
-            assert all(hasattr(_worker(), item.method) for item in items)
-            for item in items:
-                given = item.arguments
-                if "variant" in given:
-                    asked = tuple(given.get("overrides", ()))
-                    run = plan.run(given["variant"], given.get("scale"), asked)
-                    assert run.execution.device == ("cpu" if toy else "cuda")
+            assert all(hasattr(Worker, item.method) for item in items)
+            # One of those that differ in their sizes alone.
+            variants = {(i.arguments["variant"], i.arguments.get("scale")): i.arguments
+                        for i in items if "variant" in i.arguments}  # fmt: skip
+            for (variant, scale), given in variants.items():
+                run = plan.run(variant, scale, tuple(given.get("overrides", ())))
+                assert run.execution.device == ("cpu" if toy else "cuda")
     big = GpuPlan(toy=False).run("bfloat16")
     assert sum(plan.address.size for plan in big.plans) > 0.5e9
 
 
-def _worker():
-    from lrm.bench.gpu.worker import Worker
-
-    return Worker
+def test_the_plan_has_every_file_with_tests_for_a_gpu():
+    marked = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("*.py")
+        if "@pytest.mark.cuda\n" in path.read_text(encoding="utf-8")
+    }
+    assert set(GpuPlan(toy=False).measure.tests) == marked
 
 
 def test_devices_have_names_of_files_and_peaks():
@@ -240,6 +245,14 @@ def test_what_is_published_is_never_replaced(tmp_path):
     both = Record(tmp_path, "h100", toy=False)
     assert {name: item["result"] for name, item in both.items("speed").items()} == {"a": 1, "b": 3}
     assert set(both.content["calls"]) == {MACHINE["started"], "later"}
+    # A failure is published too, until it is overcome.
+    both.begin(H100, MACHINE)
+    both.add("speed", "c", {"failed": "no"})
+    both.publish()
+    both.forget_failures("speed")
+    assert set(both.items("speed")) == {"a", "b"}
+    both.add("speed", "c", {"result": 4})
+    assert Record(tmp_path, "h100", toy=False).items("speed")["c"]["result"] == 4
 
 
 def test_records_are_not_mixed(tmp_path):
@@ -385,8 +398,6 @@ def test_a_wrong_kernel_does_not_agree(smoke_runs, monkeypatch):
 
 
 def test_layers_that_are_computed_again_give_the_same_step(smoke_runs):
-    import dataclasses
-
     run = smoke_runs("projector")[0]
     batch = torch.randint(run.settings.model.vocab_size, (2, 9))
     losses = []
@@ -395,11 +406,11 @@ def test_layers_that_are_computed_again_give_the_same_step(smoke_runs):
         again = dataclasses.replace(run, execution=execution)
         trainer = SuiteTrainer(again, 0, equip(execution, run.settings.model))
         calls = []
-        trainer.model.model.layers[0].feed_forward.register_forward_hook(
+        trainer.model.model.layers[0].feed_forward.register_forward_pre_hook(
             lambda *_, calls=calls: calls.append(1)
         )
         losses.append([trainer.step(batch, step)[0] for step in range(2)])
-        assert len(calls) == 4 if recompute else 2
+        assert len(calls) == (4 if recompute else 2)
     assert torch.equal(torch.stack(losses[0]), torch.stack(losses[1]))
 
 

@@ -40,7 +40,7 @@ class Record:
         self.path = self.folder / "record.json"
         self.published = None if toy else results / "reference" / "gpu" / f"{name}.json"
         self.content: dict[str, Any] = {"name": name, "toy": toy, "calls": {}, "parts": {}}
-        self._call = ""
+        self._machine: dict[str, Any] = {}
         for path in filter(None, (self.path, self.published)):
             if path.exists():
                 self._take(path)
@@ -53,7 +53,10 @@ class Record:
             kind = "a toy" if found["toy"] else "no toy"
             raise UserError(f"{path} is {kind}; choose another --name")
         for part, items in found["parts"].items():
-            found["parts"][part] = {**self.items(part), **items}
+            known = self.items(part)
+            # A failure that was overcome, but not yet published, is overcome.
+            kept = {n: i for n, i in items.items() if "result" in i or n not in known}
+            found["parts"][part] = {**known, **kept}
         found["parts"] = {**self.content["parts"], **found["parts"]}
         found["calls"] = {**self.content["calls"], **found["calls"]}
         self.content |= {key: value for key, value in found.items() if key != "digest"}
@@ -70,8 +73,7 @@ class Record:
                 f"{device['name']}; choose another --name"
             )
         self.content |= values
-        self._call = machine["started"]
-        self.content["calls"][self._call] = machine
+        self._machine = machine
 
     def items(self, part: str) -> dict[str, Any]:
         """What is known of a part, by the names of its items."""
@@ -84,14 +86,20 @@ class Record:
 
     def add(self, part: str, name: str, item: dict[str, Any]) -> None:
         """Keep an item of this call; it is on disk when this returns."""
-        item = {**item, "call": self._call}
-        self.content["parts"].setdefault(part, {})[name] = item
+        call = self._machine["started"]
+        self.content["calls"][call] = self._machine
+        self.content["parts"].setdefault(part, {})[name] = {**item, "call": call}
+        self._write()
+
+    def _write(self) -> None:
         make_folder(self.folder)
         write_sealed(self.path, self.content)
 
     def publish(self) -> Path:
         """Copy the record to where it is published, unless it is a toy; where it is to be read."""
         if self.published is None:
+            if not self.path.exists():  # nothing was taken in time
+                self._write()
             return self.path
         make_folder(self.published.parent)
         content = {self.published.name: as_json(sealed(self.content))}

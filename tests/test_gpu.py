@@ -346,7 +346,7 @@ def test_a_part_begins_nothing_when_time_is_up(part, monkeypatch):
 def test_a_worker_that_does_not_answer_is_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", warm.python)
     with Session(tmp_path, toy=True) as worker:
-        machine = worker.ask("machine", 60.0)
+        machine = worker.ask("machine", 500.0)
         assert machine["device"]["kind"] == "cpu" and machine["torch"] == torch.__version__
         process = worker._process
         with pytest.raises(OutOfTime):
@@ -354,7 +354,7 @@ def test_a_worker_that_does_not_answer_is_ended(tmp_path, monkeypatch):
         assert process.wait() == -signal.SIGKILL
         # The next question starts another, and what it says of bad input is an error of ours.
         with pytest.raises(UserError, match="has no tests/none; call it in a clone"):
-            worker.ask("tests", 60.0, path="tests/none")
+            worker.ask("tests", 500.0, path="tests/none")
         assert worker._process is None
 
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from lrm.bench.gpu.items import PARTS
 from lrm.bench.gpu.plan import GpuPlan
 from lrm.bench.gpu.record import Record, name_of
-from lrm.bench.gpu.session import Session, take, unfinished
+from lrm.bench.gpu.session import OutOfTime, Session, take, unfinished
 from lrm.cli import clock, guarded
 from lrm.errors import UserError, printable, shown
 from lrm.store.files import make_folder
 from lrm.store.lock import locked
 
-# Seconds in which a worker has to tell what machine this is.
-_LOOKING = 120.0
+# Seconds in which a worker has to start and to tell what machine this is.
+_LOOKING = 500.0
 # What of a part is left for another call; the code of a sweep that did not train all of its runs.
 _LEFT = 3
 
@@ -65,7 +65,13 @@ def _main(options: argparse.Namespace) -> None:
     if options.name:
         Record(options.results, options.name, options.toy)  # a name that cannot be ends it here
     with Session(options.results, options.toy) as session:
-        machine = session.ask("machine", _LOOKING)
+        try:
+            machine = session.ask("machine", _LOOKING)
+        except OutOfTime:
+            raise UserError(
+                f"no process could be started in {_LOOKING:g} seconds; call it again when the "
+                "machine is less busy"
+            ) from None
         device = machine.pop("device")
         if device is None:
             raise UserError(

@@ -6,7 +6,6 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,6 @@ from lrm.sweep.process import Process
 
 # Seconds for the end of a worker and for the files, which count to the part.
 _ENDING = 10.0
-# Seconds in which a worker has to be there.
-_STARTING = 180.0
 
 
 class OutOfTime(Exception):
@@ -44,23 +41,30 @@ class Session:
     def ask(self, method: str, seconds: float, **arguments: Any) -> Any:
         """What the worker's ``method`` returns.
 
-        Raises OutOfTime where that takes longer than ``seconds``, UserError as the method does, and
-        RuntimeError where it crashed. The worker has ended after each of these.
+        Raises OutOfTime where that takes longer than ``seconds``, the worker's start included,
+        UserError as the method does, and RuntimeError where it crashed. It has ended after each.
         """
+        limit = time.monotonic() + seconds
         if self._process is None:
             self._start()
+            if "ready" not in self._answer(limit):
+                raise RuntimeError(f"its process ended with code {self.end()}")
         self._process.send((method, arguments))
-        try:
-            answer = self._reports.get(timeout=max(seconds, 0.1))
-        except queue.Empty:
-            self.end()
-            raise OutOfTime from None
+        answer = self._answer(limit)
         if "done" in answer:
             return answer["done"]
         code = self.end()
         if "error" in answer:
             raise UserError(answer["error"])
         raise RuntimeError(answer.get("crash") or f"its process ended with code {code}")
+
+    def _answer(self, limit: float) -> dict[str, Any]:
+        """The next report, empty where the worker has ended; OutOfTime behind ``limit``."""
+        try:
+            return self._reports.get(timeout=max(limit - time.monotonic(), 0.0))
+        except queue.Empty:
+            self.end()
+            raise OutOfTime from None
 
     def end(self) -> int | None:
         """End the worker, if there is one, and what it has started; its exit code."""
@@ -89,10 +93,6 @@ class Session:
             reports.put({})
 
         threading.Thread(target=listen, daemon=True).start()
-        with suppress(queue.Empty):
-            if "ready" in reports.get(timeout=_STARTING):
-                return
-        raise RuntimeError(f"the worker did not start; it ended with code {self.end()}")
 
 
 def take(

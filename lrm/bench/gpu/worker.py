@@ -78,8 +78,9 @@ class Worker:
         return parity.of_kernel(kernel, run.settings.model, torch.device(run.execution.device))
 
     def whole_model(self, variant: str, scale: str) -> dict[str, Any]:
-        """See ``parity.of_model``."""
-        return parity.of_model(self.plan.run(variant, scale))
+        """See ``parity.of_model``. Raises UserError where memory does not suffice."""
+        with _memory_error():
+            return parity.of_model(self.plan.run(variant, scale))
 
     def speed(
         self, variant: str, overrides: tuple[str, ...] = (), whole_logits: bool = False

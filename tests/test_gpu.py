@@ -166,6 +166,27 @@ def test_without_a_gpu_one_line_says_so(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+@pytest.mark.parametrize(("code", "drawn"), [(0, True), (3, True), (2, False)])
+def test_make_draws_what_there_is(code, drawn, tmp_path):
+    """Also of a day that time has ended, but not where there is no record."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text(
+        '#!/bin/sh\nline=; for word; do line="$line$word|"; done; echo "$line"\n'
+        f'case "$2" in lrm.bench.gpu) exit {code};; esac\n'
+    )
+    python.chmod(0o755)
+    for made in (".core", ".dev"):
+        (tmp_path / made).touch()
+        os.utime(tmp_path / made, (4e9, 4e9))
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "gpu", f"VENV={tmp_path}", "TOY=1", "PART=speed", "MINUTES=2", "NAME=it"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=own)
+    measured = "-m|lrm.bench.gpu|--results|results|--part|speed|--minutes|2|--name|it|--toy|"
+    assert done.stdout == (f"-m|analysis.explore.gpu|{measured}|\n" if drawn else "")
+    assert done.returncode == (0 if drawn else 2)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

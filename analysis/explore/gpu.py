@@ -86,7 +86,7 @@ def _speed(axis, found: dict[str, Any], record: dict) -> None:
     axis.barh(list(reversed(bars)), list(reversed(bars.values())), height=0.6, color=_FORWARD)
     if known:
         axis.axvline(100 * record["goal"], **NEUTRAL | {"ls": ":"})
-        axis.set_xlabel("% of the bfloat16 peak; dotted: goal")
+        axis.set_xlabel("% of the peak; dotted: goal")
     else:
         axis.set_xlabel("tokens per second")
     axis.grid(axis="y", visible=False)
@@ -104,14 +104,15 @@ def _shapes(axis, found: dict[str, Any], _: dict) -> None:
         look = {"color": colours[length], "ls": _LINES.get(variant, "-."), "marker": "o"}
         axis.plot(*zip(*sorted(points), strict=True), **look)
     variants = dict.fromkeys(variant for variant, _ in lines)
-    handles = [key(f"length {length}", color=colours[length]) for length in lengths]
+    handles = [key(str(length), color=colours[length]) for length in lengths]
     handles += [key(name, ls=_LINES.get(name, "-.")) for name in variants]
     axis.set_xscale("log", base=2)
     log_axis(axis)
-    axis.set(xlabel="tokens of a step", ylabel="tokens per second")
+    axis.set(xlabel="tokens of a step; shades: length", ylabel="tokens per second")
     low, high = axis.get_ylim()
     axis.set_ylim(low * (low / high) ** 0.6, high)  # room for the legend
-    axis.legend(handles=handles, fontsize=SMALL, loc="lower right", ncols=2)
+    look = {"fontsize": SMALL, "handlelength": 1.3, "columnspacing": 0.8}
+    axis.legend(handles=handles, loc="lower right", ncols=2, **look)
 
 
 def _profile(axis, found: dict[str, Any], _: dict) -> None:

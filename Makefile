@@ -16,6 +16,11 @@ OPTIONS ?=
 RUN ?=
 STEP ?=
 TASKS ?=
+PART ?=
+MINUTES ?=
+NAME ?=
+TOY ?=
+AGAIN ?=
 
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
 # ours by their names.
@@ -48,7 +53,7 @@ options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RE
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all scale_vectors own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all scale_vectors own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -182,6 +187,12 @@ probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=fo
 bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, PUBLISH=name (20 or more) keeps it in the reference
 	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
+
+# A part that time has ended is no failure: what there is of it is drawn, and the next call goes on.
+gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PART=speed, NAME=mine, AGAIN=1, TOY=1 tries it on a CPU
+	@record=$$($(BIN)/python -m lrm.bench.gpu --results $(RESULTS) $(if $(PART),--part $(PART)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(TOY),--toy) \
+		$(if $(AGAIN),--again)) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
 test: $(VENV)/.dev  ## run the tests, but for those of the four targets that follow
 	@$(BIN)/python -m pytest -n 2 --dist loadfile

@@ -1,5 +1,6 @@
 """Shared settings of the tests: everything small, one thread a process."""
 
+import importlib
 import os
 import shutil
 import subprocess
@@ -81,6 +82,12 @@ def pytest_configure(config):
 def pytest_configure_node(node):
     """Tell a process of pytest-xdist of the server."""
     node.workerinput["python"] = warm.python
+
+
+def pytest_runtest_setup(item):
+    """Tests marked ``cuda`` need a GPU."""
+    if item.get_closest_marker("cuda") and not importlib.import_module("torch").cuda.is_available():
+        pytest.skip("needs a CUDA GPU")
 
 
 @pytest.fixture(autouse=True)

@@ -572,13 +572,12 @@ def test_throughput_trains_and_counts(smoke_runs):
 
 
 def need(package: str) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
     forget()
     if why := adapters.missing(package):
         pytest.skip(f"{package}: {why}")
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize(("kernel", "package", "shape"), EVERY)
 def test_packages_agree_with_torch(kernel, package, shape):
     need(package)
@@ -592,12 +591,14 @@ def test_packages_agree_with_torch(kernel, package, shape):
     assert far["output"] < 0.02 and max(far.values()) < 0.05, far
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize(("kernel", "package"), CASES)
 def test_packages_pass_the_trial_at_the_size_of_the_paper(kernel, package):
     need(package)
     assert selection.unusable(kernel, package, ModelConfig(), CUDA, "bfloat16") is None
 
 
+@pytest.mark.cuda
 @pytest.mark.parametrize(("kernel", "package"), CASES)
 def test_training_with_a_package_follows_torch(kernel, package, settings):
     need(package)

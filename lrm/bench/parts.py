@@ -1,7 +1,7 @@
 """Where a training step's time goes, by marks that are set from outside the model.
 
 Every moment belongs to the part of the last mark. In the forward pass modules and kernels set
-marks as they are entered and left. Autograd numbers its nodes as they are made and, on a CPU,
+marks as they are entered and left. Autograd numbers its nodes as they are made and, on one device,
 runs them one by one in the opposite order; so in the backward pass a part begins when the last
 node of its forward is about to run.
 """
@@ -47,11 +47,12 @@ _NUMBERED = 2**62
 class Marks:
     """While entered as a context, notes when each part of a step begins.
 
-    The model must run eagerly, on a CPU, and its gradients must be taken by ``backward``.
+    The model must run eagerly, and its gradients must be taken by ``backward``. On a GPU ``wait``
+    waits until it has done what it was given, so that a part's work is done when the next begins.
     """
 
-    def __init__(self, model: nn.Module):
-        self.model = model
+    def __init__(self, model: nn.Module, wait: Callable[[], None] = lambda: None):
+        self.model, self.wait = model, wait
         # ((part, direction), time at which it began)
         self.events: list[tuple[tuple[str, str], float]] = []
         # Of the forward under way: its parts, and autograd's next number as each began.
@@ -61,6 +62,7 @@ class Marks:
 
     def enter(self, part: str, direction: str = NEITHER) -> None:
         """From now on it is ``part``."""
+        self.wait()
         self.events.append(((part, direction), time.perf_counter()))
 
     def seconds(self) -> dict[tuple[str, str], float]:

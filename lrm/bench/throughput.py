@@ -41,19 +41,17 @@ def throughput(
     device = equipment.device
     torch.set_num_threads(run.execution.threads)
     trainer = SuiteTrainer(run, 0, equipment)
-    shape = (train.batch_size, train.sequence_length + 1)
-    generator = torch.Generator().manual_seed(0)
-    batch = torch.randint(model.vocab_size, shape, generator=generator).to(device)
+    batch = random_batch(run, device)
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
     began = 0.0
     for step in range(warmup + steps):
         if step == warmup:
-            _wait(device)
+            wait(device)
             began = time.perf_counter()
         loss, _, _ = trainer.step(batch, step % train.steps)
-    _wait(device)
+    wait(device)
     seconds = time.perf_counter() - began
     tokens_per_second = steps * train.batch_size * train.sequence_length / seconds
     flops = tokens_per_second * cost.flops_per_token(model, train.sequence_length)
@@ -73,7 +71,16 @@ def throughput(
     }
 
 
-def _wait(device: torch.device) -> None:
+def random_batch(run: TrainRun, device: torch.device) -> torch.Tensor:
+    """A batch of ``run`` of random tokens, (sequences, length + 1), the same at each call."""
+    train = run.settings.train
+    shape = (train.batch_size, train.sequence_length + 1)
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(run.settings.model.vocab_size, shape, generator=generator).to(device)
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

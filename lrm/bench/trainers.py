@@ -16,6 +16,7 @@ from lrm.plan.schedule import lr_factor
 from lrm.train import compiled, loop
 from lrm.train.device import Equipment
 from lrm.train.learner import build
+from lrm.train.sharding import recompute
 from lrm.train.step import train_step
 
 
@@ -28,6 +29,8 @@ class SuiteTrainer:
         self.learner = build(self.settings, seed, equipment.device, kernels=equipment.kernels,
                              plans=run.plans)  # fmt: skip
         self.model = self.learner.model
+        if run.execution.recompute:
+            recompute(self.model.model.layers)
         self.is_compiled = loop.compile_layers(self.learner, run, equipment).compiled
 
     def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -104,23 +104,19 @@ def trial(
 def _disagreement(
     package: str, leaves: dict[str, Tensor], function: Callable[..., Tensor]
 ) -> str | None:
-    with torch.enable_grad():
-        try:
-            found = _results(partial(function, implementation=package), leaves)
-        except Exception as error:  # a compiler, a driver or a check of the package
-            return f"it fails at these shapes ({adapters.first_line(error)})"
-        exact = _results(function, {name: leaf.float() for name, leaf in leaves.items()})
-    far = {
-        name: ((found[name].float() - value).norm() / value.norm()).item()
-        for name, value in exact.items()
-    }
+    try:
+        found = results(partial(function, implementation=package), leaves)
+    except Exception as error:  # a compiler, a driver or a check of the package
+        return f"it fails at these shapes ({adapters.first_line(error)})"
+    far = distances(found, results(function, {n: leaf.float() for n, leaf in leaves.items()}))
     worst = max(far, key=lambda name: far[name] if far[name] == far[name] else float("inf"))
     if far[worst] <= TOLERANCE:
         return None
     return f"it disagrees with torch by {far[worst]:.0%} in {worst}; install another version"
 
 
-def _results(function: Callable[..., Tensor], leaves: dict[str, Tensor]) -> dict[str, Tensor]:
+@torch.enable_grad()
+def results(function: Callable[..., Tensor], leaves: dict[str, Tensor]) -> dict[str, Tensor]:
     """Output and the gradient of every leaf for a fixed random gradient of the output."""
     inputs = {name: leaf.detach().clone().requires_grad_() for name, leaf in leaves.items()}
     out = function(**inputs)
@@ -128,6 +124,14 @@ def _results(function: Callable[..., Tensor], leaves: dict[str, Tensor]) -> dict
     grads = torch.autograd.grad(out, list(inputs.values()), weight)
     named = zip(inputs, grads, strict=True)
     return {"output": out.detach(), **{f"gradient of {name}": grad for name, grad in named}}
+
+
+def distances(found: dict[str, Tensor], true: dict[str, Tensor]) -> dict[str, float]:
+    """How far ``results`` are from the true ones, relative to those, in their precision."""
+    return {
+        name: ((found[name].to(value) - value).norm() / value.norm()).item()
+        for name, value in true.items()
+    }
 
 
 def draw(seed: int, *shape: int) -> Tensor:

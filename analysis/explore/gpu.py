@@ -1,0 +1,194 @@
+"""``python -m analysis.explore.gpu RECORD.json``: the tables of a record of ``make gpu``, drawn.
+
+The figure stands beside the record, as png and pdf.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import matplotlib.pyplot as plt
+
+from analysis.drawing.axes import dots
+from analysis.drawing.page import key, page
+from analysis.drawing.palette import in_palette
+from analysis.drawing.style import (
+    ARM_COLOURS,
+    ARM_LOOKS,
+    NEUTRAL,
+    SMALL,
+    STYLE_FILE,
+    log_axis,
+    plain_log_axis,
+    power_of_two,
+    ramp,
+)
+from analysis.explore.gpu_tables import overheads, render, results, utilisation
+from lrm.cli import guarded
+from lrm.store.files import read_json, write_atomic
+
+_FORWARD, _BACKWARD, _NEITHER = ARM_COLOURS["SPN"], ARM_COLOURS["FPN"], "#999999"
+_LINES = {"bfloat16": "-", "compiled": "--", "recomputed": ":"}
+# Parts of a step that are drawn by name; shorter ones are left to the table.
+_PARTS = 10
+
+
+def draw(record: dict[str, Any]):
+    """A figure of what the record holds; a panel without items says so."""
+    figure, axes = page(3, 2, 6.4, w_pad=0.06, h_pad=0.06)
+    panels: list[tuple[str, str, Callable[..., None]]] = [
+        ("parity", "distance from float64", _parity),
+        ("speed", "a step of each variant", _speed),
+        ("shapes", "batches and lengths", _shapes),
+        ("profile", "where the step goes", _profile),
+        ("overhead", "tokens/s with multipliers", _overhead),
+        ("projector", "projector's sweep", _projector),
+    ]
+    for axis, (part, title, panel) in zip(axes.flat, panels, strict=True):
+        axis.set_title(title, loc="left")
+        found = results(record, part)
+        if found:
+            panel(axis, found, record)
+        else:
+            axis.set_axis_off()
+            axis.text(0.5, 0.5, "not taken yet", ha="center", transform=axis.transAxes)
+    kind = "A TOY RUN ON A CPU: it says nothing of a GPU   " if record["toy"] else ""
+    figure.supxlabel(f"{kind}{record['device']['name']}", fontsize=SMALL, color="#444444")
+    return figure
+
+
+def _parity(axis, found: dict[str, Any], _: dict) -> None:
+    """The largest distance of every implementation, over scales, operations and gradients."""
+    largest: dict[str, list[float]] = defaultdict(list)
+    for result in found.values():
+        if "gradient" in result:
+            words = ["model", *(["compiled"] if result["compiled"] else []), result["precision"]]
+            largest[" ".join(words)].append(result["gradient"])
+        for how, one in result.items() if "gradient" not in result else ():
+            largest[how] += [max(one["distances"].values())] if "distances" in one else []
+    named = {how: values for how, values in largest.items() if values}
+    dots(axis, named, dict.fromkeys(named, _FORWARD), intervals=False)
+    axis.set_xscale("log")
+    axis.set_xlabel("relative; a point an operation")
+
+
+def _speed(axis, found: dict[str, Any], record: dict) -> None:
+    """Bars of utilisation, or of tokens per second where no peak is known."""
+    shares = {name: utilisation(one, record) for name, one in found.items()}
+    known = all(share is not None for share in shares.values())
+    bars = {n: 100 * shares[n] if known else one["tokens_per_second"] for n, one in found.items()}
+    axis.barh(list(reversed(bars)), list(reversed(bars.values())), height=0.6, color=_FORWARD)
+    if known:
+        axis.axvline(100 * record["goal"], **NEUTRAL | {"ls": ":"})
+        axis.set_xlabel("% of the peak; dotted: goal")
+    else:
+        axis.set_xlabel("tokens per second")
+    axis.grid(axis="y", visible=False)
+
+
+def _shapes(axis, found: dict[str, Any], _: dict) -> None:
+    """A line for each variant and length: tokens per second against the tokens of a step."""
+    lines: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
+    for name, one in found.items():
+        point = one["batch"] * one["length"], one["tokens_per_second"]
+        lines[name.partition(", ")[0], one["length"]].append(point)
+    lengths = sorted({length for _, length in lines})
+    colours = dict(zip(lengths, ramp(len(lengths)), strict=True))
+    for (variant, length), points in lines.items():
+        look = {"color": colours[length], "ls": _LINES.get(variant, "-."), "marker": "o"}
+        axis.plot(*zip(*sorted(points), strict=True), **look)
+    variants = dict.fromkeys(variant for variant, _ in lines)
+    handles = [key(str(length), color=colours[length]) for length in lengths]
+    handles += [key(name, ls=_LINES.get(name, "-.")) for name in variants]
+    axis.set_xscale("log", base=2)
+    log_axis(axis)
+    axis.set(xlabel="tokens of a step; shades: length", ylabel="tokens per second")
+    low, high = axis.get_ylim()
+    axis.set_ylim(low * (low / high) ** 0.6, high)  # room for the legend
+    look = {"fontsize": SMALL, "handlelength": 1.3, "columnspacing": 0.8}
+    axis.legend(handles=handles, loc="lower right", ncols=2, **look)
+
+
+def _profile(axis, found: dict[str, Any], _: dict) -> None:
+    """The longest parts of the first profile that has parts, forward and backward."""
+    parts = next((one["parts"] for one in found.values() if "parts" in one), [])
+    times: dict[str, dict[str, float]] = defaultdict(dict)
+    for part, way, seconds in parts:
+        times[part][way] = 1e3 * seconds
+    longest = sorted(times, key=lambda part: -sum(times[part].values()))[:_PARTS][::-1]
+    start = dict.fromkeys(longest, 0.0)
+    ways = {"forward": _FORWARD, "backward": _BACKWARD, "": _NEITHER}
+    for way, colour in ways.items():
+        widths = [times[part].get(way, 0.0) for part in longest]
+        axis.barh(longest, widths, left=list(start.values()), height=0.6, color=colour)
+        start = {part: start[part] + w for part, w in zip(longest, widths, strict=True)}
+    handles = [key(way or "neither", color=colour, lw=4) for way, colour in ways.items()]
+    axis.legend(handles=handles, fontsize=SMALL, loc="lower right")
+    axis.set_xlabel("milliseconds")
+    axis.grid(axis="y", visible=False)
+
+
+def _overhead(axis, found: dict[str, Any], _: dict) -> None:
+    """A point for each round."""
+    named = overheads(found)
+    dots(axis, named, dict.fromkeys(named, _FORWARD), intervals=False)
+    axis.axvline(1.0, **NEUTRAL)
+    axis.set_xlabel("over those without; a point a round")
+
+
+def _projector(axis, found: dict[str, Any], _: dict) -> None:
+    """The loss of each arm against S."""
+    points: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for one in found.values():
+        for arm, run in one["runs"].items():
+            if run["validation_loss"] is not None:
+                points[arm].append((one["S"], run["validation_loss"]))
+    for arm, pairs in points.items():
+        axis.plot(*zip(*sorted(pairs), strict=True), label=arm, **ARM_LOOKS[arm])
+    values = sorted({one["S"] for one in found.values()})
+    axis.set_xscale("log", base=4)
+    axis.set_xticks(values, [power_of_two(value) for value in values])
+    axis.minorticks_off()
+    axis.set(xlabel="S", ylabel="loss (nats)")
+    plain_log_axis(axis)
+    axis.legend(fontsize=SMALL)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The record in ``path``; UserError where it is missing, damaged or of another kind."""
+    keys = ("name", "toy", "device", "calls", "goal", "parts")
+    return read_json(path, keys, "name a record that make gpu has written")
+
+
+def show(path: Path) -> str:
+    """Draw the record in ``path``; its tables as text. Raises UserError as ``read`` does."""
+    record = read(path)
+    matplotlib.use("agg")
+    target = path.with_name(f"{record['name']}.png")
+    with plt.style.context(STYLE_FILE):
+        figure = draw(record)
+        for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, metadata=metadata)
+            data = in_palette(buffer.getvalue()) if kind == "png" else buffer.getvalue()
+            write_atomic(target.with_suffix(f".{kind}"), data)
+        plt.close(figure)
+    return f"{render(record)}\n\ndrew {target}, with pdf beside it"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Parse the command line, draw, and print the tables."""
+    parser = argparse.ArgumentParser(prog="python -m analysis.explore.gpu")
+    parser.add_argument("record", type=Path, help="results/reference/gpu/<device>.json")
+    options = parser.parse_args(arguments)
+    guarded(lambda: print(show(options.record)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,5 +1,6 @@
 """Several processes train one run: the same mathematics, resumed by any number, ended together."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -22,6 +23,8 @@ from lrm import data
 from lrm.data import Batches
 from lrm.errors import Stopped, UserError
 from lrm.multipliers.sharding import whole
+from lrm.optim import muon
+from lrm.optim.exchange import owners
 from lrm.plan.config import Execution, Parallel, validate
 from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
@@ -46,9 +49,19 @@ IMPLEMENTATIONS = ("forward", "optimizer")
 
 
 def steps(group, variants):
-    """Losses, gradient norms and final tensors of ten steps, or fewer, all in float64."""
-    found = []
+    """Losses, gradient norms and final tensors of ten steps, or fewer, all in float64.
+
+    And the matrices that Muon orthogonalised here: their number by shape.
+    """
+    found, real = [], muon.newton_schulz
     for settings, micro_batch, *rest in variants:
+        seen = collections.Counter()
+
+        def counted(matrices, *rest, seen=seen):
+            seen[tuple(matrices.shape[1:])] += len(matrices)
+            return real(matrices, *rest)
+
+        muon.newton_schulz = counted
         count, parallel = rest or (10, None)
         learner = loop.build(settings, 0, dtype=torch.float64)
         learner.join(group, parallel)
@@ -62,7 +75,8 @@ def steps(group, variants):
             )
             records.append((group.mean(loss).item(), norm.item(), clipped.item()))
         weights = {name: whole(w.detach()) for name, w in learner.model.named_parameters()}
-        found.append((records, {name: w.numpy() for name, w in weights.items()}))
+        found.append((records, {name: w.numpy() for name, w in weights.items()}, seen))
+    muon.newton_schulz = real
     return found
 
 
@@ -218,7 +232,10 @@ def in_parts(settings):
 
 @pytest.mark.parametrize(("replicate", "shards"), [(1, 2), (1, 4), (2, 2)])
 def test_a_model_in_parts_makes_the_steps_of_one(settings, together, replicate, shards):
-    """FSDP2, and HSDP where there are copies: equal up to float64's rounding; clipping included."""
+    """FSDP2, and HSDP where there are copies: equal up to float64's rounding; clipping included.
+
+    Each matrix is orthogonalised by one process, and all processes have about as much to do.
+    """
     found = in_parts(settings)
     parallel = Parallel(replicate=replicate, shard=shards)
     # Micro-batches of one sequence for every second variant.
@@ -236,6 +253,20 @@ def test_a_model_in_parts_makes_the_steps_of_one(settings, together, replicate, 
                 np.testing.assert_allclose(other[1][key], one[1][key], rtol=1e-6, atol=1e-9)
         assert any(clipped for *_, clipped in one[0])
         np.testing.assert_allclose(np.array(others[0][0]), np.array(one[0]), rtol=1e-9)
+        assert sum((other[2] for other in others), collections.Counter()) == one[2], name
+        if name[0] == "muon":
+            cost = {shape: shape[0] * shape[1] * min(shape) for shape in one[2]}
+            work = [sum(cost[shape] * n for shape, n in other[2].items()) for other in others]
+            assert max(work) - min(work) <= 4 * max(cost.values())  # of four steps
+
+
+def test_matrices_are_shared_out_by_their_cost():
+    """The most expensive first, each to whoever has least to do; the first where all are equal."""
+    shapes = [(2, 2), (8, 4), (4, 8), (100, 1), (6, 6)]  # costs 8, 128, 128, 100, 216
+    assert owners(shapes, 1) == [0] * 5
+    assert owners(shapes, 2) == [1, 1, 1, 0, 0]
+    assert owners(shapes, 3) == [2, 1, 2, 1, 0]
+    assert owners([(3, 3)] * 4, 4) == [0, 1, 2, 3] and owners([], 2) == []
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])

@@ -29,6 +29,7 @@ from lrm.plan.config import Execution, Parallel, validate
 from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
 from lrm.plan.schedule import snapshot_steps
+from lrm.store import parts
 from lrm.store.files import read_json
 from lrm.train import device, distributed, loop
 from lrm.train.step import train_step
@@ -85,8 +86,12 @@ class Killed(BaseException):
 
 
 def trainings(group, jobs):
-    """Whole or interrupted trainings, in float64: (run, directory, corpora, last step)."""
-    build, step = loop.build, loop.train_step
+    """Whole or interrupted trainings, in float64: (run, directory, corpora, last step).
+
+    Where the last step is negative the first process is killed in the checkpoint behind that step,
+    as soon as it has written its part.
+    """
+    build, step, write = loop.build, loop.train_step, parts._Writer.write_data
     loop.build = functools.partial(build, dtype=torch.float64)
     try:
         for run, path, corpora, last in jobs:
@@ -96,11 +101,18 @@ def trainings(group, jobs):
                     raise Killed
                 return step(learner, batch, settings, number, *rest)
 
-            loop.train_step = stopped
+            def killed(writer, *plans, last=last):
+                written = write(writer, *plans)
+                if group.rank == 0 and writer.path.name.startswith(f"checkpoint{last}-"):
+                    os._exit(9)
+                return written
+
+            loop.train_step, parts._Writer.write_data = stopped, killed
+            distributed._PATIENCE = 0.2 if last is not None and last < 0 else 10.0
             with contextlib.suppress(Killed):
                 loop.train(run, path, corpora, group=group)
     finally:
-        loop.build, loop.train_step = build, step
+        loop.build, loop.train_step, parts._Writer.write_data = build, step, write
 
 
 def told(group, argument):
@@ -270,28 +282,41 @@ def test_matrices_are_shared_out_by_their_cost():
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_model_in_parts_resumed_by_four_two_and_one(run, tmp_path, together, optimizer):
-    """Its checkpoint is that of one process; the tables and the tensors that are kept are too.
+def test_a_model_in_parts_resumed_by_four_two_one_and_two(run, tmp_path, together, optimizer):
+    """Four are killed between the parts of a checkpoint, and the last whole one counts.
 
-    Snapshots fall on steps that no probe measures.
+    The tables and the tensors that are kept are those of one process. Snapshots fall on steps that
+    no probe measures.
     """
     corpora = tmp_path / "data"
     job = run(train={"batch_size": 8, "snapshots": 5}, optimizer={"name": optimizer})
     assert set(snapshot_steps(job.settings.train)) - set(range(0, 13, job.settings.probes.every))
     trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])
     broken = tmp_path / "broken"
-    for processes, last in ((4, 4), (2, 7)):
+    for processes, last in ((4, -6), (2, 7), (1, 10), (2, None)):
         execution = job.execution.model_copy(
             update={"parallel": Parallel(shard=processes), "recompute": processes == 4}
         )
         shared = dataclasses.replace(job, execution=execution)
+        if processes == 1:
+            trainings(distributed.ALONE, [(job, broken, corpora, last)])
+            assert not list(broken.glob("checkpoint-*"))
+            continue
         codes, errors, _ = together("trainings", [(shared, broken, corpora, last)], processes)
-        assert set(codes) == {0}, errors
-        assert (broken / "checkpoint.pt").exists()
-    trainings(distributed.ALONE, [(job, broken, corpora, None)])
+        folders = {path.name.split("-")[1]: path for path in broken.glob("checkpoint-*")}
+        if processes == 4:
+            assert codes[0] == 9 and 0 not in codes, errors
+            assert set(folders) == {"3", "6"}
+            assert [(path / ".metadata").exists() for _, path in sorted(folders.items())] == [
+                True,
+                False,
+            ]
+        else:
+            assert set(codes) == {0}, errors
+            assert set(folders) == ({"6"} if last else set())
     assert_equal_runs(tmp_path / "whole", broken)
     resumed = read_json(broken / "run.json")["resumed"]
-    assert [each["processes"] for each in resumed] == [2, 1]
+    assert [(each["step"], each["processes"]) for each in resumed] == [(3, 2), (6, 1), (9, 2)]
 
 
 @pytest.mark.parametrize("parallel", [None, Parallel(shard=2)])

@@ -60,18 +60,9 @@ class Rows:
             return whole
         return whole[slice(*self.interval(self._number))]
 
-    def whole(self, part: Tensor) -> Tensor:
-        """All of these rows, from the parts of all processes, which call this alike."""
-        if not self.is_shared:
-            return part
-        from torch.distributed.tensor import DTensor
-
-        base = self.base
-        local = torch.zeros_like(base.to_local(), dtype=part.dtype)
-        around = DTensor.from_local(local, base.device_mesh, base.placements, run_check=False,
-                                    shape=base.shape, stride=base.stride())  # fmt: skip
-        self.take(around).copy_(part)
-        return around.full_tensor()[self.first : self.last]
+    def empty(self) -> Tensor:
+        """Zeros that lie as ``base`` does."""
+        return torch.zeros_like(self.base, requires_grad=False)
 
     @property
     def _each(self) -> int:
@@ -83,11 +74,6 @@ class Rows:
         """Of the part that lies here."""
         mesh = self.base.device_mesh
         return mesh.get_local_rank(mesh.ndim - 1)
-
-
-def on_first(tensor: Tensor) -> Tensor | None:
-    """``tensor`` on the CPU of the first process; None on the others."""
-    return tensor.cpu() if dist.get_rank() == 0 else None
 
 
 def total_norm(gradients: Iterable[tuple[Rows, Tensor]]) -> Tensor:

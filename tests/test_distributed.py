@@ -299,6 +299,12 @@ def test_a_model_in_parts_resumed_by_four_two_one_and_two(run, tmp_path, togethe
         )
         shared = dataclasses.replace(job, execution=execution)
         if processes == 1:
+            [part] = broken.glob("checkpoint-6-*/__1_0.distcp")  # what the second had written
+            content = part.read_bytes()
+            part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            with pytest.raises(UserError, match="__1_0.distcp is damaged: .*; remove .*nt.pt and"):
+                trainings(distributed.ALONE, [(job, broken, corpora, last)])
+            part.write_bytes(content)
             trainings(distributed.ALONE, [(job, broken, corpora, last)])
             assert not list(broken.glob("checkpoint-*"))
             continue
@@ -422,13 +428,27 @@ def assert_equal_runs(whole, other, exact=False):
 
 
 def test_three_processes_resume_with_the_same_bits(run, tmp_path, together):
-    """Sums of three depend on their order, which is settled before the first step."""
-    job, corpora = run(train={"batch_size": 6}), tmp_path / "data"
-    paths = tmp_path / "whole", tmp_path / "broken"
-    plan = [(job, paths[0], corpora, None), (job, paths[1], corpora, 7)]
-    codes, errors, _ = together("trainings", [*plan, (job, paths[1], corpora, None)], 3)
+    """Sums of three depend on their order, which is settled before the first step.
+
+    Also of a model in parts, whose matrices are orthogonalised by one process each.
+    """
+    corpora, plan, pairs = tmp_path / "data", [], []
+    for parallel, optimizer in ((None, "adamw"), (Parallel(shard=3), "muon")):
+        job = run(train={"batch_size": 6}, optimizer={"name": optimizer})
+        execution = job.execution.model_copy(update={"parallel": parallel})
+        job = dataclasses.replace(job, execution=execution)
+        whole, broken = (tmp_path / f"{name} {optimizer}" for name in ("whole", "broken"))
+        plan += [
+            (job, whole, corpora, None),
+            (job, broken, corpora, 7),
+            (job, broken, corpora, None),
+        ]
+        pairs.append((whole, broken))
+    codes, errors, _ = together("trainings", plan, 3)
     assert codes == [0, 0, 0], errors
-    assert_equal_runs(*paths, exact=True)
+    for whole, broken in pairs:
+        assert_equal_runs(whole, broken, exact=True)
+        assert read_json(broken / "run.json")["resumed"][0]["step"] == 6
 
 
 @pytest.mark.parametrize("who", [0, 1])

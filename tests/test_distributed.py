@@ -1,5 +1,6 @@
 """Several processes train one run: the same mathematics, resumed by any number, ended together."""
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -22,10 +23,13 @@ from lrm import data
 from lrm.data import Batches
 from lrm.errors import Stopped, UserError
 from lrm.multipliers.sharding import whole
+from lrm.optim import muon
+from lrm.optim.exchange import owners
 from lrm.plan.config import Execution, Parallel, validate
 from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
 from lrm.plan.schedule import snapshot_steps
+from lrm.store import parts
 from lrm.store.files import read_json
 from lrm.train import device, distributed, loop
 from lrm.train.step import train_step
@@ -46,9 +50,19 @@ IMPLEMENTATIONS = ("forward", "optimizer")
 
 
 def steps(group, variants):
-    """Losses, gradient norms and final tensors of ten steps, or fewer, all in float64."""
-    found = []
+    """Losses, gradient norms and final tensors of ten steps, or fewer, all in float64.
+
+    And the matrices that Muon orthogonalised here: their number by shape.
+    """
+    found, real = [], muon.newton_schulz
     for settings, micro_batch, *rest in variants:
+        seen = collections.Counter()
+
+        def counted(matrices, *rest, seen=seen):
+            seen[tuple(matrices.shape[1:])] += len(matrices)
+            return real(matrices, *rest)
+
+        muon.newton_schulz = counted
         count, parallel = rest or (10, None)
         learner = loop.build(settings, 0, dtype=torch.float64)
         learner.join(group, parallel)
@@ -62,7 +76,8 @@ def steps(group, variants):
             )
             records.append((group.mean(loss).item(), norm.item(), clipped.item()))
         weights = {name: whole(w.detach()) for name, w in learner.model.named_parameters()}
-        found.append((records, {name: w.numpy() for name, w in weights.items()}))
+        found.append((records, {name: w.numpy() for name, w in weights.items()}, seen))
+    muon.newton_schulz = real
     return found
 
 
@@ -71,8 +86,12 @@ class Killed(BaseException):
 
 
 def trainings(group, jobs):
-    """Whole or interrupted trainings, in float64: (run, directory, corpora, last step)."""
-    build, step = loop.build, loop.train_step
+    """Whole or interrupted trainings, in float64: (run, directory, corpora, last step).
+
+    Where the last step is negative the first process is killed in the checkpoint behind that step,
+    as soon as it has written its part.
+    """
+    build, step, write = loop.build, loop.train_step, parts._Writer.write_data
     loop.build = functools.partial(build, dtype=torch.float64)
     try:
         for run, path, corpora, last in jobs:
@@ -82,11 +101,18 @@ def trainings(group, jobs):
                     raise Killed
                 return step(learner, batch, settings, number, *rest)
 
-            loop.train_step = stopped
+            def killed(writer, *plans, last=last):
+                written = write(writer, *plans)
+                if group.rank == 0 and writer.path.name.startswith(f"checkpoint{last}-"):
+                    os._exit(9)
+                return written
+
+            loop.train_step, parts._Writer.write_data = stopped, killed
+            distributed._PATIENCE = 0.2 if last is not None and last < 0 else 10.0
             with contextlib.suppress(Killed):
                 loop.train(run, path, corpora, group=group)
     finally:
-        loop.build, loop.train_step = build, step
+        loop.build, loop.train_step, parts._Writer.write_data = build, step, write
 
 
 def told(group, argument):
@@ -218,7 +244,10 @@ def in_parts(settings):
 
 @pytest.mark.parametrize(("replicate", "shards"), [(1, 2), (1, 4), (2, 2)])
 def test_a_model_in_parts_makes_the_steps_of_one(settings, together, replicate, shards):
-    """FSDP2, and HSDP where there are copies: equal up to float64's rounding; clipping included."""
+    """FSDP2, and HSDP where there are copies: equal up to float64's rounding; clipping included.
+
+    Each matrix is orthogonalised by one process, and all processes have about as much to do.
+    """
     found = in_parts(settings)
     parallel = Parallel(replicate=replicate, shard=shards)
     # Micro-batches of one sequence for every second variant.
@@ -236,31 +265,64 @@ def test_a_model_in_parts_makes_the_steps_of_one(settings, together, replicate, 
                 np.testing.assert_allclose(other[1][key], one[1][key], rtol=1e-6, atol=1e-9)
         assert any(clipped for *_, clipped in one[0])
         np.testing.assert_allclose(np.array(others[0][0]), np.array(one[0]), rtol=1e-9)
+        assert sum((other[2] for other in others), collections.Counter()) == one[2], name
+        if name[0] == "muon":
+            cost = {shape: shape[0] * shape[1] * min(shape) for shape in one[2]}
+            work = [sum(cost[shape] * n for shape, n in other[2].items()) for other in others]
+            assert max(work) - min(work) <= 4 * max(cost.values())  # of four steps
+
+
+def test_matrices_are_shared_out_by_their_cost():
+    """The most expensive first, each to whoever has least to do; the first where all are equal."""
+    shapes = [(2, 2), (8, 4), (4, 8), (100, 1), (6, 6)]  # costs 8, 128, 128, 100, 216
+    assert owners(shapes, 1) == [0] * 5
+    assert owners(shapes, 2) == [1, 1, 1, 0, 0]
+    assert owners(shapes, 3) == [2, 1, 2, 1, 0]
+    assert owners([(3, 3)] * 4, 4) == [0, 1, 2, 3] and owners([], 2) == []
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_model_in_parts_resumed_by_four_two_and_one(run, tmp_path, together, optimizer):
-    """Its checkpoint is that of one process; the tables and the tensors that are kept are too.
+def test_a_model_in_parts_resumed_by_four_two_one_and_two(run, tmp_path, together, optimizer):
+    """Four are killed between the parts of a checkpoint, and the last whole one counts.
 
-    Snapshots fall on steps that no probe measures.
+    The tables and the tensors that are kept are those of one process. Snapshots fall on steps that
+    no probe measures.
     """
     corpora = tmp_path / "data"
     job = run(train={"batch_size": 8, "snapshots": 5}, optimizer={"name": optimizer})
     assert set(snapshot_steps(job.settings.train)) - set(range(0, 13, job.settings.probes.every))
     trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])
     broken = tmp_path / "broken"
-    for processes, last in ((4, 4), (2, 7)):
+    for processes, last in ((4, -6), (2, 7), (1, 10), (2, None)):
         execution = job.execution.model_copy(
             update={"parallel": Parallel(shard=processes), "recompute": processes == 4}
         )
         shared = dataclasses.replace(job, execution=execution)
+        if processes == 1:
+            [part] = broken.glob("checkpoint-6-*/__1_0.distcp")  # what the second had written
+            content = part.read_bytes()
+            part.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+            with pytest.raises(UserError, match="__1_0.distcp is damaged: .*; remove .*nt.pt and"):
+                trainings(distributed.ALONE, [(job, broken, corpora, last)])
+            part.write_bytes(content)
+            trainings(distributed.ALONE, [(job, broken, corpora, last)])
+            assert not list(broken.glob("checkpoint-*"))
+            continue
         codes, errors, _ = together("trainings", [(shared, broken, corpora, last)], processes)
-        assert set(codes) == {0}, errors
-        assert (broken / "checkpoint.pt").exists()
-    trainings(distributed.ALONE, [(job, broken, corpora, None)])
+        folders = {path.name.split("-")[1]: path for path in broken.glob("checkpoint-*")}
+        if processes == 4:
+            assert codes[0] == 9 and 0 not in codes, errors
+            assert set(folders) == {"3", "6"}
+            assert [(path / ".metadata").exists() for _, path in sorted(folders.items())] == [
+                True,
+                False,
+            ]
+        else:
+            assert set(codes) == {0}, errors
+            assert set(folders) == ({"6"} if last else set())
     assert_equal_runs(tmp_path / "whole", broken)
     resumed = read_json(broken / "run.json")["resumed"]
-    assert [each["processes"] for each in resumed] == [2, 1]
+    assert [(each["step"], each["processes"]) for each in resumed] == [(3, 2), (6, 1), (9, 2)]
 
 
 @pytest.mark.parametrize("parallel", [None, Parallel(shard=2)])
@@ -366,13 +428,27 @@ def assert_equal_runs(whole, other, exact=False):
 
 
 def test_three_processes_resume_with_the_same_bits(run, tmp_path, together):
-    """Sums of three depend on their order, which is settled before the first step."""
-    job, corpora = run(train={"batch_size": 6}), tmp_path / "data"
-    paths = tmp_path / "whole", tmp_path / "broken"
-    plan = [(job, paths[0], corpora, None), (job, paths[1], corpora, 7)]
-    codes, errors, _ = together("trainings", [*plan, (job, paths[1], corpora, None)], 3)
+    """Sums of three depend on their order, which is settled before the first step.
+
+    Also of a model in parts, whose matrices are orthogonalised by one process each.
+    """
+    corpora, plan, pairs = tmp_path / "data", [], []
+    for parallel, optimizer in ((None, "adamw"), (Parallel(shard=3), "muon")):
+        job = run(train={"batch_size": 6}, optimizer={"name": optimizer})
+        execution = job.execution.model_copy(update={"parallel": parallel})
+        job = dataclasses.replace(job, execution=execution)
+        whole, broken = (tmp_path / f"{name} {optimizer}" for name in ("whole", "broken"))
+        plan += [
+            (job, whole, corpora, None),
+            (job, broken, corpora, 7),
+            (job, broken, corpora, None),
+        ]
+        pairs.append((whole, broken))
+    codes, errors, _ = together("trainings", plan, 3)
     assert codes == [0, 0, 0], errors
-    assert_equal_runs(*paths, exact=True)
+    for whole, broken in pairs:
+        assert_equal_runs(whole, broken, exact=True)
+        assert read_json(broken / "run.json")["resumed"][0]["step"] == 6
 
 
 @pytest.mark.parametrize("who", [0, 1])

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lrm.optim.exchange import Exchange
 from lrm.optim.rows import Rows
 from lrm.plan.config import OptimizerConfig
 from lrm.plan.newton_schulz import COEFFICIENTS, shape_factor
@@ -43,7 +44,7 @@ class Muon(torch.optim.Optimizer):
 
     ``matrices`` lists the same leaves, each with the rows that it is, by the matrix that is
     orthogonalised as one: its rows, in the order given. The shape factor is that of the whole.
-    Of several processes that hold its rows each orthogonalises the whole matrix.
+    Of several processes that hold its rows one orthogonalises it (``lrm.optim.exchange``).
     """
 
     def __init__(
@@ -54,36 +55,46 @@ class Muon(torch.optim.Optimizer):
     ):
         super().__init__(groups, {})
         self._config = config
-        self._rows = dict(pair for matrix in matrices for pair in matrix)
-        self._lots: dict[tuple[int, int], list[list[nn.Parameter]]] = {}
+        # All matrices in parts are exchanged at once. Of those that lie whole here one shape at a
+        # time is taken, so that not all momenta are there twice.
+        lots: dict[tuple[int, int] | None, list] = {}
         for matrix in matrices:
             shape = (sum(rows.count for _, rows in matrix), matrix[0][0].shape[1])
-            self._lots.setdefault(shape, []).append([leaf for leaf, _ in matrix])
+            lots.setdefault(None if matrix[0][1].is_shared else shape, []).append(matrix)
+        self._exchanges = [Exchange(lot) for lot in lots.values()]
 
     @torch.no_grad()
     def step(self) -> None:
         """One update of every leaf; each must have a gradient."""
-        config = self._config
         updates: dict[nn.Parameter, Tensor] = {}
-        for shape, lot in self._lots.items():
-            leaves = [leaf for matrix in lot for leaf in matrix]
-            directions = iter(self._directions(leaves))
-            stacked = torch.stack([torch.cat([next(directions) for _ in matrix]) for matrix in lot])
-            orthogonal = newton_schulz(
-                stacked, config.newton_schulz_steps, config.newton_schulz_eps
-            )
-            orthogonal = orthogonal.to(leaves[0].dtype) * shape_factor(config.shape_factor, *shape)
-            for matrix, update in zip(lot, orthogonal, strict=True):
-                sizes = [self._rows[leaf].count for leaf in matrix]
-                for leaf, own in zip(matrix, update.split(sizes), strict=True):
-                    updates[leaf] = self._rows[leaf].part(own)
+        for exchange in self._exchanges:
+            updates.update(zip(exchange.leaves, self._updates(exchange), strict=True))
         for group in self.param_groups:
             leaves = group["params"]
             torch._foreach_mul_(leaves, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(leaves, [updates[leaf] for leaf in leaves], alpha=-group["lr"])
 
+    def _updates(self, exchange: Exchange) -> list[Tensor]:
+        """What lies here of the update of every leaf: the LR is all that it lacks."""
+        config = self._config
+        directions = self._directions(exchange.leaves)
+        whole = dict(zip(exchange.own, exchange.gather(directions), strict=True))
+        shapes = [exchange.shapes[number] for number in exchange.own]
+        for shape in dict.fromkeys(shapes):
+            same = [n for n in exchange.own if exchange.shapes[n] == shape]
+            stacked = torch.stack([whole.pop(number) for number in same])
+            orthogonal = newton_schulz(
+                stacked, config.newton_schulz_steps, config.newton_schulz_eps
+            )
+            whole.update(zip(same, orthogonal, strict=True))
+        own = [whole[number] for number in exchange.own]
+        parts = exchange.scatter(own, directions[0])
+        parts = [part.to(leaf) for part, leaf in zip(parts, exchange.leaves, strict=True)]
+        factors = [shape_factor(config.shape_factor, *shape) for shape in exchange.matrix_shapes]
+        return torch._foreach_mul(parts, factors)
+
     def _directions(self, leaves: list[nn.Parameter]) -> list[Tensor]:
-        """The momenta to orthogonalise, whole, in the precision for that."""
+        """What lies here of the momenta to orthogonalise, in the precision for that."""
         config = self._config
         gradients = [leaf.grad for leaf in leaves]
         for leaf in leaves:
@@ -97,4 +108,4 @@ class Muon(torch.optim.Optimizer):
         if leaves[0].dtype != torch.float64:
             precision = getattr(torch, config.newton_schulz_precision)
             found = [direction.to(precision) for direction in found]
-        return [self._rows[leaf].whole(own) for leaf, own in zip(leaves, found, strict=True)]
+        return found

@@ -7,7 +7,7 @@ each group's initial LR. Weight decay is decoupled and multiplied by the raw LR:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,14 @@ from torch.optim import AdamW
 from lrm.errors import UserError
 from lrm.multipliers.groups import Entry, grouped, param_group
 from lrm.optim.muon import Muon
-from lrm.optim.rows import Rows, on_first, total_norm
+from lrm.optim.rows import Rows, total_norm
 from lrm.plan.config import OptimizerConfig, TrainConfig
 
 # An entry, and where its rows lie.
 Member = tuple[Entry, Rows]
-Change = Callable[[Rows, Tensor], Tensor | None]
+# Of parameters.
+Names = Mapping[Tensor, str]
+Slot = tuple[str, Rows, dict[str, Any], str]
 
 
 def _adamw(groups: list[dict], members: list[Member], config: OptimizerConfig) -> AdamW:
@@ -106,36 +108,69 @@ class Optimizer:
         return norm, norm > self.clip_norm if self.clip_norm else torch.zeros_like(norm, dtype=bool)
 
     def state(self) -> dict[str, Any]:
-        """Of every part; all processes that share a model call this alike.
-
-        The first process then holds whole tensors on its CPU, and the others None for each.
-        """
-
-        def kept(rows: Rows, part: Tensor) -> Tensor | None:
-            return on_first(rows.whole(part))
-
-        return {name: self._mapped(part, part.state_dict(), kept)
-                for name, part in self.parts.items()}  # fmt: skip
+        """Of every part, by name, as torch gives it: its tensors are those of the rows here."""
+        return {name: _copied(part.state_dict()) for name, part in self.parts.items()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Take what ``state`` gave."""
-        for name, part in self.parts.items():
-            part.load_state_dict(self._mapped(part, state[name], Rows.part))
+        """Take what ``state`` gave where all rows lay on one process."""
+        state = {name: _copied(of_part) for name, of_part in state.items()}
+        for _, rows, values, key in self._slots(state):
+            if values[key].dim():
+                values[key] = rows.part(values[key])
+        self._load(state)
 
-    def _mapped(self, part: torch.optim.Optimizer, state: dict[str, Any], change: Change) -> dict:
-        """``state`` with ``change`` of its tensors; as it is, where no leaf lies in parts."""
-        leaves = [leaf for group in part.param_groups for leaf in group["params"]]
-        if not any(self._rows[leaf].is_shared for leaf in leaves):
-            return state
-        found = {}
-        for number, values in state["state"].items():
-            rows = self._rows[leaves[number]]
-            found[number] = {key: change(rows, value) if value.dim() else value
-                             for key, value in values.items()}  # fmt: skip
-        return {**state, "state": found}
+    def spread(self, names: Names) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """``state`` in two: an outline, with None for each tensor, and the tensors by name.
+
+        Each lies as its parameter does, so that any number of processes may read it; ``names`` has
+        the parameters'. Slices of one parameter share a tensor.
+        """
+        outline, found = self.state(), {}
+        for label, rows, values, key in self._slots(outline, names):
+            value = values[key]
+            if value.dim():
+                if label not in found:
+                    found[label] = rows.empty()
+                rows.take(found[label]).copy_(value)
+            values[key] = None if value.dim() else value.cpu()
+        return outline, found
+
+    def blank(self, outline: dict[str, Any], names: Names) -> dict[str, Tensor]:
+        """Tensors of which nothing is known yet but what ``spread`` said of them."""
+        slots = self._slots(outline, names)
+        return {label: rows.empty() for label, rows, values, key in slots if values[key] is None}
+
+    def load_spread(
+        self, outline: dict[str, Any], tensors: dict[str, Tensor], names: Names
+    ) -> None:
+        """Take what ``spread`` gave, on whatever number of processes."""
+        state = {name: _copied(of_part) for name, of_part in outline.items()}
+        for label, rows, values, key in self._slots(state, names):
+            if values[key] is None:
+                values[key] = rows.take(tensors[label]).clone()
+        self._load(state)
+
+    def _load(self, state: dict[str, Any]) -> None:
+        for name, part in self.parts.items():
+            part.load_state_dict(state[name])
+
+    def _slots(self, state: dict[str, Any], names: Names | None = None) -> Iterator[Slot]:
+        """Every value in ``state``: its name, the rows of its leaf, and where it stands."""
+        for name, part in self.parts.items():
+            leaves = [leaf for group in part.param_groups for leaf in group["params"]]
+            for number, values in state[name]["state"].items():
+                rows = self._rows[leaves[number]]
+                for key in values:
+                    label = f"{name}.{key}.{names[rows.base]}" if names else ""
+                    yield label, rows, values, key
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
         for entry in self.entries:
             entry.base.grad = None
             entry.leaf.grad = None
+
+
+def _copied(state: dict[str, Any]) -> dict[str, Any]:
+    """A part's state whose values may be replaced without changing the part's."""
+    return {**state, "state": {number: dict(values) for number, values in state["state"].items()}}

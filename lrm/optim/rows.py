@@ -33,46 +33,47 @@ class Rows:
         """Whether other processes hold the rest."""
         return is_distributed(self.base)
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts the parameter is cut."""
+        return self.base.device_mesh.size(-1) if self.is_shared else 1
+
+    def interval(self, number: int) -> tuple[int, int]:
+        """Which of these rows lie in part ``number``, counted from the first of them."""
+        if not self.is_shared:
+            return 0, self.count
+        begin, end = number * self._each, (number + 1) * self._each
+        begin, end = (min(max(row, self.first), self.last) for row in (begin, end))
+        return begin - self.first, end - self.first
+
     def take(self, tensor: Tensor) -> Tensor:
         """The part that lies here of a tensor that lies as ``base`` does; a view."""
         if not self.is_shared:
             return tensor if self.is_all else tensor[self.first : self.last]
-        local, offset = tensor.to_local(), self._offset()
-        begin, end = (min(max(n - offset, 0), len(local)) for n in (self.first, self.last))
-        return local[begin:end]
+        begin, end = self.interval(self._number)
+        offset = max(self.first - self._number * self._each, 0)
+        return tensor.to_local()[offset : offset + end - begin]
 
     def part(self, whole: Tensor) -> Tensor:
         """The part that lies here of a tensor that holds just these rows; a view."""
         if not self.is_shared:
             return whole
-        offset, length = self._offset(), len(self.base.to_local())
-        begin, end = max(self.first, offset), min(self.last, offset + length)
-        return whole[begin - self.first : max(begin, end) - self.first]
+        return whole[slice(*self.interval(self._number))]
 
-    def whole(self, part: Tensor) -> Tensor:
-        """All of these rows, from the parts of all processes, which call this alike."""
-        if not self.is_shared:
-            return part
-        from torch.distributed.tensor import DTensor
+    def empty(self) -> Tensor:
+        """Zeros that lie as ``base`` does."""
+        return torch.zeros_like(self.base, requires_grad=False)
 
-        base = self.base
-        local = torch.zeros_like(base.to_local(), dtype=part.dtype)
-        around = DTensor.from_local(local, base.device_mesh, base.placements, run_check=False,
-                                    shape=base.shape, stride=base.stride())  # fmt: skip
-        self.take(around).copy_(part)
-        return around.full_tensor()[self.first : self.last]
+    @property
+    def _each(self) -> int:
+        """Rows in a part, of which the last may have fewer: as ``torch.chunk`` shares them out."""
+        return -(-len(self.base) // self.parts)
 
-    def _offset(self) -> int:
-        """The first row that lies here: rows are shared out as ``torch.chunk`` does."""
+    @property
+    def _number(self) -> int:
+        """Of the part that lies here."""
         mesh = self.base.device_mesh
-        parts, number = mesh.size(-1), mesh.get_local_rank(mesh.ndim - 1)
-        each = -(-len(self.base) // parts)
-        return min(number * each, len(self.base))
-
-
-def on_first(tensor: Tensor) -> Tensor | None:
-    """``tensor`` on the CPU of the first process; None on the others."""
-    return tensor.cpu() if dist.get_rank() == 0 else None
+        return mesh.get_local_rank(mesh.ndim - 1)
 
 
 def total_norm(gradients: Iterable[tuple[Rows, Tensor]]) -> Tensor:

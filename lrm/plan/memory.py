@@ -1,6 +1,8 @@
 """Memory of one process that trains a run, alone or with others, before it runs. No torch here.
 
-Counted from the shapes of all tensors; fragmentation and the library's own memory come on top.
+Counted from the shapes of all tensors; fragmentation and the library's own memory come on top. So
+does the copy from which a model in parts writes its checkpoints: weights and the optimizer's state,
+in the memory of the host, for as long as that takes.
 """
 
 from __future__ import annotations

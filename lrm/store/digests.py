@@ -44,8 +44,28 @@ def read_checked(path: Path, expected: str | None, remedy: str) -> bytes:
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
     if expected is not None and digest(content) != expected:
-        raise UserError(f"{path} is damaged: its digest is not the recorded one; {remedy}")
+        raise _damaged(path, remedy)
     return content
+
+
+def digest_of_file(path: Path) -> str:
+    """Of a file that may be too large for memory."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, running).hexdigest()
+
+
+def check_file(path: Path, expected: str, remedy: str) -> None:
+    """As ``read_checked`` for a file that may be too large for memory, without its content."""
+    try:
+        found = digest_of_file(path)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+    if found != expected:
+        raise _damaged(path, remedy)
+
+
+def _damaged(path: Path, remedy: str) -> UserError:
+    return UserError(f"{path} is damaged: its digest is not the recorded one; {remedy}")
 
 
 def sealed(record: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,9 @@
   environment;
 * ``metrics.jsonl``, ``probes.jsonl``, ``vectors.jsonl``: appended while training;
 * ``checkpoint.pt``: the latest state, replaced atomically, gone when the run is done;
+* ``checkpoint-<step>-<chance>/``: its tensors, where the model lies in parts on several processes.
+  Each writes a file of its own (``lrm.store.parts``), and ``checkpoint.pt``, which is replaced when
+  all are on disk, holds their digests. Without being named there such a folder is a leftover;
 * ``scalars.parquet``, ``vectors.parquet``: the same measurements, compacted at the end;
 * ``weights.pt``: the final learnable tensors; ``weights-<step>.pt`` those of a snapshot;
 * ``tensorboard/``: the measurements for TensorBoard, with ``execution.tensorboard``;
@@ -20,13 +23,14 @@ While a run trains, its checkpoint holds the digests of the logs and of the snap
 
 from __future__ import annotations
 
+import copy
 import io
 import json
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lrm.errors import UserError
 from lrm.store.compaction import tables
@@ -43,11 +47,19 @@ from lrm.store.files import (
 from lrm.store.lock import Claim, locked
 from lrm.store.log import Log
 
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.distributed import ProcessGroup
+
+    from lrm.store.parts import Commit, Saving
+
 LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
 # What a finished run has found.
 RESULTS = ("scalars.parquet", "vectors.parquet", "weights.pt")
 _DESCRIBED = ("id", "kind", "scale", "arm", "grid", "seed", "label")
 _FAILED = "failed.json"
+_CHECKPOINT = "checkpoint.pt"
+_PARTS = "checkpoint-"
 _MAGIC = b"LRMCKPT1"
 # What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
 _BEGUN = ("criteria", "execution", "environment", "resumed")
@@ -131,6 +143,19 @@ def read_failure(path: Path) -> dict[str, Any] | None:
     return None
 
 
+def drop_checkpoint(path: Path) -> None:
+    """Remove the latest state of the run in this directory; its next start is from step 0."""
+    (path / _CHECKPOINT).unlink(missing_ok=True)
+    _remove_parts(path)
+
+
+def _remove_parts(path: Path, but: str | None = None) -> None:
+    """All folders of tensors that the checkpoint does not name."""
+    for folder in path.glob(f"{_PARTS}*"):
+        if folder.name != but:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remedy(path: Path) -> str:
     return f"remove {path} and run again"
 
@@ -143,11 +168,13 @@ class RunDirectory:
         self._logs: dict[str, Log] = {}
         self._digests: dict[str, str] = {}
         self._begun: dict[str, Any] = {}
+        self._parts: dict[str, Any] = {}
+        self._saving: Saving | None = None
 
     @property
     def checkpoint(self) -> Path:
         """Where the latest state lies."""
-        return self.path / "checkpoint.pt"
+        return self.path / _CHECKPOINT
 
     @property
     def complete(self) -> bool:
@@ -159,7 +186,7 @@ class RunDirectory:
 
     def _remove_leftovers(self) -> None:
         forget_failure(self.path)
-        self.checkpoint.unlink(missing_ok=True)
+        drop_checkpoint(self.path)
         for log in LOGS:
             (self.path / log).unlink(missing_ok=True)
         # Of processes that were killed: what they were writing, and claims that they were making.
@@ -175,6 +202,7 @@ class RunDirectory:
     ) -> dict[str, Any] | None:
         """Write ``run.json``; the latest state where there is one, with the logs cut back to it.
 
+        Tensors of a model in parts are not in it; ``read_parts`` reads them.
         ``note`` gets a line where the run goes on in another environment than it was begun in.
         Raises UserError where the checkpoint is damaged or of another run, where a log is not what
         the checkpoint says, and where the way of computing is not the one begun with.
@@ -182,6 +210,7 @@ class RunDirectory:
         self._check_claim()
         forget_failure(self.path)
         state = self._read_checkpoint()
+        _remove_parts(self.path, self._parts.get("folder"))
         if state is not None:
             description = self._continued(description, state, note)
         marks = {} if state is None else _marks(state)
@@ -254,23 +283,73 @@ class RunDirectory:
             log.flush()
 
     def close(self) -> None:
-        """Hand all logs to the system, and give their files back."""
-        for log in self._logs.values():
-            log.close()
+        """Have all written: what is being saved, and the logs, whose files are given back."""
+        try:
+            self.settle()
+        finally:
+            for log in self._logs.values():
+                log.close()
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save ``state`` atomically, with the lengths and digests of the logs, which are on disk.
 
         A torn file is told by its digest. Raises Busy where another process has taken the run.
         """
-        import torch
+        self.settle()
+        self._write_checkpoint(self._record(state))
+        _remove_parts(self.path)
 
+    def save_parts(
+        self, state: dict[str, Any], tensors: dict[str, Tensor], chance: str, group: ProcessGroup
+    ) -> None:
+        """Save ``state`` and beside it ``tensors``, each process what lies there of them.
+
+        Returns when all is copied, so that training may go on. The checkpoint is replaced when all
+        processes have written, and ``settle`` waits for that. They call this alike, the others on
+        an ``Onlooker``, with a word ``chance`` that no folder has in its name. Over ``group`` they
+        tell each other. Raises what kept the last checkpoint from being saved, and Busy.
+        """
+        self.settle()
+        record = copy.deepcopy(self._record(state))
+        folder = self._folder(state, chance)
+
+        def commit(digests: dict[str, str]) -> None:
+            self._check_claim()
+            self._write_checkpoint({**record, "parts": {"folder": folder, "files": digests}})
+            _remove_parts(self.path, folder)
+
+        self._save_parts(folder, tensors, commit, group)
+
+    def _save_parts(
+        self, folder: str, tensors: dict[str, Tensor], commit: Commit, group: ProcessGroup
+    ) -> None:
+        from lrm.store.parts import Saving
+
+        self._saving = Saving(self.path / folder, tensors, commit, group)
+
+    @staticmethod
+    def _folder(state: dict[str, Any], chance: str) -> str:
+        return f"{_PARTS}{state['step']}-{chance}"
+
+    def settle(self) -> None:
+        """Wait until the checkpoint that is being saved counts; raises what keeps it from that."""
+        saving, self._saving = self._saving, None
+        if saving is not None:
+            saving.wait()
+
+    def _record(self, state: dict[str, Any]) -> dict[str, Any]:
+        """``state`` with what else a checkpoint tells."""
         self._check_claim()
         marks = {name: log.mark() for name, log in self._logs.items()}
         snapshots = {name: found for name, found in self._digests.items() if name != "run.json"}
         kept = {"begun": json.dumps(self._begun), "snapshots": json.dumps(snapshots)}
+        return {**state, "logs": marks, **kept}
+
+    def _write_checkpoint(self, record: dict[str, Any]) -> None:
+        import torch
+
         buffer = io.BytesIO()
-        torch.save({**state, "logs": marks, **kept}, buffer)
+        torch.save(record, buffer)
         payload = buffer.getbuffer()
         write_atomic(self.checkpoint, b"".join((_MAGIC, running(payload).digest(), payload)))
 
@@ -288,7 +367,20 @@ class RunDirectory:
                 "(finished runs are not touched)"
             )
         # Not onto the device that it came from: of several processes each has another.
-        return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
+        state = torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
+        self._parts = state.pop("parts", {})
+        return state
+
+    def read_parts(self, tensors: dict[str, Tensor]) -> None:
+        """Fill ``tensors`` with those of the latest state, whatever part of each lies here.
+
+        Raises UserError where a file is missing or damaged, or holds those of another model.
+        """
+        from lrm.store import parts
+
+        folder = self.path / self._parts["folder"]
+        remedy = f"remove {self.checkpoint} and this run starts again from step 0"
+        parts.load(folder, self._parts["files"], tensors, remedy)
 
     def take_over(self, source: Path, description: dict[str, Any]) -> None:
         """Finish with what the finished run in ``source`` has found, under this description."""
@@ -306,6 +398,7 @@ class RunDirectory:
 
     def finish(self, outcome: dict[str, Any], weights: dict[str, Any] | None) -> None:
         """Compact the logs, keep the final tensors, mark the run as done, drop the checkpoint."""
+        self.settle()
         records = [self._logs[log].records() if log in self._logs else [] for log in LOGS]
         for name, content in tables(*records):
             self._write(name, content)
@@ -357,6 +450,13 @@ class Onlooker(RunDirectory):
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         pass
 
+    def save_parts(
+        self, state: dict[str, Any], tensors: dict[str, Tensor], chance: str, group: ProcessGroup
+    ) -> None:
+        self.settle()
+        # Only the first process is asked to.
+        self._save_parts(self._folder(state, chance), tensors, lambda digests: None, group)
+
 
 @contextmanager
 def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[RunDirectory]:
@@ -366,16 +466,21 @@ def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[R
     process that has it.
     """
     if not writes:
-        yield Onlooker(path)
+        with _closed(Onlooker(path)) as directory:
+            yield directory
         return
     make_folder(path)
-    with locked(path, waits) as claim:
-        directory = RunDirectory(path, claim)
-        try:
-            yield directory
-        except BaseException:
-            # What fails on the way out must not hide why.
-            with suppress(UserError):
-                directory.close()
-            raise
-        directory.close()
+    with locked(path, waits) as claim, _closed(RunDirectory(path, claim)) as directory:
+        yield directory
+
+
+@contextmanager
+def _closed(directory: RunDirectory) -> Iterator[RunDirectory]:
+    try:
+        yield directory
+    except BaseException:
+        # What fails on the way out must not hide why.
+        with suppress(Exception):
+            directory.close()
+        raise
+    directory.close()

@@ -71,6 +71,8 @@ class Processes(Group):
         self.rank, self.world = rank, world
         self.local_rank = int(os.environ.get("LOCAL_RANK", rank))
         self._small = dist.new_group(backend="gloo", timeout=_FOREVER)
+        # For a thread beside training, whose messages must not mix with those of training.
+        self.beside = dist.new_group(backend="gloo", timeout=_FOREVER)
 
     def first(self, value: Any) -> Any:
         box = [value if self.rank == 0 else None]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,9 @@ from lrm.plan.run import BrownianRun, Run
 from lrm.store.rundir import is_complete, read_file
 from lrm.train import sharding
 from lrm.train.distributed import ALONE, Group
+
+# Fills tensors, by name, from a checkpoint.
+Fill = Callable[[dict[str, Tensor]], None]
 
 
 @dataclass
@@ -65,16 +68,20 @@ class Learner:
             sharding.average_gradients(self.multipliers)
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds of it; all processes of its group call this alike.
+        """What a checkpoint holds of it, where its parameters lie whole."""
+        return {"model": self.model.state_dict(), **self.optimizer.state()}
 
-        Of a model in parts the first process alone has it, whole and on its CPU.
-        """
-        return {
-            "model": (
-                sharding.whole_state(self.model) if self.is_shared else self.model.state_dict()
-            ),
-            **self.optimizer.state(),
-        }
+    @torch.no_grad()
+    def spread(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """The same where they lie in parts: an outline, and by name the tensors that it lacks."""
+        outline, tensors = self.optimizer.spread(self._names())
+        return outline, self._model_tensors() | tensors
+
+    def _model_tensors(self) -> dict[str, Tensor]:
+        return {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+
+    def _names(self) -> dict[Tensor, str]:
+        return {parameter: name for name, parameter in self.model.named_parameters()}
 
     def zero_grad(self) -> None:
         """Forget all gradients."""
@@ -88,13 +95,22 @@ class Learner:
         return list(self.model.parameters())
 
     @torch.no_grad()
-    def load(self, state: dict[str, Any]) -> None:
-        """Take the state of a checkpoint."""
+    def load(self, state: dict[str, Any], fill: Fill) -> None:
+        """Take the state of a checkpoint, whether ``state`` or the outline of ``spread`` is in it.
+
+        ``fill`` reads the tensors that an outline lacks, whatever part of each lies here.
+        """
+        if "model" not in state:
+            names = self._names()
+            tensors = self.optimizer.blank(state, names)
+            fill(self._model_tensors() | tensors)
+            self.optimizer.load_spread(state, tensors, names)
+            return
         if self.is_shared:
             sharding.load_whole(self.model, state["model"])
         else:
             self.model.load_state_dict(state["model"])
-        self.optimizer.load(state)
+        self.optimizer.load({name: state[name] for name in self.optimizer.parts})
 
 
 def build(

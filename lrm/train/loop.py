@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import secrets
 import signal
 import time
 from collections.abc import Sequence
@@ -230,7 +231,7 @@ class _Loop:
                 if stopping or done % every == 0:
                     self.log.write()
                     self.stop_clock()
-                    self.save(done)
+                    self.save(done, stopping)
                 if stopping:
                     raise Stopped(stops[0] if stops else signal.SIGTERM)
             self.finish(steps)
@@ -270,16 +271,22 @@ class _Loop:
         self.record("metrics.jsonl", {"step": done, "validation_loss": loss})
         self.last_validation = loss
 
-    def save(self, done: int) -> None:
-        self.directory.save_checkpoint(
-            {
-                "step": done,
-                "learner": self.learner.state(),
-                "seconds": self.seconds,
-                "probe_seconds": self.probes.seconds,
-                **self.log.state(),
-            }
-        )
+    def save(self, done: int, stopping: bool) -> None:
+        """A checkpoint; that of a model in parts is written beside training, but for the last."""
+        state = {
+            "step": done,
+            "seconds": self.seconds,
+            "probe_seconds": self.probes.seconds,
+            **self.log.state(),
+        }
+        if not self.learner.is_shared:
+            self.directory.save_checkpoint({**state, "learner": self.learner.state()})
+            return
+        outline, tensors = self.learner.spread()
+        chance = self.group.first(secrets.token_hex(8))
+        self.directory.save_parts({**state, "learner": outline}, tensors, chance, self.group.beside)
+        if stopping:
+            self.directory.settle()
 
     def load(self, state: dict[str, Any] | None) -> int:
         begun = state and state["step"]
@@ -290,7 +297,7 @@ class _Loop:
             )
         if state is None:
             return 0
-        self.learner.load(state["learner"])
+        self.learner.load(state["learner"], self.directory.read_parts)
         self.log.load(state)
         self.seconds, self.probes.seconds = state["seconds"], state["probe_seconds"]
         return state["step"]

@@ -5,9 +5,10 @@ projector. Multipliers lie whole on each process, and their gradients are averag
 updates its rows of every parameter. Norms over all gradients, and whole matrices for Muon, are
 brought together (``lrm.optim.rows``).
 
-A checkpoint holds whole tensors, and is the file that one process would write. So any number of
-processes may resume it. What is measured is measured on a whole copy, which the first process has.
-Tensors are gathered one at a time, and the first process alone keeps them.
+For a checkpoint each process writes its part of every tensor (``lrm.store.parts``), and any number
+of processes may resume it; they may also resume the whole checkpoint of one process. What is
+measured is measured on a whole copy, which the first process has. Tensors are gathered one at a
+time, and the first process alone keeps them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.sharding import whole
-from lrm.optim.rows import Rows, on_first
+from lrm.optim.rows import Rows
 from lrm.plan.config import Parallel
 
 
@@ -59,17 +60,9 @@ def average_gradients(multipliers: Multipliers) -> None:
     torch._foreach_copy_(gradients, [p.view_as(g) for p, g in zip(parts, gradients, strict=True)])
 
 
-def whole_state(model: nn.Module) -> dict[str, Tensor | None]:
-    """The state of ``model`` with whole tensors, on the first process's CPU; elsewhere None each.
-
-    All processes call this alike.
-    """
-    return {name: on_first(whole(tensor)) for name, tensor in model.state_dict().items()}
-
-
 @torch.no_grad()
 def load_whole(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Take the state that ``whole_state`` gave, into whatever part of it lies here."""
+    """Take the state of a whole model, into whatever part of it lies here."""
     own = model.state_dict()
     if own.keys() != state.keys():
         raise UserError("the checkpoint is that of another model; remove it and start again")

@@ -43,7 +43,9 @@ NOT_HERE := $(call figures_of,$(ELSEWHERE))
 # Those of ours whose drawing is published at this scale need no runs, unless FROM=runs.
 PUBLISHED := $(filter $(basename $(notdir $(wildcard $(RESULTS)/reference/$(SCALE)/figures/*.csv))),$(OURS))
 BORROWED := $(if $(filter reference,$(FROM)),$(PUBLISHED))
-OWN := $(filter-out $(UNTUNED) $(NOT_HERE),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
+# Those of the second paper that are not published have a target of their own: scale_vectors.
+SECOND := $(filter-out $(BORROWED) $(NOT_HERE),$(filter sv_%,$(OURS)))
+OWN := $(filter-out $(UNTUNED) $(NOT_HERE) $(SECOND),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -111,6 +113,7 @@ $(VENV)/.notebooks: $(VENV)/.core
 	@touch $@
 
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
+tell_second = echo "left out: $(strip $(SECOND)). They are of the second paper: make scale_vectors"
 tell_not_here = echo "left out: $(strip $(NOT_HERE)). They have no runs at $(SCALE)"
 
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
@@ -126,6 +129,7 @@ all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)
 	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
 	@$(if $(UNTUNED),$(tell_untuned),:)
 	@$(if $(NOT_HERE),$(tell_not_here),:)
+	@$(if $(SECOND),$(tell_second),:)
 
 own_figures: $(VENV)/.core
 	@$(call draw,$(OWN))
@@ -134,11 +138,11 @@ borrowed_figures: $(VENV)/.core
 	@$(call draw,$(BORROWED)) --source reference
 
 # The LRs that designs ask for are found once, on seeds that explore: make sv_learning_rates.
-SECOND = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
+COMPARED = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
 scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: train the experiments sv_* in one sweep, and draw their figures
-	@runs=$$($(BIN)/python -m analysis.needs $(SECOND)) \
+	@runs=$$($(BIN)/python -m analysis.needs $(COMPARED)) \
 		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | sort -u) $(options) || test $$? -eq 3; }
-	@$(call draw,$(SECOND))
+	@$(call draw,$(COMPARED))
 
 # One experiment after the other, whole or the runs that the figure needs of it.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)

@@ -159,7 +159,12 @@ def test_make_all_draws_every_figure(calls, options):
     scale = "smoke" if "SCALE=smoke" in options else "tiny"
     tuned = (ROOT / "lrm" / "plan" / "presets" / "tuned" / scale).exists()
     elsewhere = ["fig11", "table2"] if scale == "tiny" else []
-    assert left_out == elsewhere + ([] if tuned else ["fig7", "tuning_mechanism"])
+    published = {path.stem for path in ROOT.glob("results/reference/tiny/figures/*.csv")}
+    second = [name for name in figures() if name.startswith("sv_")]
+    second = [name for name in second if options or name not in published]
+    assert sorted(left_out) == sorted(
+        elsewhere + ([] if tuned else ["fig7", "tuning_mechanism"]) + second
+    )
     drawn = {line.endswith("--source|reference|"): line.split("|--scale")[0] for line in drawn}
     own, borrowed = (drawn.get(source, "||").split("|")[2:] for source in (False, True))
     assert sorted([*own, *filter(None, borrowed), *left_out]) == figures()
@@ -167,10 +172,19 @@ def test_make_all_draws_every_figure(calls, options):
         name for name in set(figures()) - set(left_out) if re.fullmatch(r"(fig|table)\d+", name)
     ]
     assert set(paper) <= set(own)
-    published = {path.stem for path in ROOT.glob("results/reference/tiny/figures/*.csv")}
     assert set(filter(None, borrowed)) == (published - set(paper) if not options else set())
     trained = re.findall(r"experiments/(\w+)\|", sweep)
     assert trained == list(wanted(own))
+
+
+def test_make_scale_vectors_trains_and_draws_the_second_paper(calls):
+    """All experiments in one sweep, each once, but for the search of learning rates."""
+    sweep, drawn = make(ROOT, "scale_vectors", calls, "SCALE=smoke").splitlines()
+    trained = re.findall(r"experiments/(\w+)", sweep)
+    every = {path.parent.name for path in ROOT.glob("experiments/sv_*/config.yaml")}
+    assert sorted(trained) == sorted(every - {"sv_learning_rates"})
+    own = {name for name in figures() if name.startswith("sv_")} - {"sv_learning_rates"}
+    assert set(drawn.split("|--scale")[0].split("|")[2:]) == own
 
 
 def test_what_figures_need():

@@ -109,3 +109,173 @@ def test_in_float32_they_differ_by_rounding(settings):
     """
     every = vary(settings, {"rules": MULTIPLIERS, "optimizer": {"eps": 1e-3}})
     assert_close(*steps_of(every, torch.float32, 8), 2e-5)
+
+
+def test_a_run_without_numbers_leaves_the_others_alone(settings):
+    """And one that does not take part stays as it is."""
+    every = vary(settings, {"rules": MULTIPLIERS})
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randint(300, (3, 4, 17), generator=draw)
+    found = {}
+    for spoiled in (False, True):
+        learners = [build(each, seed) for seed, each in enumerate(every)]
+        with torch.no_grad():
+            if spoiled:
+                learners[1].model.lm_head._parameters["weight"].fill_(torch.nan)
+        batch = Batch(learners, every)
+        untouched = {n: p.clone() for n, p in learners[2].model.named_parameters()}
+        measured = [batch.step(rows, step, [True, True, False]) for step in range(3)][-1]
+        assert measured[2] is None
+        for name, parameter in learners[2].model.named_parameters():
+            assert torch.equal(parameter, untouched[name]), name
+        found[spoiled] = measured, dict(learners[0].model.named_parameters())
+    assert torch.isnan(found[True][0][1][0])
+    assert torch.equal(found[True][0][0][0], found[False][0][0][0])
+    for name, parameter in found[False][1].items():
+        assert torch.equal(parameter, found[True][1][name]), name
+
+
+@pytest.fixture
+def jobs(settings, tmp_path):
+    """A function from a folder to three runs of one shape with their directories there."""
+
+    def make(folder, count=3, checkpoint_every=3, compile="never", **sections):
+        every = vary(settings, {"rules": MULTIPLIERS, **sections})[:count]
+        corpus = data.prepare(every[0].data, every[0].model.vocab_size, tmp_path / "data")
+        execution = Execution(precision="float32", checkpoint_every=checkpoint_every,
+                              compile=compile, batch_runs=3)  # fmt: skip
+        runs = [
+            TrainRun("test", "smoke", f"A{seed}", {}, seed, each, execution, Cost(),
+                     corpus=corpus.hash)
+            for seed, each in enumerate(every)
+        ]  # fmt: skip
+        return [(run, tmp_path / folder / run.id) for run in runs]
+
+    return make
+
+
+def content(folder):
+    weights = torch.load(folder / "weights.pt", weights_only=True)
+    return weights, [pd.read_parquet(folder / f"{n}.parquet") for n in ("scalars", "vectors")]
+
+
+def assert_same_bits(a, b):
+    (weights_a, tables_a), (weights_b, tables_b) = content(a), content(b)
+    assert weights_a.keys() == weights_b.keys()
+    for name in weights_a:
+        assert torch.equal(weights_a[name], weights_b[name]), name
+    for one, other in zip(tables_a, tables_b, strict=True):
+        pd.testing.assert_frame_equal(one, other, check_exact=True)
+
+
+def test_each_run_leaves_what_it_leaves_alone(jobs, tmp_path):
+    """Its own directory with the same files, steps, statistics and tensors; equal to rounding."""
+    probes = {"every": 4, "vectors_every": 8, "sequences": 2, "gradient_batches": 2}
+    sections = {"probes": probes, "optimizer": {"eps": 1e-3}}
+    together, alone = jobs("together", **sections), jobs("alone", **sections)
+    reported = []
+    errors = execute_together(together, tmp_path / "data", lambda step, loss: reported.append(step))
+    assert errors == [None, None, None] and max(reported) == 12
+    for (run, path), (_, other) in zip(together, alone, strict=True):
+        run.execute(other, tmp_path / "data")
+        assert {p.name for p in path.iterdir()} == {p.name for p in other.iterdir()}
+        (weights, tables), (weights_alone, tables_alone) = content(path), content(other)
+        assert weights.keys() == weights_alone.keys()
+        for name, weight in weights.items():
+            torch.testing.assert_close(weight, weights_alone[name], rtol=1e-3, atol=1e-4, msg=name)
+        for one, two in zip(tables, tables_alone, strict=True):
+            pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-2, atol=1e-4)
+        described, described_alone = (
+            json.loads((p / "run.json").read_text()) for p in (path, other)
+        )
+        assert described["environment"].pop("runs_at_once") == 3
+        assert described_alone["environment"].pop("runs_at_once") == 1
+        for record in (described, described_alone):
+            record["environment"].pop("started")
+        assert described == described_alone
+
+
+class Killed(BaseException):
+    """What no part of the suite may catch."""
+
+
+def test_interrupted_runs_go_on_each_from_its_own_checkpoint(jobs, tmp_path, monkeypatch):
+    """Killed between every two steps, once between two checkpoints of one batch: the same bits."""
+    whole = jobs("whole")
+    execute_together(whole, tmp_path / "data")
+    broken = jobs("broken")
+    real, save = Batch.step, loop._Loop.save
+    for stop in range(2, 12, 2):
+
+        def killed(self, batches, step, *rest, stop=stop):
+            if step == stop:
+                raise Killed
+            return real(self, batches, step, *rest)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Batch, "step", killed)
+            if stop == 8:  # the second run is killed while it saves, at step 6
+                patch.setattr(loop._Loop, "save", lambda self, done: (
+                    save(self, done) if self.run_.seed == 0 else die()))  # fmt: skip
+            with pytest.raises(Killed):
+                execute_together(broken, tmp_path / "data")
+    lines = []
+    assert execute_together(broken, tmp_path / "data", note=lines.append) == [None] * 3
+    for (_, path), (_, other) in zip(whole, broken, strict=True):
+        assert_same_bits(path, other)
+    assert not [line for line in lines if "may differ" in line]
+
+
+def die():
+    raise Killed
+
+
+def test_a_run_begun_in_a_batch_goes_on_by_itself(jobs, tmp_path, monkeypatch):
+    """It says that bits may differ; and a batch goes on without what has finished."""
+    begun = jobs("begun")
+    finish = loop._Loop.finish
+
+    def killed(self, steps, diverged=False):
+        finish(self, steps, diverged)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Loop, "finish", killed)
+        with pytest.raises(Killed):
+            execute_together(begun, tmp_path / "data")
+    assert [(path / "done.json").exists() for _, path in begun] == [True, False, False]
+    lines = []
+    assert execute_together(begun, tmp_path / "data", note=lines.append) == [None] * 3
+    assert sum("runs_at_once (3, now 2)" in line for line in lines) == 2
+    shutil.rmtree(begun[1][1])
+    with monkeypatch.context() as patch:
+        patch.setattr(loop._Loop, "finish", killed)
+        with pytest.raises(Killed):
+            begun[1][0].execute(begun[1][1], tmp_path / "data")
+
+
+def test_what_stops_one_run_does_not_stop_the_others(jobs, tmp_path):
+    every = jobs("some")
+    spoiled = every[1][0].settings.model_copy(
+        update={"optimizer": every[1][0].settings.optimizer.model_copy(update={"lr": 1e30})}
+    )
+    wrong = dataclasses.replace(every[0][0], corpus="another")
+    every[0] = (wrong, every[0][1])
+    every[1] = (dataclasses.replace(every[1][0], settings=spoiled), every[1][1])
+    errors = execute_together(every, tmp_path / "data")
+    assert "has changed" in str(errors[0]) and "not finite" in str(errors[1]) and errors[2] is None
+    assert [(path / "done.json").exists() for _, path in every] == [False, False, True]
+
+
+@needs_a_compiler
+def test_compiled_layers_of_a_batch(jobs, tmp_path):
+    """The same losses as uncompiled; and told as a run's own."""
+    losses = {}
+    for choice in ("never", "always"):
+        every = jobs(choice, count=2, compile=choice, rules=MULTIPLIERS[1:2])
+        assert execute_together(every, tmp_path / "data") == [None, None]
+        losses[choice] = [json.loads((p / "done.json").read_text())["validation_loss"]
+                          for _, p in every]  # fmt: skip
+        told = json.loads((every[0][1] / "run.json").read_text())["execution"]["compiled"]
+        assert told is (choice == "always")
+    assert losses["always"] == pytest.approx(losses["never"], rel=1e-4)

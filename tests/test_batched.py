@@ -1,6 +1,7 @@
 """Runs that are trained at once: equal to runs by themselves, interrupted, resumed, swept."""
 
 import dataclasses
+import functools
 import json
 import shutil
 
@@ -10,11 +11,15 @@ import torch
 from conftest import needs_a_compiler
 
 from lrm import data
+from lrm.errors import Busy
+from lrm.model.loss import linear_cross_entropy
 from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun, execute_together
-from lrm.plan.rules import resolve
+from lrm.store.rundir import open_run
+from lrm.sweep import scheduler, together
 from lrm.train import loop
 from lrm.train.batched import Batch
+from lrm.train.device import equip
 from lrm.train.learner import build
 from lrm.train.step import train_step
 
@@ -61,12 +66,12 @@ def steps_of(settings, dtype, count):
     draw = torch.Generator().manual_seed(0)
     batches = torch.randint(300, (count, len(settings), 4, 17), generator=draw)
     found = []
-    for together in (False, True):
+    for is_batch in (False, True):
         learners = [build(each, seed, dtype=dtype) for seed, each in enumerate(settings)]
-        batch = Batch(learners, settings) if together else None
+        batch = Batch(learners, settings) if is_batch else None
         measured = []
         for step, rows in enumerate(batches):
-            if together:
+            if is_batch:
                 measured += batch.step(rows, step, len(settings) * [True])
             else:
                 for learner, own, each in zip(learners, rows, settings, strict=True):
@@ -172,7 +177,7 @@ def test_each_run_leaves_what_it_leaves_alone(jobs, tmp_path):
     """Its own directory with the same files, steps, statistics and tensors; equal to rounding."""
     probes = {"every": 4, "vectors_every": 8, "sequences": 2, "gradient_batches": 2}
     sections = {"probes": probes, "optimizer": {"eps": 1e-3}}
-    together, alone = jobs("together", **sections), jobs("alone", **sections)
+    batch, alone = jobs("together", **sections), jobs("alone", **sections)
     reported = []
     errors = execute_together(together, tmp_path / "data", lambda step, loss: reported.append(step))
     assert errors == [None, None, None] and max(reported) == 12
@@ -262,20 +267,92 @@ def test_what_stops_one_run_does_not_stop_the_others(jobs, tmp_path):
     wrong = dataclasses.replace(every[0][0], corpus="another")
     every[0] = (wrong, every[0][1])
     every[1] = (dataclasses.replace(every[1][0], settings=spoiled), every[1][1])
-    errors = execute_together(every, tmp_path / "data")
-    assert "has changed" in str(errors[0]) and "not finite" in str(errors[1]) and errors[2] is None
-    assert [(path / "done.json").exists() for _, path in every] == [False, False, True]
+    every += jobs("busy", count=1)
+    with open_run(every[3][1]):
+        errors = execute_together(every, tmp_path / "data")
+    assert "has changed" in str(errors[0]) and "not finite" in str(errors[1])
+    assert errors[2] is None and isinstance(errors[3], Busy)
+    assert [(path / "done.json").exists() for _, path in every] == [False, False, True, False]
 
 
 @needs_a_compiler
-def test_compiled_layers_of_a_batch(jobs, tmp_path):
-    """The same losses as uncompiled; and told as a run's own."""
-    losses = {}
+def test_compiled_layers_of_a_batch(settings):
+    """One forward and backward pass as uncompiled."""
+    small = {"num_hidden_layers": 1, "mixer": "attention"}
+    every = vary(settings, {"rules": MULTIPLIERS[1:2], "model": small})[:2]
+    rows = torch.randint(300, (2, 4, 17), generator=torch.Generator().manual_seed(0))
+    batches, losses = [], []
     for choice in ("never", "always"):
-        every = jobs(choice, count=2, compile=choice, rules=MULTIPLIERS[1:2])
-        assert execute_together(every, tmp_path / "data") == [None, None]
-        losses[choice] = [json.loads((p / "done.json").read_text())["validation_loss"]
-                          for _, p in every]  # fmt: skip
-        told = json.loads((every[0][1] / "run.json").read_text())["execution"]["compiled"]
-        assert told is (choice == "always")
-    assert losses["always"] == pytest.approx(losses["never"], rel=1e-4)
+        batch = Batch([build(each, 0) for each in every], every)
+        execution = Execution(compile=choice, precision="float32")
+        runs = [TrainRun("test", "smoke", "A", {}, 0, each, execution, Cost()) for each in every]
+        code = loop.compile_stack(batch, runs, equip(execution, every[0].model))
+        assert code.compiled is (choice == "always")
+        losses.append(batch.add_gradients(rows))
+        batches.append(batch)
+    torch.testing.assert_close(*losses)
+    one, other = (dict(batch.gradients()) for batch in batches)
+    for name, gradient in one.items():
+        torch.testing.assert_close(other[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+def test_a_sweep_trains_runs_of_one_shape_at_once(jobs, tmp_path):
+    """Those of another shape and those that cannot go by themselves, in the same sweep."""
+    every = [*jobs("runs"), *jobs("runs", count=1, train={"steps": 13}),
+             *jobs("runs", count=1, train={"multiplier_implementation": "optimizer"})]  # fmt: skip
+    every = [(run, path.parent / str(n)) for n, (run, path) in enumerate(every)]
+    scheduler.sweep(every, tmp_path / "data", 1)
+    found = [json.loads((path / "run.json").read_text()) for _, path in every]
+    assert [each["environment"]["runs_at_once"] for each in found] == [3, 3, 3, 1, 1]
+    assert [each["id"] for each in found] == [run.id for run, _ in every]
+    assert all((path / "done.json").exists() for _, path in every)
+
+
+def test_which_runs_are_trained_at_once(jobs, monkeypatch):
+    every = jobs("none")
+    assert together.companions(every[0], every, 1) == every
+    assert together.companions(every[0], every, 2) == every[:2]  # another worker gets the rest
+    assert together.companions(every[1], every[1:], 1) == every[1:]
+    others = [
+        jobs("none", **sections)[0]
+        for sections in (
+            {"train": {"steps": 13}}, {"train": {"batch_size": 2}}, {"train": {"z_loss": 0.0}},
+            {"model": {"rms_norm_eps": 1e-4}}, {"rules": MULTIPLIERS[:3]},
+            {"rules": [*MULTIPLIERS, {"match": "mlp.up", "forward": 0.5}]},
+        )
+    ]  # fmt: skip
+    for other in others:
+        assert together.companions(every[0], [*every, other], 1) == every
+    able = every[0][0]
+    for name, value in (("micro_batch", 2), ("recompute", True)):
+        execution = able.execution.model_copy(update={name: value})
+        job = (dataclasses.replace(able, execution=execution), None)
+        assert name in together.obstacle(job[0])
+        assert together.companions(job, [job, job], 1) == [job]
+    lines = together.told([able, able, job[0]])
+    assert "up to 3 runs of one shape" in lines[0] and "1 runs; execution.recompute" in lines[1]
+    # It is no part of what a run is; auto is for GPUs.
+    auto = able.execution.model_copy(update={"batch_runs": "auto", "device": "auto"})
+    unsaid = dataclasses.replace(able, execution=auto)
+    assert unsaid.id == able.id
+    monkeypatch.setattr(together, "gpus", list)
+    assert together.most(unsaid) == 1 and together.told([unsaid]) == []
+    monkeypatch.setattr(together, "gpus", lambda: ["0"])
+    assert together.most(unsaid) == 16
+
+
+def test_losses_of_a_stack_are_those_of_each(settings):
+    """The form for GPUs, in one go, and that for CPUs."""
+    draw = torch.Generator().manual_seed(0)
+    hidden = torch.randn(3, 4, 16, 8, generator=draw, dtype=torch.float64)
+    weight = torch.randn(3, 30, 8, generator=draw, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(30, (3, 4, 16), generator=draw)
+    form = functools.partial(linear_cross_entropy, z_loss=0.1, factor=0.5)
+    at_once = torch.func.vmap(form)(hidden, weight, targets)
+    each = [torch.stack(found) for found in zip(*map(form, hidden, weight, targets), strict=True)]
+    torch.testing.assert_close(at_once, tuple(each))
+    for one, other in zip(
+        torch.autograd.grad(at_once[1].sum(), weight),
+        torch.autograd.grad(each[1].sum(), weight), strict=True,
+    ):  # fmt: skip
+        torch.testing.assert_close(one, other)

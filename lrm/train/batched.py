@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -123,6 +123,12 @@ class Batch:
         objectives.sum().backward()
         return losses.detach()
 
+    def gradients(self) -> Iterator[tuple[str, Tensor]]:
+        """Those that are in the stack, by the names of parameters; a dimension of runs first."""
+        for name, stack in self._stacked.items():
+            if stack.grad is not None:
+                yield name, stack.grad
+
     def zero_grad(self) -> None:
         """Forget the gradients in the stack."""
         for stack in self._stacked.values():
@@ -141,10 +147,9 @@ class Batch:
             self._optimizers = OptimizersTogether(optimizers, schedules)
         self.zero_grad()
         losses = self.add_gradients(batches, autocast)
-        for name, stack in self._stacked.items():
-            parts = len(self.learners) * [None] if stack.grad is None else stack.grad.unbind()
-            for own, part, moves in zip(self._named, parts, taking_part, strict=True):
-                own[name].grad = part if moves else None
+        for name, gradient in self.gradients():
+            for own, part in zip(self._named, gradient.unbind(), strict=True):
+                own[name].grad = part
         factors = [lr_factor(each.schedule, each.train.steps, step) for each in self.settings]
         for learner, moves in zip(self.learners, taking_part, strict=True):
             if not moves:

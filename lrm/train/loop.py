@@ -81,23 +81,22 @@ def compile_layers(
     return _compile(learner.model.model.layers, [run], equipment.device, trial, name, note)
 
 
-def _compile_stack(
-    stack: batched.Batch, loops: Sequence[_Loop], note: Note
+def compile_stack(
+    stack: batched.Batch, runs: Sequence[TrainRun], equipment: Equipment,
+    note: Note = lambda line: None,
 ) -> compiled.Code:  # fmt: skip
-    """``compile_layers`` of runs that are trained at once."""
-    first = loops[0]
-    train, device = first.settings.train, first.device
-    shape = (len(loops), train.batch_size, train.sequence_length + 1)
+    """``compile_layers`` of ``runs`` that are trained at once."""
+    run, device = runs[0], equipment.device
+    train = run.settings.train
+    shape = (len(runs), train.batch_size, train.sequence_length + 1)
     tokens = torch.zeros(shape, dtype=torch.int64, device=device)
 
     def trial() -> None:
-        stack.add_gradients(tokens, first.autocast)
+        stack.add_gradients(tokens, equipment.autocast)
         stack.zero_grad()
 
-    precision = first.equipment.precision
-    name = _code_name(first.settings, first.learner.plans, train.batch_size, precision)
-    runs = [loop.run_ for loop in loops]
-    return _compile(stack.layers, runs, device, trial, f"{name}-{len(loops)}", note)
+    name = _code_name(run.settings, run.plans, train.batch_size, equipment.precision)
+    return _compile(stack.layers, runs, device, trial, f"{name}-{len(runs)}", note)
 
 
 def _compile(
@@ -214,7 +213,7 @@ def _train_opened(loops: Sequence[_Loop], note: Note) -> None:
             return [train_step(learner, batch, settings, step, autocast, micro_batch)]
     else:
         stack = batched.Batch([loop.learner for loop in loops], [loop.settings for loop in loops])
-        code = _compile_stack(stack, loops, note)
+        code = compile_stack(stack, [loop.run_ for loop in loops], first.equipment, note)
         note(f"{len(loops)} runs are trained at once, beginning with {run.label}")
 
         def take(step: int) -> list[Measured]:

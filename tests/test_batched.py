@@ -55,7 +55,8 @@ def vary(make, design):
                           "beta1": 0.9 - 0.1 * (number > 2)},
             "multipliers": {"lr": 0.003 * number},
             "schedule": {"warmup_steps": number},
-            "train": {"clip_norm": [0.3, 0.0, 1e9][number - 1], "data_order": number},
+            "train": {"clip_norm": [0.3, 0.0, 1e9][number - 1], "data_order": number,
+                      **design.get("train", {})},
         })
         for number in (1, 2, 3)
     ]  # fmt: skip
@@ -81,12 +82,12 @@ def steps_of(settings, dtype, count):
     return found
 
 
-def assert_close(alone, together, tolerance):
-    for a, b in zip(alone[0], together[0], strict=True):
+def assert_close(alone, batch, tolerance):
+    for a, b in zip(alone[0], batch[0], strict=True):
         torch.testing.assert_close(torch.stack([x.double() for x in a]),
                                    torch.stack([x.double() for x in b]),
                                    rtol=tolerance, atol=tolerance)  # fmt: skip
-    for a, b in zip(alone[1], together[1], strict=True):
+    for a, b in zip(alone[1], batch[1], strict=True):
         assert a.keys() == b.keys()
         for name in a:
             torch.testing.assert_close(b[name], a[name], rtol=tolerance, atol=tolerance, msg=name)
@@ -95,9 +96,9 @@ def assert_close(alone, together, tolerance):
 @pytest.mark.parametrize("name", DESIGNS)
 def test_a_batch_is_its_runs_by_themselves(settings, name):
     """In float64, where nothing but a mistake could tell them apart, states included."""
-    alone, together = steps_of(vary(settings, DESIGNS[name]), torch.float64, 8)
-    assert_close(alone, together, 1e-10)
-    for a, b in zip(alone[2], together[2], strict=True):
+    alone, batch = steps_of(vary(settings, DESIGNS[name]), torch.float64, 8)
+    assert_close(alone, batch, 1e-10)
+    for a, b in zip(alone[2], batch[2], strict=True):
         assert a.keys() == b.keys()
         for part in a.keys() - {"model"}:
             assert a[part]["state"].keys() == b[part]["state"].keys()
@@ -179,9 +180,9 @@ def test_each_run_leaves_what_it_leaves_alone(jobs, tmp_path):
     sections = {"probes": probes, "optimizer": {"eps": 1e-3}}
     batch, alone = jobs("together", **sections), jobs("alone", **sections)
     reported = []
-    errors = execute_together(together, tmp_path / "data", lambda step, loss: reported.append(step))
+    errors = execute_together(batch, tmp_path / "data", lambda step, loss: reported.append(step))
     assert errors == [None, None, None] and max(reported) == 12
-    for (run, path), (_, other) in zip(together, alone, strict=True):
+    for (run, path), (_, other) in zip(batch, alone, strict=True):
         run.execute(other, tmp_path / "data")
         assert {p.name for p in path.iterdir()} == {p.name for p in other.iterdir()}
         (weights, tables), (weights_alone, tables_alone) = content(path), content(other)

@@ -100,9 +100,15 @@ class Candidate:
 
     @property
     def tokens(self) -> int:
-        """Tokens of one step of one process."""
+        """Tokens of one step of one process, of all runs that it trains at once."""
         train = self.run.settings.train
-        return train.batch_size * train.sequence_length
+        return self.at_once * train.batch_size * train.sequence_length
+
+    @property
+    def at_once(self) -> int:
+        """Runs that each process trains at once."""
+        asked = self.run.execution.batch_runs
+        return 1 if asked == "auto" else asked
 
     def describe(self) -> dict[str, Any]:
         """For the record: how this variant is run."""

@@ -1,4 +1,5 @@
-"""The two sides of the benchmark: this suite's own step, and a plain loop over transformers'.
+"""The sides of the benchmark: this suite's own step, that of several runs at once, and a plain loop
+over transformers'.
 
 The one place that knows how a training step is taken.
 """
@@ -14,6 +15,7 @@ from lrm.model.transformers import to_transformers
 from lrm.plan.run import TrainRun
 from lrm.plan.schedule import lr_factor
 from lrm.train import compiled, loop
+from lrm.train.batched import Batch
 from lrm.train.device import Equipment
 from lrm.train.learner import build
 from lrm.train.sharding import recompute
@@ -36,6 +38,28 @@ class SuiteTrainer:
     def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """One update on ``batch`` (sequences, length + 1); what ``train_step`` returns."""
         return train_step(self.learner, batch, self.settings, step, self.autocast, self.micro_batch)
+
+
+class BatchTrainer:
+    """This suite with as many runs at once as ``execution.batch_runs`` says: seeds from ``seed``.
+
+    ``step`` takes batches (runs, sequences, length + 1) and returns what each run measured.
+    """
+
+    def __init__(self, run: TrainRun, seed: int, equipment: Equipment):
+        self.autocast, self.count = equipment.autocast, run.execution.batch_runs
+        learners = [
+            build(run.settings, seed + number, equipment.device, plans=run.plans)
+            for number in range(self.count)
+        ]
+        self.model = learners[0].model
+        self.batch = Batch(learners, self.count * [run.settings])
+        runs = self.count * [run]
+        self.is_compiled = loop.compile_stack(self.batch, runs, equipment).compiled
+
+    def step(self, batches: Tensor, step: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """One update of every run."""
+        return self.batch.step(batches, step, self.count * [True], self.autocast)
 
 
 class TransformersTrainer:

@@ -16,12 +16,14 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from lrm import data
 from lrm.bench.parts import Marks
 from lrm.bench.plan import Candidate
-from lrm.bench.trainers import SuiteTrainer, TransformersTrainer
+from lrm.bench.trainers import BatchTrainer, SuiteTrainer, TransformersTrainer
+from lrm.errors import UserError
 from lrm.store.rundir import RunDirectory, read_outcome
 from lrm.sweep.process import ENVIRONMENT
 from lrm.train import device, loop
@@ -37,7 +39,7 @@ class Worker:
     def __init__(self, folder: Path, seed: int):
         folder.mkdir()
         self.directory, self.seed = RunDirectory(folder), seed
-        self.trainer: SuiteTrainer | TransformersTrainer | None = None
+        self.trainer: SuiteTrainer | BatchTrainer | TransformersTrainer | None = None
         self.probes: ProbeLog | None = None
 
     def machine(self) -> dict[str, Any]:
@@ -66,19 +68,27 @@ class Worker:
         torch._dynamo.reset()  # variants of one configuration follow each other
         corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
         length = settings.train.sequence_length
-        self.batches = data.Batches(corpus.train, settings.train.batch_size, length, self.seed)
+        self.batches = [
+            data.Batches(corpus.train, settings.train.batch_size, length, self.seed + number)
+            for number in range(candidate.at_once)
+        ]
         if candidate.implementation == "transformers":
             _load_transformers()
             self.trainer = TransformersTrainer(run, self.seed, equipment, candidate.attention)
+        elif candidate.at_once > 1:
+            if candidate.probes:
+                raise UserError("a variant with probes measures one run; leave batch_runs out")
+            self.trainer = BatchTrainer(run, self.seed, equipment)
         else:
             self.trainer = SuiteTrainer(run, self.seed, equipment)
         record = self.directory.append
-        self.log = StepLog(run.label, self.directory, record)
+        self.logs = [StepLog(run.label, self.directory, record) for _ in self.batches]
         if candidate.probes:
             count = settings.probes.sequences
             tokens = data.fixed_sequences(corpus.validation, count, length)[:, :-1].copy()
             self.probes = ProbeLog(
-                self.trainer.learner, settings, torch.from_numpy(tokens), self.batches, self.log,
+                self.trainer.learner, settings, torch.from_numpy(tokens), self.batches[0],
+                self.logs[0],
                 record, equipment.autocast,
             )  # fmt: skip
         self.done = 0
@@ -90,18 +100,26 @@ class Worker:
         for _ in range(count):
             self._log(self.trainer.step(self._batch(), self.done))
             if self.probes and self.probes.due(self.done):
-                self.log.write()
+                self._write()
                 self.probes.take(self.done)
-        self.log.write()
+        self._write()
         seconds, busy = time.perf_counter() - began, time.process_time() - busy
-        return {"seconds": seconds, "busy": busy, "loss": self.log.loss}
+        return {"seconds": seconds, "busy": busy, "loss": self.logs[0].loss}
 
     def _batch(self) -> torch.Tensor:
-        return torch.from_numpy(self.batches.batch(self.done))
+        rows = [batches.batch(self.done) for batches in self.batches]
+        return torch.from_numpy(rows[0] if len(rows) == 1 else np.stack(rows))
 
-    def _log(self, results: tuple[torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+    def _log(self, results: Any) -> None:
+        """Of one run what its step measured; of several a list of that."""
         self.done += 1
-        self.log.add(self.done, *results)
+        every = [results] if len(self.logs) == 1 else results
+        for log, measured in zip(self.logs, every, strict=True):
+            log.add(self.done, *measured)
+
+    def _write(self) -> None:
+        for log in self.logs:
+            log.write()
 
     def parts(self, steps: int, blocks: int) -> dict[str, Any]:
         """Blocks of ``steps`` steps, in turn plain and with marks: seconds a step of each part.
@@ -121,7 +139,7 @@ class Worker:
                     results = self.trainer.step(batch, self.done)
                     marks.enter("logging")
                     self._log(results)
-                self.log.write()
+                self._write()
             marked.append((time.perf_counter() - began) / steps)
             parts.append([[*key, seconds / steps] for key, seconds in marks.seconds().items()])
         return {"plain": plain, "marked": marked, "parts": parts}
@@ -144,7 +162,7 @@ class Worker:
         # The first look sees old gradients go that it did not see come.
         allocated = [self._allocated() for _ in range(2)][-1]
         resident = None if before is None else peak - before
-        return {**built, "resident": resident, "allocated": allocated, "loss": self.log.loss}
+        return {**built, "resident": resident, "allocated": allocated, "loss": self.logs[0].loss}
 
     def _allocated(self) -> int:
         activities = [torch.profiler.ProfilerActivity.CPU]

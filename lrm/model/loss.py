@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lrm.multipliers.precision import HALF, to_compute, without_autocast
+from lrm.multipliers.equations import is_transformed
+from lrm.multipliers.precision import HALF, to_compute, upcast, without_autocast
 
 # Logits held at a time: what a core's cache takes, but no fewer rows than matrix products want;
 # on a GPU half a GiB of float32.
@@ -25,7 +26,8 @@ def linear_cross_entropy(
 
     The logits are made some rows at a time and turned into their own gradient in place, so that
     they never exist whole: the gradients of hidden and weight are ready when the forward ends.
-    Under autocast the products run in its dtype, everything else in float32.
+    Under autocast the products run in its dtype, everything else in float32. Under ``torch.func``'s
+    transforms the logits are whole, and both scalars can be differentiated.
     """
     if factor != 1.0:
         if hidden.numel() < weight.numel():
@@ -35,9 +37,20 @@ def linear_cross_entropy(
     hidden = hidden.flatten(0, -2)
     dtype = to_compute(hidden[:0]).dtype
     with without_autocast(hidden):
+        if is_transformed():
+            return _plain(hidden.to(dtype), weight.to(dtype), targets.flatten(), z_loss)
         return _LinearCrossEntropy.apply(
             hidden, weight, targets.flatten(), z_loss, dtype, torch.is_grad_enabled()
         )
+
+
+def _plain(hidden: Tensor, weight: Tensor, targets: Tensor, z_loss: float) -> tuple[Tensor, Tensor]:
+    """By torch's own operations alone."""
+    logits = upcast(hidden @ weight.t())
+    log_partition = logits.logsumexp(1)
+    loss = (log_partition - logits.gather(1, targets[:, None]).squeeze(1)).mean()
+    objective = loss + z_loss * log_partition.square().mean() if z_loss else loss.clone()
+    return loss, objective
 
 
 def _rows(hidden: Tensor, vocabulary: int) -> int:

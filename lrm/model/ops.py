@@ -4,7 +4,8 @@ Plain torch, unless ``implementation`` names a package of ``lrm.model.gpu.adapte
 ``lrm.model.gpu.selection``). The torch functions run under autocast, in half precision, float32 and
 float64; statistics, decays and exponents are never kept in half precision, and float64 is
 never rounded. Operations with a hand-written backward (norm, rotation, convolution) can be
-differentiated once.
+differentiated once. Under ``torch.func``'s transforms, which know no such backward, they are what
+they are written as, and torch differentiates them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lrm.model.gpu import adapters
+from lrm.multipliers.equations import is_transformed
 from lrm.multipliers.precision import HALF, upcast, without_autocast
 
 
@@ -56,7 +58,11 @@ def embedding(tokens: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """``weight * x / sqrt(mean(x**2) + eps)`` over the last dimension, in x's dtype."""
-    return _RMSNorm.apply(upcast(x), upcast(weight), eps).to(x.dtype)
+    wide, weight = upcast(x), upcast(weight)
+    if is_transformed():
+        scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
+        return (wide * scale * weight).to(x.dtype)
+    return _RMSNorm.apply(wide, weight, eps).to(x.dtype)
 
 
 class _RMSNorm(torch.autograd.Function):
@@ -87,6 +93,9 @@ def rope(x: Tensor, theta: float) -> Tensor:
     ``t * theta ** (-2 i / head_dim)``. Returns (batch, heads, length, head_dim), contiguous.
     """
     cos, sin = _rope_tables(x.shape[1], x.shape[3], theta, x.dtype, x.device)
+    if is_transformed():
+        x = x.transpose(1, 2)
+        return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
     return _Rope.apply(x, cos, sin)
 
 
@@ -189,7 +198,10 @@ def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor, implementation: str =
     with without_autocast(x):
         if implementation != "torch":
             return adapters.ADAPTERS["convolution"][implementation](x, weight, bias)
-        return F.silu(_CausalConv.apply(x, weight.squeeze(1).to(x.dtype), bias.to(x.dtype)))
+        weight, bias = weight.squeeze(1).to(x.dtype), bias.to(x.dtype)
+        if is_transformed():
+            return F.silu(_by_taps(x, weight, bias))
+        return F.silu(_CausalConv.apply(x, weight, bias))
 
 
 class _CausalConv(torch.autograd.Function):
@@ -212,6 +224,13 @@ class _CausalConv(torch.autograd.Function):
         grad_x = _correlate(F.pad(grad, (0, 0, 0, kernel - 1)), weight.flip(1), None)
         taps = [(grad * padded[:, k : k + length]).sum((0, 1)) for k in range(kernel)]
         return grad_x, torch.stack(taps, 1), grad.sum((0, 1))
+
+
+def _by_taps(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    kernel, length = weight.shape[1], x.shape[1]
+    padded = F.pad(x, (0, 0, kernel - 1, 0))
+    taps = (padded[:, k : k + length] * weight[:, k] for k in range(kernel))
+    return sum(taps, start=bias)
 
 
 def _correlate(padded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -304,7 +323,11 @@ def _ssd(
         carry = _decay(steps.sum(-1), 1).to(x.dtype).view(-1, chunks, chunks)
         states = torch.bmm(carry, added.view(batch * heads, chunks, state * width))
         states = states.view(-1, state, width)
-        y.baddbmm_((C.unsqueeze(2) * out_of).reshape(-1, size, state), states)
+        from_states = (C.unsqueeze(2) * out_of).reshape(-1, size, state)
+        if is_transformed():  # which have no batched form of the operation in place
+            y = torch.baddbmm(y, from_states, states)
+        else:
+            y.baddbmm_(from_states, states)
     y = y.view(batch, heads, chunks * size, width).transpose(1, 2)
     return y[:, :length] if pad else y
 

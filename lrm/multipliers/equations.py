@@ -52,7 +52,7 @@ def effective(weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -
 
     Its gradients follow equation (4) and are differentiable themselves. Entries in no part are W's.
     """
-    if is_distributed(weight) or torch.compiler.is_compiling() or _is_transformed():
+    if is_distributed(weight) or torch.compiler.is_compiling() or is_transformed():
         return _plain(weight, parts, values)
     return _Effective.apply(weight, None, tuple(parts), *values)
 
@@ -110,7 +110,7 @@ def _differentiable(ctx, weight: Tensor, values: Sequence[Tensor], outer: Tensor
     return tuple(every.get(n) for n in range(len(inputs)))
 
 
-def _is_transformed() -> bool:
+def is_transformed() -> bool:
     """Whether a transform of ``torch.func`` or forward-mode differentiation is at work."""
     return (
         torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0

@@ -93,6 +93,13 @@ class Optimizer:
 
         Returns (global gradient norm before clipping, whether it was clipped), both scalars.
         """
+        norm, clipped = self.clip()
+        for name in self.parts:
+            self.move(name, lr_factor)
+        return norm, clipped
+
+    def clip(self) -> tuple[Tensor, Tensor]:
+        """The first half of a step: take the gradients that are there, and clip them."""
         for entry in self._views:
             entry.leaf.grad = self._rows[entry.leaf].take(entry.base.grad)
         norm = total_norm(
@@ -101,11 +108,14 @@ class Optimizer:
         # Where asking costs nothing a factor of 1 is not multiplied by.
         if self.clip_norm and (norm.is_cuda or norm > self.clip_norm - 1e-5):
             torch.nn.utils.clip_grads_with_norm_(self._clipped, self.clip_norm, norm)
-        for name, part in self.parts.items():
-            for group, same in zip(part.param_groups, self.groups[name], strict=True):
-                group["lr"] = same[0].lr * lr_factor
-            part.step()
         return norm, norm > self.clip_norm if self.clip_norm else torch.zeros_like(norm, dtype=bool)
+
+    def move(self, name: str, lr_factor: float) -> None:
+        """The second half, of the part of that name: update by the gradients as they are."""
+        part = self.parts[name]
+        for group, same in zip(part.param_groups, self.groups[name], strict=True):
+            group["lr"] = same[0].lr * lr_factor
+        part.step()
 
     def state(self) -> dict[str, Any]:
         """Of every part, by name, as torch gives it: its tensors are those of the rows here."""

@@ -352,6 +352,9 @@ class Execution(Strict):
     parallel: Parallel | None = None
     # Compute layers again in the backward pass; less memory for a third more time.
     recompute: bool = False
+    # Runs of one shape that a process of a sweep trains at once, as one (``lrm.train.batched``); 1:
+    # none. "auto": on a GPU as many as fit, up to 16; on CPUs none (see ``lrm.sweep.together``).
+    batch_runs: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = "auto"
     # Also show the logs in ``<run>/tensorboard/``; needs lrm-suite[tensorboard].
     tensorboard: bool = False
 

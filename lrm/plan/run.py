@@ -11,7 +11,7 @@ import hashlib
 import importlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -73,6 +73,9 @@ class Run(ABC):
     # directory, the folder of corpora and a ``Report``. It is named and not imported, because it
     # stands in a room above this one and may load torch, which a planner must not.
     performed_by: ClassVar[str]
+    # The function for several runs of one shape at once, where there is one. It is called with
+    # pairs of run and directory in place of those two, and returns the error of each, or None.
+    performed_together_by: ClassVar[str | None] = None
     # Whether it trains a model: its layers are compiled, and several processes may share it.
     trains: ClassVar[bool] = False
     # Whether the settings' model is what it is about: then it carries the plan of every tensor.
@@ -211,6 +214,17 @@ class Run(ABC):
         getattr(importlib.import_module(module), function)(self, path, corpora, report, **together)
 
 
+def execute_together(
+    jobs: Sequence[tuple[Run, Path]],
+    corpora: Path,
+    report: Report = lambda step, loss: None,
+    note: Note = lambda line: None,
+) -> list[UserError | None]:
+    """Carry out runs of one shape (``lrm.sweep.together``) at once; the error of each, or None."""
+    module, _, function = jobs[0][0].performed_together_by.partition(":")
+    return getattr(importlib.import_module(module), function)(jobs, corpora, report, note=note)
+
+
 def _hash(content: dict[str, Any]) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -221,6 +235,7 @@ class TrainRun(Run):
 
     kind = "train"
     performed_by = "lrm.train.loop:train"
+    performed_together_by = "lrm.train.loop:train_together"
     trains = has_model = reads_corpus = True
 
     def estimate(self) -> Estimate:

@@ -64,7 +64,7 @@ _MAGIC = b"LRMCKPT1"
 # What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
 _BEGUN = ("criteria", "execution", "environment", "resumed")
 # What of an environment may change the bits.
-_MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor")
+_MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor", "runs_at_once")
 
 Note = Callable[[str], None]
 

@@ -23,7 +23,7 @@ from lrm.plan.schedule import batch_size_at
 from lrm.plan.yaml import read_yaml
 from lrm.store.files import make_folder
 from lrm.store.rundir import is_complete, read_description, read_outcome
-from lrm.sweep import dry_run, machine, twins
+from lrm.sweep import dry_run, machine, together, twins
 from lrm.sweep.cluster.settings import ENGINES, Cluster, read
 from lrm.sweep.scheduler import Job, sweep, sweep_together
 
@@ -189,7 +189,8 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
     unfinished = [run for run in runs if not run.is_finished(results)]
     if not options.cluster:
         workers = options.workers or machine.default_workers(runs)
-        machine.check_memory(unfinished, workers, processes)
+        at_once = max(map(together.most, unfinished), default=1)
+        machine.check_memory(unfinished, workers, processes, at_once)
         if not options.yes:
             _check_length(unfinished, workers)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]

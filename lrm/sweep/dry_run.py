@@ -11,7 +11,7 @@ from lrm.plan.experiment import Experiment
 from lrm.plan.rules import table
 from lrm.plan.run import Run
 from lrm.plan.timescales import products
-from lrm.sweep import speed, twins
+from lrm.sweep import speed, together, twins
 from lrm.sweep.cluster import shares
 from lrm.sweep.cluster.settings import Cluster
 
@@ -38,6 +38,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         lines.append("")
         first = first or tables
     lines += _memory(runs)
+    lines += together.told(runs)
     cost = runs[0].cost
     source = "measured on finished runs" if rate else f"assumed for {cost.device}"
     lines.append(

@@ -90,10 +90,11 @@ def check_devices(runs: Sequence[Run]) -> None:
             )
 
 
-def check_memory(runs: Sequence[Run], workers: int, processes: int) -> None:
+def check_memory(runs: Sequence[Run], workers: int, processes: int, at_once: int = 1) -> None:
     """UserError where runs on the CPU need more memory than there is, by a low estimate.
 
-    ``workers`` runs at a time, each by ``processes``, of which this one counts.
+    ``workers`` train ``at_once`` runs each, of which each is shared by ``processes``; this one
+    counts.
     """
     available = memory()
     if available is None or gpus() or not runs:
@@ -107,7 +108,12 @@ def check_memory(runs: Sequence[Run], workers: int, processes: int) -> None:
             f"{available / 1e9:,.0f}; make model or train.batch_size smaller, or set "
             "execution.micro_batch"
         )
-    together = sum(size for size, _ in sizes[-workers:])
+    together = sum(size for size, _ in sizes[-workers * at_once :])
+    if together > available and at_once > 1:
+        raise UserError(
+            f"{workers} workers with {at_once} runs at once need at least {together / 1e9:,.0f} GB "
+            f"of memory, and there are {available / 1e9:,.0f}; lower execution.batch_runs"
+        )
     if together > available:
         raise UserError(
             f"{workers} workers need at least {together / 1e9:,.0f} GB of memory, and there are "

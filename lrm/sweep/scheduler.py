@@ -25,7 +25,7 @@ from lrm.cli import Display, bar, clock, stop_delayed
 from lrm.errors import Diverged, UserError
 from lrm.plan.run import Run
 from lrm.store.rundir import is_complete, note_failure, read_failure
-from lrm.sweep import twins
+from lrm.sweep import together, twins
 from lrm.sweep.machine import gpus
 from lrm.sweep.process import Process, compiled_code
 from lrm.sweep.twins import Job
@@ -67,12 +67,11 @@ def ordered(jobs: Sequence[Job]) -> list[Job]:
 
 
 class _Worker:
-    """One process and the run that it has in hand."""
+    """One process and the runs that it has in hand: one, or several that it trains at once."""
 
     def __init__(self, number: int, messages: queue.SimpleQueue, corpora: Path, cards: list[str]):
         self.number, self.corpora = number, corpora
-        self.run: Run | None = None
-        self.path: Path | None = None
+        self.jobs: list[Job] = []
         self.step, self.loss = 0, math.nan
         self.ready = False
         card = {"CUDA_VISIBLE_DEVICES": cards[number % len(cards)]} if cards else {}
@@ -85,9 +84,13 @@ class _Worker:
             messages.put((self, report))
         messages.put((self, {"gone": self.process.wait()}))
 
-    def give(self, run: Run, path: Path) -> None:
-        self.run, self.path, self.step, self.loss = run, path, 0, math.nan
-        self.process.send((run, str(path), str(self.corpora)))
+    def give(self, jobs: list[Job]) -> None:
+        self.jobs, self.step, self.loss = jobs, 0, math.nan
+        order = [(run, str(path)) for run, path in jobs]
+        if len(jobs) == 1:
+            self.process.send((*order[0], str(self.corpora)))
+        else:
+            self.process.send((order, str(self.corpora)))
 
 
 @dataclass(frozen=True)
@@ -208,30 +211,11 @@ class Sweep:
 
     def _note_end(self, worker: _Worker, message: dict) -> None:
         """Take note of a run, or a worker, that has ended; another takes that worker's place."""
-        if worker.run is not None and "busy" in message:
-            also = "" if self.shift else "; waiting for it"
-            self.display.note(f"{worker.run.label}: another process trains it{also}")
-            self.busy[worker.run.id] = time.monotonic() + _RETRY
-            self.waiting.append((worker.run, worker.path))
-            worker.run = None
-        if worker.run is not None:
-            name = f"{worker.run.experiment} {worker.run.label}"
-            self.finished += self.weights[worker.run.id]
-            if "done" in message:
-                self.done += 1
-                if self.following is not None:
-                    self._add(self.following(worker.run))
-            elif "error" in message:
-                self._note_failure(worker, message["error"])
-                self.errors.append(message["error"])
-            elif "crash" in message:
-                self._note_failure(worker, message["crash"].splitlines()[-1])
-                self.crashes.append(f"{name}: {message['crash']}")
-            elif "gone" in message:
-                if message["gone"] != -signal.SIGTERM:  # it was asked to stop, and has saved
-                    self._note_failure(worker, f"its process ended with code {message['gone']}")
-                self._note_loss(name, message["gone"])
-            worker.run = None
+        # Of several runs what became of each.
+        each = message.get("done") or len(worker.jobs) * [message]
+        for job, own in zip(worker.jobs, each, strict=True):
+            self._note_end_of(job, own)
+        worker.jobs = []
         worker.ready = worker.ready or "ready" in message
         if "gone" not in message:
             return
@@ -241,8 +225,33 @@ class Sweep:
             worker.ready = False
             self.active -= 1
 
-    def _note_failure(self, worker: _Worker, line: str) -> None:
-        note_failure(worker.path, line, self.shift and self.shift.log)
+    def _note_end_of(self, job: Job, message: dict) -> None:
+        run, path = job
+        if "busy" in message:
+            also = "" if self.shift else "; waiting for it"
+            self.display.note(f"{run.label}: another process trains it{also}")
+            self.busy[run.id] = time.monotonic() + _RETRY
+            self.waiting.append(job)
+            return
+        name = f"{run.experiment} {run.label}"
+        self.finished += self.weights[run.id]
+        if "done" in message:
+            self.done += 1
+            if self.following is not None:
+                self._add(self.following(run))
+        elif "error" in message:
+            self._note_failure(path, message["error"])
+            self.errors.append(message["error"])
+        elif "crash" in message:
+            self._note_failure(path, message["crash"].splitlines()[-1])
+            self.crashes.append(f"{name}: {message['crash']}")
+        elif "gone" in message:
+            if message["gone"] != -signal.SIGTERM:  # it was asked to stop, and has saved
+                self._note_failure(path, f"its process ended with code {message['gone']}")
+            self._note_loss(name, message["gone"])
+
+    def _note_failure(self, path: Path, line: str) -> None:
+        note_failure(path, line, self.shift and self.shift.log)
 
     def _note_loss(self, name: str, code: int) -> None:
         """Take note of a run whose process has ended; one that was killed has not failed."""
@@ -254,16 +263,18 @@ class Sweep:
             (self.errors if code < 0 else self.crashes).append(f"{told} checkpoint")
 
     def _hand_out(self) -> None:
-        """Give every idle worker a run whose source, if it has one, is not still to come."""
-        idle = [worker for worker in self.workers if worker.ready and worker.run is None]
+        """Give every idle worker runs whose source, if they have one, is not still to come."""
+        idle = [worker for worker in self.workers if worker.ready and not worker.jobs]
         if idle and self.shift is not None:
             self._leave_settled()
         for worker in idle:
-            job = self._next_job()
-            if job is not None:
-                self.waiting.remove(job)
-                self.busy.pop(job[0].id, None)
-                worker.give(*job)
+            ready = self._ready()
+            if ready:
+                jobs = together.companions(ready[0], ready, self.active)
+                for job in jobs:
+                    self.waiting.remove(job)
+                    self.busy.pop(job[0].id, None)
+                worker.give(jobs)
             elif self._is_over():
                 worker.ready = False
                 worker.process.finish()
@@ -280,31 +291,34 @@ class Sweep:
 
     def _is_over(self) -> bool:
         """Whether no run is left for a worker that is idle."""
-        in_hand = any(worker.run is not None for worker in self.workers)
+        in_hand = any(worker.jobs for worker in self.workers)
         if self.shift is not None and not in_hand:
             self.waiting = []  # what is left waits for runs that others train
         return not self.waiting and not (self.following is not None and in_hand)
 
-    def _next_job(self) -> Job | None:
+    def _ready(self) -> list[Job]:
+        """Those that may be begun now, in their order."""
         waiting = self.waiting
         if self.busy:
             now = time.monotonic()
             waiting = [job for job in waiting if self.busy.get(job[0].id, now) <= now]
         if all(run.after is None for run, _ in waiting):
-            return next(iter(waiting), None)
+            return waiting
         coming = {run.id for run, _ in self.waiting}
-        coming |= {worker.run.id for worker in self.workers if worker.run is not None}
-        return next((job for job in waiting if job[0].after_id not in coming), None)
+        coming |= {run.id for worker in self.workers for run, _ in worker.jobs}
+        return [job for job in waiting if job[0].after_id not in coming]
 
     def _show(self, elapsed: float, last: bool = False) -> None:
         lines, under_way = [], 0.0
         for worker in self.workers:
-            if worker.run is None:
+            if not worker.jobs:
                 lines.append("idle")
                 continue
-            part = worker.step / worker.run.settings.train.steps
-            under_way += part * self.weights[worker.run.id]
-            lines.append(_run_line(worker.run, worker.step, worker.loss, self.several))
+            run, beside = worker.jobs[0][0], len(worker.jobs) - 1
+            part = worker.step / run.settings.train.steps
+            under_way += part * sum(self.weights[each.id] for each, _ in worker.jobs)
+            line = _run_line(run, worker.step, worker.loss, self.several)
+            lines.append(line + (f" and {beside} more" if beside else ""))
         part = (self.finished + under_way) / self.total
         # What came before the first step, compiling above all, does not come again.
         if part and self.moving is None:

@@ -10,16 +10,19 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
-from lrm.errors import Stopped
-from lrm.plan.run import Run
+from lrm.errors import Busy, Stopped, UserError
+from lrm.plan.run import execute_together
 
 
-def start(tell: Callable[..., None]) -> Callable[[Run, str, str], None]:
-    """What executes a run in its directory, with the folder of corpora."""
+def start(tell: Callable[..., None]) -> Callable[..., list[dict[str, str | None]] | None]:
+    """What executes a run in its directory, with the folder of corpora.
+
+    Or several runs at once, given as pairs of run and directory; it returns what became of each.
+    """
     torch.set_num_threads(1)
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGTERM))
@@ -31,10 +34,19 @@ def start(tell: Callable[..., None]) -> Callable[[Run, str, str], None]:
             reported = time.monotonic()
             tell(step=step, loss=loss)
 
-    def execute(run: Run, path: str, corpora: str) -> None:
+    def note(line: str) -> None:
+        tell(note=line)
+
+    def execute(*order: Any) -> list[dict[str, str | None]] | None:
         signal.signal(signal.SIGTERM, _stop)
+        *given, corpora = order
         try:
-            run.execute(Path(path), Path(corpora), report, lambda line: tell(note=line))
+            if len(given) == 2:
+                run, path = given
+                run.execute(Path(path), Path(corpora), report, note)
+                return None
+            jobs = [(run, Path(path)) for run, path in given[0]]
+            return [*map(_told, execute_together(jobs, Path(corpora), report, note))]
         except Stopped:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
@@ -43,6 +55,13 @@ def start(tell: Callable[..., None]) -> Callable[[Run, str, str], None]:
 
     tell(ready=True)
     return execute
+
+
+def _told(error: UserError | None) -> dict[str, str | None]:
+    """As ``lrm.sweep.process`` tells the end of one order."""
+    if error is None:
+        return {"done": None}
+    return {"busy" if isinstance(error, Busy) else "error": str(error)}
 
 
 def _stop(number: int, _: object) -> NoReturn:

@@ -18,25 +18,27 @@ import hashlib
 import secrets
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lrm import data
 from lrm.cli import stop_delayed
 from lrm.errors import Diverged, Stopped, UserError
+from lrm.plan import memory
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan, table
 from lrm.plan.run import Note, Report, TrainRun
 from lrm.plan.schedule import constant_end, sequences_before, snapshot_steps
 from lrm.plan.timescales import products
 from lrm.store.rundir import open_run
-from lrm.train import compiled
-from lrm.train.device import Equipment, environment, equip
+from lrm.train import batched, compiled
+from lrm.train.device import Equipment, device_of, environment, equip
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner, begin_with_predecessor, build
 from lrm.train.log import ProbeLog, StepLog
@@ -46,6 +48,10 @@ from lrm.train.tensorboard import Board
 
 # Without gradients so many tokens fit anywhere, and batches may be smaller than is fast.
 VALIDATION_TOKENS = 4096
+# Of a GPU's free memory for runs at once: the estimate leaves out logits and fragments.
+_OF_MEMORY = 0.4
+# Of a step: cross-entropy, gradient norm before clipping, whether it was clipped.
+Measured = tuple[Tensor, Tensor, Tensor]
 
 
 def compile_layers(
@@ -60,13 +66,9 @@ def compile_layers(
     Before ``learner`` joins other processes: the trial is of the model alone. Layers of a model
     in parts are not compiled. Raises UserError where layers must be and cannot.
     """
-    choice, train = run.execution.compile, run.settings.train
+    train = run.settings.train
     if run.execution.parallel is not None and group.world > 1:
         return compiled.Code()
-    if not compiled.wanted(choice, run.estimate().seconds, equipment.device):
-        return compiled.Code()
-    note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "
-         "for them")  # fmt: skip
     rows = run.execution.micro_batch or train.batch_size // group.world
     shape = (rows, train.sequence_length + 1)
     tokens = torch.zeros(shape, dtype=torch.int64, device=equipment.device)
@@ -77,7 +79,37 @@ def compile_layers(
         learner.zero_grad()
 
     name = _code_name(run.settings, learner.plans, rows, equipment.precision)
-    return compiled.compile_layers(learner.model.model.layers, trial, choice == "always", name)
+    return _compile(learner.model.model.layers, [run], equipment.device, trial, name, note)
+
+
+def compile_stack(
+    stack: batched.Batch, runs: Sequence[TrainRun], equipment: Equipment,
+    note: Note = lambda line: None,
+) -> compiled.Code:  # fmt: skip
+    """``compile_layers`` of ``runs`` that are trained at once."""
+    run, device = runs[0], equipment.device
+    train = run.settings.train
+    shape = (len(runs), train.batch_size, train.sequence_length + 1)
+    tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+
+    def trial() -> None:
+        stack.add_gradients(tokens, equipment.autocast)
+        stack.zero_grad()
+
+    name = _code_name(run.settings, run.plans, train.batch_size, equipment.precision)
+    return _compile(stack.layers, runs, device, trial, f"{name}-{len(runs)}", note)
+
+
+def _compile(
+    layers: nn.ModuleList, runs: Sequence[TrainRun], device: torch.device,
+    trial: Callable[[], None], name: str, note: Note,
+) -> compiled.Code:  # fmt: skip
+    choice = runs[0].execution.compile
+    if not compiled.wanted(choice, sum(run.estimate().seconds for run in runs), device):
+        return compiled.Code()
+    note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "
+         "for them")  # fmt: skip
+    return compiled.compile_layers(layers, trial, choice == "always", name)
 
 
 def _code_name(settings: Settings, plans: Sequence[TensorPlan], rows: int, precision: str) -> str:
@@ -110,11 +142,156 @@ def train(
     computing that differs from the one begun with, and a loss that is no longer finite, unless the
     settings call that a result.
     """
-    settings, group = run.settings, group or ALONE
-    # One of several processes must not end alone: it waits until the run is free.
-    with open_run(path, writes=group.rank == 0, waits=group.world > 1) as directory:
+    with ExitStack() as stack:
+        loop = _Loop.opened(stack, run, path, corpora, report, note, group or ALONE)
+        if loop is not None:
+            _train_opened([loop], note)
+            if loop.error is not None:
+                raise loop.error
+
+
+def train_together(
+    jobs: Sequence[tuple[TrainRun, Path]],
+    corpora: Path,
+    report: Report = lambda step, loss: None,
+    *,
+    note: Note = lambda line: None,
+) -> list[UserError | None]:
+    """Train runs of one shape at once, each in its directory, from its own last checkpoint.
+
+    What stopped each, where something did (see ``train``; Busy where another process trains it);
+    the others go on. Which runs are of one shape ``lrm.sweep.together`` says.
+    """
+    errors: list[UserError | None] = [None] * len(jobs)
+    for numbers in _lots([run for run, _ in jobs]):
+        with ExitStack() as stack:
+            loops: dict[int, _Loop] = {}
+            for number in numbers:
+                run, path = jobs[number]
+                try:
+                    loop = _Loop.opened(stack, run, path, corpora, report, note)
+                except UserError as error:
+                    errors[number] = error
+                    continue
+                if loop is not None:
+                    loops[number] = loop
+            every = list(loops.values())
+            if all(batched.usable(loop.equipment.kernels) for loop in every):
+                _train_opened(every, note)
+            else:
+                note("runs are trained one after another: GPU kernels know no runs at once")
+                for loop in every:
+                    _train_opened([loop], note)
+            for number, loop in loops.items():
+                errors[number] = loop.error
+    return errors
+
+
+def _lots(runs: Sequence[TrainRun]) -> Iterator[range]:
+    """The numbers of runs of one shape that are trained at once: as many as fit, if auto."""
+    fitting = len(runs)
+    device = device_of(runs[0].execution.device)
+    if device.type == "cuda" and runs[0].execution.batch_runs == "auto":
+        free, _ = torch.cuda.mem_get_info(device)
+        fitting = max(1, int(_OF_MEMORY * free // memory.of_process(runs[0]).total))
+    for start in range(0, len(runs), fitting):
+        yield range(start, min(start + fitting, len(runs)))
+
+
+def _train_opened(loops: Sequence[_Loop], note: Note) -> None:
+    """Train them to their ends, several at once; errors are noted in them."""
+    if not loops:
+        return
+    first = loops[0]
+    run, settings, autocast = first.run_, first.settings, first.autocast
+    if len(loops) == 1:
+        learner, micro_batch = first.learner, run.execution.micro_batch
+        code = compile_layers(learner, run, first.equipment, first.group, note)
+        learner.join(first.group, run.execution.parallel)
+
+        def take(step: int) -> list[Measured]:
+            batch = first.batch(step)
+            return [train_step(learner, batch, settings, step, autocast, micro_batch)]
+    else:
+        stack = batched.Batch([loop.learner for loop in loops], [loop.settings for loop in loops])
+        code = compile_stack(stack, [loop.run_ for loop in loops], first.equipment, note)
+        note(f"{len(loops)} runs are trained at once, beginning with {run.label}")
+
+        def take(step: int) -> list[Measured]:
+            rows = np.stack([loop.batches.batch(step) for loop in loops])
+            batches = torch.from_numpy(rows).to(first.device, non_blocking=True)
+            taking_part = [loop.is_active(step) for loop in loops]
+            found = stack.step(batches, step, taking_part, autocast)
+            return [measured for measured in found if measured is not None]
+
+    _tell_how(first.equipment.summary, code, note)
+    for loop in loops:
+        loop.attempt(functools.partial(loop.start, code, len(loops)))
+    advance(loops, take)
+
+
+def _tell_how(summary: str, code: compiled.Code, note: Note) -> None:
+    """Tell in lines how runs are computed, and what became of compiling."""
+    note(summary + (", compiled layers" if code.compiled else ""))
+    if code.damaged:
+        note(f"{code.damaged} was damaged; it was removed, and compiled anew")
+    if code.problem:
+        note(f"layers are not compiled: {code.problem}; if they were before, remove "
+             f"{compiled.folder()}, and the next run compiles them anew")  # fmt: skip
+
+
+def advance(loops: Sequence[_Loop], take: Callable[[int], list[Measured]]) -> None:
+    """Train all ``loops``, which take equally many steps, from where each is to the end.
+
+    ``take`` takes one step of those that are active, and gives what ``train_step`` returns of each.
+    One that has gone further waits for the others. An error of one, which is noted in it, does not
+    stop the others; a signal stops all.
+    """
+    group = loops[0].group
+    steps, every = loops[0].settings.train.steps, loops[0].run_.execution.checkpoint_every
+    for loop in loops:
+        loop.attempt(loop.begin)
+    with stop_delayed() as stops:
+        for step in range(min(loop.done for loop in loops), steps):
+            active = [loop for loop in loops if loop.is_active(step)]
+            if not any(loop.error is None and not loop.is_over for loop in loops):
+                break
+            measured = take(step) if active else []
+            done = step + 1
+            for loop, results in zip(active, measured, strict=True):
+                loop.share = 1 / len(active)
+                loop.attempt(functools.partial(loop.add, done, results))
+            if done == steps:
+                break
+            stopping = group.any(bool(stops))
+            if stopping or done % every == 0:
+                for loop in active:
+                    loop.attempt(functools.partial(loop.keep, done, stopping))
+            if stopping:
+                raise Stopped(stops[0] if stops else signal.SIGTERM)
+        for loop in loops:
+            loop.attempt(functools.partial(loop.finish, steps))
+
+
+class _Loop:
+    """The state of one run that lives only as long as the process does.
+
+    ``done`` are the steps that it has taken. With an ``error`` it has ended, and ``is_over`` once
+    it has its result. ``share`` is its part of the time that passes: others may train beside it.
+    """
+
+    @classmethod
+    def opened(
+        cls, stack: ExitStack, run: TrainRun, path: Path, corpora: Path, report: Report, note: Note,
+        group: Group = ALONE,
+    ) -> _Loop | None:  # fmt: skip
+        """That of ``run`` in its directory, until ``stack`` ends; None where it has finished."""
+        settings = run.settings
+        # One of several processes must not end alone: it waits until the run is free.
+        opening = open_run(path, writes=group.rank == 0, waits=group.world > 1)
+        directory = stack.enter_context(opening)
         if group.first(directory.complete):
-            return
+            return None
         corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
         if corpus.hash != run.corpus:
             raise UserError(
@@ -135,41 +312,19 @@ def train(
             recompute(learner.model.model.layers)
         if run.after is not None:
             begin_with_predecessor(learner.multipliers, run, path.parent / run.after_id)
-        with Board(path, run.execution.tensorboard and group.rank == 0) as board:
-            # First, since it tells of data that do not suffice.
-            loop = _Loop(run, directory, learner, copy, corpus, equipment, report, board, group)
-            code = compile_layers(learner, run, equipment, group, note)
-            learner.join(group, run.execution.parallel)
-            note(equipment.summary + (", compiled layers" if code.compiled else ""))
-            if code.damaged:
-                note(f"{code.damaged} was damaged; it was removed, and compiled anew")
-            if code.problem:
-                note(f"layers are not compiled: {code.problem}; if they were before, remove "
-                     f"{compiled.folder()}, and the next run compiles them anew")  # fmt: skip
-            description = describe(run, learner, corpus, equipment, code)
-            state = directory.start(description, note)
-            if state is not None and code.made:
-                note(f"{run.label}: the code of its layers was no longer in {compiled.folder()} "
-                     "and was compiled anew; its bits may differ from those of an uninterrupted "
-                     "run, and run.json records it")  # fmt: skip
-            try:
-                loop.run(state)
-            except Diverged as error:
-                if settings.train.divergence == "error":
-                    raise
-                loop.finish(error.step, diverged=True)
-                note(f"{run.label}: diverged at step {error.step}, which is its result")
+        board = stack.enter_context(Board(path, run.execution.tensorboard and group.rank == 0))
+        # It tells of data that do not suffice.
+        return cls(run, directory, learner, copy, corpus, equipment, report, note, board, group)
 
-
-class _Loop:
-    """The state that lives only as long as the process does."""
-
-    def __init__(self, run, directory, learner, copy, corpus, equipment, report, board, group):
+    def __init__(
+        self, run, directory, learner, copy, corpus, equipment, report, note, board, group
+    ):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
         self.learner: Learner = learner
         self.copy: Learner | None = copy
         self.group: Group = group
+        self.corpus, self.equipment, self.note = corpus, equipment, note
         self.device, self.board = equipment.device, board
         self.autocast = equipment.autocast
         self.batches = data.Batches(
@@ -190,60 +345,84 @@ class _Loop:
             self.log, self.record, self.autocast, run.execution.micro_batch,
         )  # fmt: skip
         self.snapshots = snapshot_steps(train)
-        self.seconds = 0.0
+        self.stage_end = constant_end(self.settings.schedule, train.steps)
+        self.seconds, self.share = 0.0, 1.0
+        self.done = 0
+        self.error: UserError | None = None
+        self.is_over = False
 
-    def run(self, state: dict[str, Any] | None) -> None:
-        start = self.load(state)
-        settings = self.settings
-        steps, stage_end = (
-            settings.train.steps,
-            constant_end(settings.schedule, settings.train.steps),
-        )
-        self.board.open(start)
-        every = self.run_.execution.checkpoint_every
-        micro_batch = self.run_.execution.micro_batch
+    def start(self, code: compiled.Code, beside: int = 1) -> None:
+        """Describe the run, and take the state of its checkpoint where there is one.
+
+        ``beside`` is how many runs are trained at once.
+        """
+        run = self.run_
+        description = describe(run, self.learner, self.corpus, self.equipment, code, beside)
+        state = self.directory.start(description, self.note)
+        if state is not None and code.made:
+            self.note(f"{run.label}: the code of its layers was no longer in {compiled.folder()} "
+                      "and was compiled anew; its bits may differ from those of an uninterrupted "
+                      "run, and run.json records it")  # fmt: skip
+        self.done = self.load(state)
+
+    def attempt(self, part: Callable[[], None]) -> None:
+        """Do ``part``, unless it is over; an error is noted, and divergence may be a result."""
+        if self.error is not None or self.is_over:
+            return
+        try:
+            part()
+        except Diverged as error:
+            if self.settings.train.divergence == "error":
+                self.error = error
+                return
+            self.finish(error.step, diverged=True)
+            self.note(f"{self.run_.label}: diverged at step {error.step}, which is its result")
+        except UserError as error:
+            self.error = error
+
+    def is_active(self, step: int) -> bool:
+        """Whether the step after ``step`` steps is its next."""
+        return self.error is None and not self.is_over and self.done == step
+
+    def begin(self) -> None:
+        """What comes before the first step in this process."""
+        self.board.open(self.done)
         self.began = time.perf_counter()
-        if start == 0:
+        if self.done == 0:
             self.probe(0)
         if self.group.world > 1:
             # The first backward decides how gradients are laid out to be summed, and with it the
             # order of summation; a resumed run shall find it decided, as an uninterrupted one.
-            backward(self.learner, self.batch(start), settings, self.autocast, micro_batch)
-        with stop_delayed() as stops:
-            for step in range(start, steps):
-                batch = self.batch(step)
-                measured = train_step(
-                    self.learner, batch, settings, step, self.autocast, micro_batch
-                )
-                done = step + 1
-                self.log.add(done, *measured)
-                if self.probes.due(done):
-                    self.probe(done)
-                if self.validates(done, stage_end):
-                    self.validate(done)
-                if done == steps:
-                    break
-                if done in self.snapshots:
-                    self.refresh_copy()
-                    if self.group.rank == 0:
-                        self.directory.save_weights(self.weights(), done)
-                stopping = self.group.any(bool(stops))
-                if stopping or done % every == 0:
-                    self.log.write()
-                    self.stop_clock()
-                    self.save(done, stopping)
-                if stopping:
-                    raise Stopped(stops[0] if stops else signal.SIGTERM)
-            self.finish(steps)
+            micro_batch = self.run_.execution.micro_batch
+            backward(self.learner, self.batch(self.done), self.settings, self.autocast, micro_batch)
+
+    def add(self, done: int, measured: Measured) -> None:
+        """Take the results of the step that made it ``done``, and measure what is due."""
+        self.done = done
+        self.log.add(done, *measured)
+        if self.probes.due(done):
+            self.probe(done)
+        if self.validates(done):
+            self.validate(done)
+        if done in self.snapshots and done < self.settings.train.steps:
+            self.refresh_copy()
+            if self.group.rank == 0:
+                self.directory.save_weights(self.weights(), done)
+
+    def keep(self, done: int, stopping: bool) -> None:
+        """Save a checkpoint; ``stopping`` waits until it is on disk."""
+        self.log.write()
+        self.stop_clock()
+        self.save(done, stopping)
 
     def batch(self, step: int) -> Tensor:
         """This process's rows of the batch of ``step``, on its device."""
         rows = self.batches.batch(step, self.group.rank, self.group.world)
         return torch.from_numpy(rows).to(self.device, non_blocking=True)
 
-    def validates(self, done: int, stage_end: int) -> bool:
+    def validates(self, done: int) -> bool:
         every = self.settings.train.validation_every
-        ends = (stage_end, self.settings.train.steps, *self.snapshots)
+        ends = (self.stage_end, self.settings.train.steps, *self.snapshots)
         return done in ends or bool(every and done % every == 0)
 
     def record(self, log: str, record: dict[str, Any]) -> None:
@@ -303,12 +482,13 @@ class _Loop:
         return state["step"]
 
     def stop_clock(self) -> None:
-        """Add the time since this was last called, or since training began, to ``seconds``."""
+        """Add its share of the time since this was last called, or since training began."""
         now = time.perf_counter()
-        self.seconds, self.began = self.seconds + now - self.began, now
+        self.seconds, self.began = self.seconds + self.share * (now - self.began), now
 
     def finish(self, steps: int, diverged: bool = False) -> None:
         """Mark the run as done after ``steps``; one that diverged leaves no weights."""
+        self.is_over = True
         if self.group.rank > 0:
             return
         self.stop_clock()
@@ -335,9 +515,10 @@ class _Loop:
 
 
 def describe(
-    run: TrainRun, learner: Learner, corpus, equipment: Equipment, code: compiled.Code
-) -> dict[str, Any]:
-    """The content of ``run.json``."""
+    run: TrainRun, learner: Learner, corpus, equipment: Equipment, code: compiled.Code,
+    beside: int = 1,
+) -> dict[str, Any]:  # fmt: skip
+    """The content of ``run.json``; ``beside`` is how many runs are trained at once."""
     return {
         **run.describe(),
         "corpus": {"hash": corpus.hash, "name": corpus.name, **corpus.meta},
@@ -357,6 +538,7 @@ def describe(
         "environment": {
             **environment(),
             "processes": learner.group.world,
+            "runs_at_once": beside,
             "compiled_anew": code.made,
         },
     }

@@ -31,6 +31,7 @@ class TrialRun(TrainRun):
 
     kind = "trial"
     performed_by = "lrm.sweep.tuning.trials:run"
+    performed_together_by = None  # each may be stopped by itself
 
     said: str = field(default="", compare=False)
     # Mean training loss, in the half of the steps before the third, above which it is stopped.

@@ -206,6 +206,15 @@ class Killed(BaseException):
     """What no part of the suite may catch."""
 
 
+@pytest.fixture
+def interruptible():
+    """A process whose parent ignores SIGINT does so too, as what a shell starts behind itself."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_runs_go_on_each_from_its_own_checkpoint(jobs, tmp_path, monkeypatch):
     """Killed between every two steps, once between two checkpoints of one batch: the same bits."""
     whole = jobs("whole")
@@ -224,8 +233,8 @@ def test_interrupted_runs_go_on_each_from_its_own_checkpoint(jobs, tmp_path, mon
         with monkeypatch.context() as patch:
             patch.setattr(Batch, "step", killed)
             if stop == 8:  # the second run is killed while it saves, at step 6
-                patch.setattr(loop._Loop, "save", lambda self, done: (
-                    save(self, done) if self.run_.seed == 0 else die()))  # fmt: skip
+                patch.setattr(loop._Loop, "save", lambda self, *now: (
+                    save(self, *now) if self.run_.seed == 0 else die()))  # fmt: skip
             with pytest.raises((Killed, KeyboardInterrupt)):
                 execute_together(broken, tmp_path / "data")
     lines = []

@@ -95,10 +95,11 @@ class Learner:
         return list(self.model.parameters())
 
     @torch.no_grad()
-    def load(self, state: dict[str, Any], fill: Fill) -> None:
+    def load(self, state: dict[str, Any], fill: Fill | None = None) -> None:
         """Take the state of a checkpoint, whether ``state`` or the outline of ``spread`` is in it.
 
-        ``fill`` reads the tensors that an outline lacks, whatever part of each lies here.
+        ``fill`` reads the tensors that an outline lacks, whatever part of each lies here; what
+        ``state`` gave needs none.
         """
         if "model" not in state:
             names = self._names()

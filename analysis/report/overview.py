@@ -54,7 +54,7 @@ def rows() -> list[Row]:
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
         own = [claim for claim in claims if claim.experiment == name]
-        named = re.findall(r"\b(?:fig|table)\d+", facts["figures"] or "")
+        named = re.findall(r"\b(?:sv_)?(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
         found.append(Row(name, named, question, conclusion, own))
@@ -101,14 +101,24 @@ def table(shown: Iterable[Row]) -> str:
     Markdown has no way to break a row of a table. Above it stands what can be said of all claims.
     """
     lines = [*textwrap.wrap(head(current(), _ledger()["multiplicity"]), _WIDTH), ""]
-    lines += ["<table><tr><th>figure<th>question<th>answer<th>claims"]
+    text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
     for row in (row for row in shown if row.claims):
-        figures = ", ".join(re.sub(r"^fig|(?<=table)", " ", f).strip() for f in row.figures)
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
-        cells = (figures, link, row.conclusion, tally(row.claims))
-        text = "<tr>" + "".join(f"<td>{cell}" for cell in cells)
-        lines += textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        cells = (_numbers(row.figures), link, row.conclusion, tally(row.claims))
+        text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
+    # Rows follow each other without a break, which would leave half a line empty at each.
+    lines += textwrap.wrap(" ".join(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*lines, "</table>"]) + "\n"
+
+
+def _numbers(figures: list[str]) -> str:
+    """``1, table 2`` of ``fig1`` and ``table2``; those of the second paper stand apart."""
+    named = {"": [], "second paper: ": []}
+    for figure in figures:
+        whose = "second paper: " if figure.startswith("sv_") else ""
+        spoken = re.sub(r"^fig|(?<=table)", " ", figure.removeprefix("sv_")).strip()
+        named[whose].append(spoken)
+    return "; ".join(whose + ", ".join(those) for whose, those in named.items() if those)
 
 
 def listing(shown: Iterable[Row]) -> str:

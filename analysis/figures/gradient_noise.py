@@ -127,7 +127,7 @@ def _departures(axis, numbers: pd.DataFrame) -> None:
     low, high = axis.get_ylim()
     axis.set_ylim(low - 0.3 * (high - low), high + 0.03 * (high - low))
     ratio = "signal / noise of the matrix"
-    label(axis, "b   Departures have other causes", xlabel=ratio, ylabel=DEPARTURE)
+    label(axis, "b   Not larger where ‖W‖ departs", xlabel=ratio, ylabel=DEPARTURE)
 
 
 def _said(tensor: str) -> str:

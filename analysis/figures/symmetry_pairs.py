@@ -85,7 +85,7 @@ def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> None:
     }  # fmt: skip
     dots(axis, found, dict.fromkeys(found, ARM_LOOKS["VPN"]["color"]))
     for place, values in enumerate(reversed(found.values())):
-        said = with_interval(values, 2).replace("-", "−")
+        said = with_interval(values, 2).replace("-0.00", "0.00").replace("-", "−")
         axis.text(0.35, place + 0.14, said, ha="center", va="bottom", fontsize=SMALL)
     axis.axvline(0, **NEUTRAL)
     axis.set_xlim(min(-0.3, *map(min, found.values())) - 0.05, 1)

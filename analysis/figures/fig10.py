@@ -60,7 +60,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         _exponent(axis, rows)
     axes[0].set_ylabel("RMS norm of the output")
     legend_below(figure, [key("LR decay begins", **NEUTRAL, ls=":")], 1)
-    note = "learned scalars, multipliers' LR × 5; lines: medians; bands: range; exponents: mean, 95%"
+    note = (
+        "learned scalars, multipliers' LR × 5; lines: medians; bands: range; exponents: mean, 95%"
+    )
     caption(figure, context, note)
     # Names need the height that legend and caption leave.
     figure.get_layout_engine().execute(figure)

@@ -124,6 +124,6 @@ def _stream(axis, rows: pd.DataFrame, decay: float, names) -> None:
     axis.annotate("decay of the\nlearning rate", (decay, 1), (-3, -1), va="top", ha="right",
                   xycoords=("data", "axes fraction"), textcoords="offset points",
                   fontsize=SMALL, color="#555555", linespacing=1.05)  # fmt: skip
-    label(axis, "b   Weight decay on multipliers slows the growth of the residual stream", xlabel="step",
-          ylabel="RMS norm, last layer")  # fmt: skip
+    title = "b   Weight decay on multipliers slows the growth of the residual stream"
+    label(axis, title, xlabel="step", ylabel="RMS norm, last layer")
     name_ends(axis, ends, at=1.03)

@@ -31,7 +31,7 @@ PANELS = (
     ("a   Norms of matrices stay", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
     ("b   Activations", "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
     ("c   Outputs to the stream do not grow", "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
-    ("d   Multipliers fall about as muP says", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
+    ("d   Multipliers fall with the width", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
 )
 # Slopes that muP expects of multipliers, dotted in their colours.
 EXPECTED = {"projector": -1.0, "dt": -1.0, "Q·K": -2.0}
@@ -80,7 +80,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         width_axis(axis, numbers)
         log_axis(axis)
         if panel == "matrices":
-            widen(axis, 0.3)
+            widen(axis, 0.4)
         name_ends(axis, ends, size=6.5)
         label(axis, title, ylabel=name)
     for axis in axes[1]:

@@ -74,7 +74,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis, rows in zip(axes, panels.values(), strict=True):
         each(axis, rows, "step", looks, by=["arm", "quantity"], band=BAND)
         axis.set_xlabel("step")
-    label(axes[0], "a   First steps: fastest when left out", ylabel="training loss (nats per token)")
+    label(
+        axes[0], "a   First steps: fastest when left out", ylabel="training loss (nats per token)"
+    )
     threshold = numbers["threshold"].iloc[0]
     axes[1].axhline(threshold, **NEUTRAL | {"color": "black"})
     axes[1].margins(y=0.14)

@@ -2,9 +2,9 @@
 
 Top AdamW, bottom Muon. Left: loss after the decay at each tier; points are seeds, a thin line joins
 the two arms of a seed, bars are means. Where the search kept nothing at a tier, its runs are those
-of the tier before: they are drawn again, open. Middle: loss with vector multipliers minus loss without,
-over training, batch by batch the same data, averaged over a window of steps; means of each tier
-with 95% intervals over seeds. Right (ours): the loss that an arm saves against NONE without
+of the tier before: they are drawn again, open. Middle: loss with vector multipliers minus loss
+without, over training, batch by batch the same data, averaged over a window of steps; means of each
+tier with 95% intervals over seeds. Right (ours): the loss that an arm saves against NONE without
 multipliers, over the FLOPs that the search had spent when it had found the arm's tuning, from tier
 to tier; bars are 95% intervals. The csv has the number of trials too.
 """

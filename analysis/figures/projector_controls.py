@@ -106,8 +106,9 @@ def draw(numbers: pd.DataFrame, context: Context):
                   ha="right", va="center", fontsize=6.5, color="#777777")  # fmt: skip
     handles = [key(name, ls="", **ARM_LOOKS[arm]) for arm, name in NAMES.items()]
     for s in swept:
-        fill = {} if s < 1 else {"markerfacecolor": "white"}
+        said = f"{'filled' if s < 1 else 'open'}: S = {power_of_two(s)}"
         look = {"color": "#444444", "marker": "o", "ls": "", "mew": 0.9}
-        handles.append(key(f"{'filled' if s < 1 else 'open'}: S = {power_of_two(s)}", **look | fill))
+        look |= {} if s < 1 else {"markerfacecolor": "white"}
+        handles.append(key(said, **look))
     legend_below(figure, handles, len(handles))
     return caption(figure, context, "no intervals" if len(context.seeds) == 1 else "")

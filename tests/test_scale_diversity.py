@@ -124,7 +124,7 @@ def test_figures_draw(trained, figure):
     assert set(numbers["seed"].dropna()) == {0} and numbers["seed"].isna().any()
     if figure == "fig2":
         learned = numbers[numbers["seed"].notna()]
-        panels = {"a": len(BLOCKS), "b": len(BLOCKS), "c": len(INTERNAL)}
+        panels = {"a": len(BLOCKS), "b": len(BLOCKS), "c": len(INTERNAL) - 1, "d": 1}
         for panel, series in panels.items():
             assert (learned["panel"] == panel).sum() == 2 * 8 * series
         assert (learned["value"] > 0).all()

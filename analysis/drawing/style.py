@@ -51,8 +51,8 @@ def shade(colour: str, share: float) -> str:
 
 
 def ramp(count: int) -> list[str]:
-    """So many purples from light to dark: for what has an order, such as layers, and is no arm."""
-    return [to_hex(colour) for colour in colormaps["Purples"](np.linspace(0.42, 1.0, count))]
+    """So many colours from light to dark: for what has an order, such as layers, and is no arm."""
+    return [to_hex(colour) for colour in colormaps["viridis_r"](np.linspace(0.15, 1.0, count))]
 
 
 def power_of_two(value: float) -> str:

@@ -48,7 +48,7 @@ from analysis.tables.results import Tables
 # The MLP's sweep is drawn without the extremes; and `make fig1` trains the same.
 EXPERIMENTS = {"projector": (), "mlp_scale": ("* S=0.[25]*", "* S=[1-8] *")}
 ARMS = {
-    "FPN": ARM_LOOKS["FPN"] | {"label": f"{NO_MULTIPLIERS} (FPN)"},
+    "FPN": ARM_LOOKS["FPN"] | {"label": f"frozen scale (FPN; in f {NO_MULTIPLIERS})"},
     "SPN": ARM_LOOKS["SPN"] | {"label": "learned scalar (SPN; in f three)"},
     "VPN": ARM_LOOKS["VPN"] | {"label": "learned vector (VPN)"},
 }

@@ -1,11 +1,13 @@
 """Figure 2 (section 3.1): scales over depth that scalar multipliers learn.
 
 (a) norms of the blocks' outputs with multipliers over those without, layer by layer; (b) the
-multipliers at the end of each block; (c) those inside the blocks, of Q and K their product, for
-only that matters. Norms are root mean squares, read at the end of the constant stage. Dashed in a
-and b: the same initial values with another order of the data. Grey in b and c: the middle half of
-the draws of a single multiplier that does a Brownian motion. V and up are not drawn, because they
-repeat attention's out and the gate; they and the others are in the csv.
+multipliers at the end of each block; (c) those inside the blocks; (d) the product of Q's and K's,
+for only that matters. Norms are root mean squares, read at the end of the constant stage. Dashed in
+a and b: the same initial values with another order of the data. Grey: the middle half and the
+middle 95% of the draws of a multiplier that does a Brownian motion. Multipliers of Q and K begin
+alike and have equal gradients, so that they take equal steps: their product is the square of one
+walk. V and up are not drawn, because they repeat attention's out and the MLP's down for the same
+reason; they and the others are in the csv.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from analysis.drawing.style import (
     BROWNIAN,
     NEUTRAL,
     NOISE_COLOUR,
-    SMALL,
     log_axis,
     shade,
 )
@@ -32,21 +33,30 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 ARMS = ("SCALAR", "SCALAR_ORDER")
-NOISE = {"color": shade(NOISE_COLOUR, 0.84), "lw": 0}
+# The middle half of the draws, and what else is in the middle 95%.
+NOISE = {"color": shade(NOISE_COLOUR, 0.7), "lw": 0}
+WIDER = {"color": shade(NOISE_COLOUR, 0.88), "lw": 0}
 AGAIN = {"ls": (0, (3, 2)), "lw": 0.9, "ms": 2.5, "markerfacecolor": "white"}
-# The internal multipliers that are drawn, and the block whose colour they have.
-INNER = {"gate": "MLP", "Q·K": "attention", "x": "SSM", "dt": "SSM"}
-# x has dt's colour.
-OPEN = {"markerfacecolor": "white", "ls": ":"}
-# Half of the draws of a Brownian motion lie between these, as do half of the seeds in a band.
-QUANTILES = (0.25, 0.75)
+PRODUCT = "Q·K"
+# The multipliers that are drawn in c and d, and their looks: those of their block. Of the SSM's
+# two x is darker.
+INNER = {
+    "gate": BLOCK_LOOKS["MLP"],
+    "dt": BLOCK_LOOKS["SSM"],
+    "x": {"color": shade(BLOCK_LOOKS["SSM"]["color"], -0.45), "marker": "D", "ms": 3},
+    PRODUCT: BLOCK_LOOKS["attention"],
+}
+# Half of the seeds lie in a coloured band.
+HALF = (0.25, 0.75)
+# Between the inner two lies half of the draws of a Brownian motion, between the outer two 95%.
+QUANTILES = (0.025, *HALF, 0.975)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, quantity, arm, layer, seed, value.
 
-    Panel a holds ratios of norms, b and c |s|; ``ABM 0.25`` and ``ABM 0.75`` are quantiles of |s|
-    over draws of the Brownian motion.
+    Panel a holds ratios of norms, the others |s|; ``ABM 0.25`` is a quantile of |s| over draws of
+    the Brownian motion, in d of |s|².
     """
     table = tables["scale_diversity"]
     ends = {block: (tensor,) for block, tensor in scales.BLOCKS.items()}
@@ -57,10 +67,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         for panel, multipliers in (("b", ends), ("c", scales.INTERNAL)):
             for name, tensors in multipliers.items():
                 values = np.exp(scales.log_multipliers(table, tensors, arm))
-                parts.append(stacked(values, panel=panel, quantity=name, arm=arm))
-    limits = np.quantile(scales.scalar_draws(table), QUANTILES)
+                place = "d" if name == PRODUCT else panel
+                parts.append(stacked(values, panel=place, quantity=name, arm=arm))
+    draws = scales.scalar_draws(table)
     names = [f"ABM {share:g}" for share in QUANTILES]
-    for panel in "bc":
+    for panel, walked in (("b", draws), ("c", draws), ("d", draws**2)):
+        limits = np.quantile(walked, QUANTILES)
         noise = {"panel": panel, "arm": "SCALAR", "quantity": names, "value": limits}
         parts.append(pd.DataFrame(noise))
     columns = ["panel", "quantity", "arm", "layer", "seed", "value"]
@@ -69,53 +81,48 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels side by side, their lines named at the right, one legend below."""
-    figure, axes = page(1, 3, 2.45, w_pad=0.03)
+    """Two rows of two panels, their lines named at the right, one legend below."""
+    figure, axes = page(2, 2, 4.2, w_pad=0.05, h_pad=0.05)
+    axes = dict(zip("abcd", axes.flat, strict=True))
     groups = dict(tuple(numbers.astype({"layer": float}).groupby(["panel", "arm", "quantity"])))
-    shared = {"x": "layer", "alpha": 0.18}
-    ends: dict[str, dict] = {panel: {} for panel in "abc"}
+    shared = {"x": "layer", "alpha": 0.25}
+    ends: dict[str, dict] = {panel: {} for panel in axes}
     for panel in "ab":
         for block in scales.BLOCKS:
             look = BLOCK_LOOKS[block]
             rows = groups[panel, "SCALAR", block]
-            median(axes["ab".index(panel)], rows, band=QUANTILES, **shared, **look)
+            median(axes[panel], rows, band=HALF, **shared, **look)
             again = groups[panel, "SCALAR_ORDER", block]
-            median(axes["ab".index(panel)], again, band=None, **shared | look | AGAIN)
+            median(axes[panel], again, band=None, **shared | look | AGAIN)
             ends[panel][block] = end(rows, "layer"), look["color"]
-    for quantity, block in INNER.items():
-        look = BLOCK_LOOKS[block] | (OPEN if quantity == "x" else {})
-        rows = groups["c", "SCALAR", quantity]
-        median(axes[2], rows, band=QUANTILES, **shared, **look)
-        ends["c"][quantity] = end(rows, "layer"), look["color"]
+    for quantity, look in INNER.items():
+        panel = "d" if quantity == PRODUCT else "c"
+        rows = groups[panel, "SCALAR", quantity]
+        median(axes[panel], rows, band=HALF, **shared, **look)
+        ends[panel][quantity] = end(rows, "layer"), look["color"]
     titles = {
-        "a": ("a   Outputs of blocks", "RMS with / without multipliers"),
-        "b": ("b   Output multipliers", r"$|s|$"),
-        "c": ("c   Internal multipliers", r"$|s|$"),
+        "a": ("a   Outputs are smaller with multipliers", "RMS with / without"),
+        "b": ("b   Multipliers at the ends of blocks", r"$|s|$"),
+        "c": ("c   Multipliers inside blocks", r"$|s|$"),
+        "d": ("d   Product of Q's and K's", r"$|s_Q s_K|$"),
     }
-    for axis, (panel, (title, name)) in zip(axes, titles.items(), strict=True):
-        _finish(axis, numbers[numbers["panel"] == panel], title, name)
-        # The lines of b have the looks of a's.
-        if panel != "b":
-            named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
-            name_ends(axis, named, at=1.04)
-    seeds = numbers["seed"].nunique()
-    legend_below(figure, _legend(), 2)
-    note = "Q·K: product of their multipliers"
-    return caption(figure, context, f"{note}; {BANDS_HALF}" if seeds > 1 else note)
+    for panel, axis in axes.items():
+        _finish(axis, numbers[numbers["panel"] == panel], *titles[panel])
+        named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
+        name_ends(axis, named, at=1.04)
+    legend_below(figure, _legend(), 3)
+    return caption(figure, context, BANDS_HALF if numbers["seed"].nunique() > 1 else "")
 
 
 def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
-    """The scale, the span of noise and the line at 1 where it lies inside."""
+    """The scale, the spans of noise and the line at 1 where it lies inside."""
     log_axis(axis)
-    limits = rows.loc[rows["quantity"].str.startswith("ABM"), "value"]
+    limits = sorted(rows.loc[rows["quantity"].str.startswith("ABM"), "value"])
     low, high = axis.get_ylim()
-    if len(limits):
-        axis.axhspan(limits.min(), limits.max(), **NOISE, zorder=0)
-        inside = limits.min() <= low  # else lines may lie there
-        axis.annotate(BROWNIAN, (1, max(limits.min(), low)), (-2, 1.5 if inside else -1.5),
-                      ha="right", va="bottom" if inside else "top",
-                      xycoords=("axes fraction", "data"), textcoords="offset points",
-                      fontsize=SMALL, color=NOISE_COLOUR)  # fmt: skip
+    if limits:
+        low = min(low, limits[0])
+        axis.axhspan(limits[0], limits[-1], **WIDER, zorder=0)
+        axis.axhspan(*limits[1:-1], **NOISE, zorder=0.1)
     if low < 1 < high:
         axis.axhline(1.0, **NEUTRAL)
     axis.set_ylim(low, high)
@@ -125,4 +132,5 @@ def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
 
 def _legend() -> list:
     other = key("same start, other order of the data", **AGAIN)
-    return [other, Patch(**NOISE, label=f"{BROWNIAN}, middle half of draws")]
+    half = Patch(**NOISE, label=f"{BROWNIAN}: middle half of draws")
+    return [other, half, Patch(**WIDER, label="middle 95%")]

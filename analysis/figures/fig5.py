@@ -28,14 +28,14 @@ BLOCKS = {
 }  # fmt: skip
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
-    ("a   Matrices", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
+    ("a   Norms of matrices stay", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
     ("b   Activations", "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
-    ("c   Outputs to the stream", "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
-    ("d   Multipliers", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
+    ("c   Outputs to the stream do not grow", "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
+    ("d   Multipliers fall with the width", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
 )
-# Slopes that muP expects of multipliers.
+# Slopes that muP expects of multipliers, dotted in their colours.
 EXPECTED = {"projector": -1.0, "dt": -1.0, "Q·K": -2.0}
-GUIDE = {"color": "#777777", "lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
+GUIDE = {"lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -72,19 +72,21 @@ def draw(numbers: pd.DataFrame, context: Context):
             median(axis, rows, "width", **look)
             fitted = with_interval(rows.drop_duplicates("seed")["exponent"], 2)
             fitted = fitted.replace("-0.00", "0.00").replace("-", "−")
+            if panel == "multipliers":
+                fitted += f"\nmuP: {EXPECTED[quantity]:.0f}".replace("-", "−")
             ends[f"{quantity}\n{fitted}"] = end(rows, "width"), shade(look["color"], -0.25)
         if panel == "multipliers":
-            ends |= _guides(axis, {name: groups["multipliers", name] for name in EXPECTED})
+            _guides(axis, {name: groups["multipliers", name] for name in EXPECTED})
         width_axis(axis, numbers)
         log_axis(axis)
         if panel == "matrices":
-            widen(axis, 0.5)
+            widen(axis, 0.4)
         name_ends(axis, ends, size=6.5)
         label(axis, title, ylabel=name)
     for axis in axes[1]:
         axis.set_xlabel("width d")
     lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
-    note = f"multipliers' LR {lr:g}; numbers: exponents of d, 95%; lines: medians; bands: range"
+    note = f"LR of multipliers {lr:g}; numbers: exponents of d, 95%; medians, range; d: dotted: muP"
     return caption(figure, context, note)
 
 
@@ -96,16 +98,10 @@ def width_axis(axis, numbers: pd.DataFrame) -> None:
     axis.minorticks_off()
 
 
-def _guides(axis, multipliers: dict[str, pd.DataFrame]) -> dict[str, tuple[float, str]]:
-    """Lines of the slopes expected, from where the multipliers of the least width are.
-
-    Returns their ends, for ``name_ends``.
-    """
-    ends = {}
+def _guides(axis, multipliers: dict[str, pd.DataFrame]) -> None:
+    """Lines of the slopes expected, from where the multipliers of the least width are."""
     for quantity, exponent in EXPECTED.items():
         values = multipliers[quantity].groupby("width")["value"].median()
         d = values.index.to_numpy(dtype=float)
         guide = float(values.iloc[0]) * (d / d[0]) ** exponent
-        axis.plot(d, guide, **GUIDE)
-        ends[f"muP, {quantity}: $d^{{{exponent:.0f}}}$"] = guide[-1], GUIDE["color"]
-    return ends
+        axis.plot(d, guide, color=BLOCK_LOOKS[BLOCKS.get(quantity, quantity)]["color"], **GUIDE)

@@ -3,14 +3,13 @@
 a: loss over the first steps. b: gradient norms of the first steps, of all tensors and of all but
 multipliers; the threshold of clipping. c: loss less that of the arm whose multipliers are left out
 of the norm, over the whole training, batch by batch the same data, averaged over neighbouring
-steps; inside, the time around the beginning of the decay. Lines are medians, bands the middle half
-of the seeds.
+steps. d: the same around the beginning of the decay. Lines are medians, bands the middle half of
+the seeds.
 """
 
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, each
 from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, page
@@ -30,7 +29,7 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("grad_clipping",)
 COLOURS = {
     EXCLUDED: ARM_COLOURS["SPN"],
-    INCLUDED: shade(ARM_COLOURS["SPN"], 0.5),
+    INCLUDED: shade(ARM_COLOURS["SPN"], 0.4),
     NONE: ARM_COLOURS["FPN"],
 }
 NAMES = {
@@ -62,46 +61,44 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels, one legend below."""
-    figure, axes = page(1, 3, 2.4, w_pad=0.04)
+    """Four panels, one legend below."""
+    figure, axes = page(2, 2, 3.9, w_pad=0.05, h_pad=0.05)
+    axes = axes.flat
     looks = {
         (arm, quantity): {"color": colour, "ls": line}
         for arm, colour in COLOURS.items()
         for quantity, line in LINES.items()
     }
-    for axis, panel in zip(axes, ("loss", "norm", "gap"), strict=True):
-        rows = numbers[numbers["panel"] == panel]
+    panels = {panel: numbers[numbers["panel"] == panel] for panel in ("loss", "norm", "gap")}
+    panels["late"] = _late(panels["gap"])
+    for axis, rows in zip(axes, panels.values(), strict=True):
         each(axis, rows, "step", looks, by=["arm", "quantity"], band=BAND)
         axis.set_xlabel("step")
-    label(axes[0], "a   First steps: loss", ylabel="training loss (nats per token)")
+    label(
+        axes[0], "a   First steps: fastest when left out", ylabel="training loss (nats per token)"
+    )
     threshold = numbers["threshold"].iloc[0]
     axes[1].axhline(threshold, **NEUTRAL | {"color": "black"})
     axes[1].margins(y=0.14)
-    label(axes[1], "b   First steps: gradients", yscale="log", ylabel="gradient norm")
-    _name(axes[1], numbers[numbers["panel"] == "norm"], threshold)
-    label(axes[2], "c   Loss minus dark blue's", ylabel="difference (nats)")
-    _late(axes[2], numbers[numbers["panel"] == "gap"], looks)
+    label(axes[1], "b   First steps: multipliers dominate", yscale="log", ylabel="gradient norm")
+    _name(axes[1], panels["norm"], threshold)
+    for axis, title in ((axes[2], "c   What the others lose"), (axes[3], "d   The same, late")):
+        axis.axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
+        decay_line(axis, numbers["decay"].iloc[0])
+        label(axis, title, ylabel="loss − loss if left out (nats)")
+    axes[3].set_ylim(min(0, axes[3].get_ylim()[0]))
     handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
-    legend_below(figure, [*handles, key_of_decay("c: the decay begins")], 4)
+    handles += [key_of_decay("c, d: the decay begins")]
+    handles += [key("b: all gradients, multipliers' too", color="#555555")]
+    handles += [key("b: all but multipliers'", color="#555555", ls=LINES["tensors"])]
+    legend_below(figure, handles, 3)
     note = f"b: {NO_MULTIPLIERS}: both norms are one"
     return caption(figure, context, f"{note}; {BANDS_HALF}")
 
 
-def _late(axis, rows: pd.DataFrame, looks) -> None:
-    """The time around the decay's beginning, larger, in the panel's upper right corner."""
-    last, decay = rows["step"].max(), rows["decay"].iloc[0]
-    late = rows[rows["step"] >= 2 * decay - last]
-    inset = axis.inset_axes((0.62, 0.5, 0.38, 0.48))
-    each(inset, late, "step", looks, by=["arm", "quantity"], band=BAND)
-    ends = late.groupby(["arm", "step"])["value"].quantile(BAND)
-    inset.set_ylim(min(0, ends.min()), 1.05 * ends.max())
-    inset.tick_params(pad=1.5)
-    inset.yaxis.set_major_locator(MaxNLocator(3))
-    inset.yaxis.set_major_formatter("{x:g}")
-    inset.set_xticks([late["step"].min(), last])
-    for panel in (axis, inset):
-        panel.axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
-        decay_line(panel, decay)
+def _late(rows: pd.DataFrame) -> pd.DataFrame:
+    """The decay, and as many steps before it."""
+    return rows[rows["step"] >= 2 * rows["decay"].iloc[0] - rows["step"].max()]
 
 
 def _name(axis, rows: pd.DataFrame, threshold: float) -> None:

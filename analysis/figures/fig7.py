@@ -2,9 +2,9 @@
 
 Top AdamW, bottom Muon. Left: loss after the decay at each tier; points are seeds, a thin line joins
 the two arms of a seed, bars are means. Where the search kept nothing at a tier, its runs are those
-of the tier before, and ``= LR`` says so. Middle: loss with vector multipliers minus loss without,
-over training, batch by batch the same data, averaged over a window of steps; means of each tier
-with 95% intervals over seeds. Right (ours): the loss that an arm saves against NONE without
+of the tier before: they are drawn again, open. Middle: loss with vector multipliers minus loss
+without, over training, batch by batch the same data, averaged over a window of steps; means of each
+tier with 95% intervals over seeds. Right (ours): the loss that an arm saves against NONE without
 multipliers, over the FLOPs that the search had spent when it had found the arm's tuning, from tier
 to tier; bars are 95% intervals. The csv has the number of trials too.
 """
@@ -42,10 +42,15 @@ NAMES = {
 }
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
-# The more is tuned, the darker.
-TIER_COLOURS = dict(zip(TIERS, ramp(len(TIERS)), strict=True))
+# The more is tuned, the darker; dashes tell them apart too.
+TIER_LOOKS = {
+    tier: {"color": colour, "ls": dashes}
+    for tier, colour, dashes in zip(TIERS, ramp(len(TIERS)), ("-", "--", "-.", "-"), strict=True)
+}
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
+# Runs that a tier shares with the one before.
+AGAIN = {"markerfacecolor": "white", "mew": 0.7}
 NO_LOG = "There is no log of the search:\nrun make tune."
 
 
@@ -95,7 +100,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     """A row of three panels for each optimizer."""
     figure, axes = page(2, 3, 4.7, w_pad=0.03, h_pad=0.05, width_ratios=[1.15, 0.95, 1.1])
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
-    titles = ("Loss after the decay", "Loss, with − without", "Cost of the search")
+    titles = ("Loss after the decay", "Loss, with − without", "Gain for its cost")
     letters = iter("abcdef")
     spent = numbers["flops"].max()
     for row, optimizer in zip(axes, OPTIMIZERS.values(), strict=True):
@@ -110,7 +115,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         for axis, title in zip(row, titles, strict=True):
             label(axis, f"{next(letters)}   {title if row[0] is axes[0, 0] else ''}")
         row[0].set_ylabel(f"{OPTIMIZER_NAMES[optimizer]}\nvalidation loss (nats)")
-        row[1].set_ylabel("Δ training loss (nats)")
+        row[1].set_ylabel("Δ training loss (nats)\n← multipliers better")
         row[2].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
     for column in axes.T:
         _share(column)
@@ -137,15 +142,15 @@ def _legend(figure) -> None:
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
         key_of_decay(),
-        key("= LR: the search kept nothing, the runs are those of LR", ls=""),
-    ]
+        key("open: the search kept nothing, runs of the tier before", color="#777777", marker="o",
+            ls="", **AGAIN),
+    ]  # fmt: skip
     legend_below(figure, handles, 3, handletextpad=0.4)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
     """Every seed of every arm, tier by tier; pairs of a seed are joined."""
-    last: dict[str, tuple[str, pd.Series]] = {}
-    same = []
+    last: dict[str, pd.Series] = {}
     for place, tier in enumerate(TIERS):
         own = rows[rows["tier"] == tier]
         table = own.pivot(index="seed", columns="multipliers", values="value")
@@ -153,18 +158,12 @@ def _losses(axis, rows: pd.DataFrame) -> None:
         axis.plot(ends, table[[WITHOUT, WITH]].T, color="#bbbbbb", lw=0.6, zorder=1)
         for kind in table:
             x, look = place + PLACES[kind], LOOKS[kind]
-            axis.plot([x] * len(table), table[kind], ls="", ms=3.2, mew=0, alpha=0.6, **look)
-            mean = table[kind].mean()
-            axis.plot([x - 0.12, x + 0.12], [mean] * 2, color=look["color"], lw=1.8, zorder=4)
-            if kind in last and last[kind][1].equals(table[kind]):
-                same.append((x, f"= {last[kind][0]}", shade(look["color"], -0.2)))
-            else:
-                last[kind] = tier, table[kind]
-    low, high = axis.get_ylim()
-    axis.set_ylim(low - 0.2 * (high - low), high)
-    for x, text, colour in same:
-        axis.text(x, 0.02, text, transform=axis.get_xaxis_transform(), rotation=90, ha="center",
-                  va="bottom", fontsize=SMALL, color=colour)  # fmt: skip
+            again = kind in last and last[kind].equals(table[kind])
+            filled = AGAIN if again else {"mew": 0}
+            axis.plot([x] * len(table), table[kind], ls="", ms=3.2, alpha=0.6, **look | filled)
+            mean, bar = table[kind].mean(), {"lw": 0.9 if again else 1.8, "zorder": 4}
+            axis.plot([x - 0.12, x + 0.12], [mean] * 2, color=look["color"], **bar)
+            last[kind] = table[kind]
     axis.set_xticks(range(len(TIERS)), TIERS)
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
@@ -175,14 +174,14 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
     """Means over seeds of each tier, with intervals over seeds."""
     for tier, own in _gap_tables(rows):
         middle = [interval(values) for values in own.to_numpy()]
-        look = {"color": TIER_COLOURS[tier], "zorder": 3}
+        look = TIER_LOOKS[tier] | {"zorder": 3}
         axis.plot(own.index, [one.mean for one in middle], **look)
         if own.shape[1] > 1:
             low, high = [one.low for one in middle], [one.high for one in middle]
             axis.fill_between(own.index, low, high, color=look["color"], alpha=0.2, lw=0)
     axis.axhline(0, **NEUTRAL)
     decay_line(axis, rows["decay"].iloc[0])
-    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
 
 
 def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -202,7 +201,7 @@ def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
         else:
             ends.append((tier, own))
     return {
-        name: (own.iloc[-1].mean(), shade(TIER_COLOURS[name.rpartition("\n")[2]], -0.25))
+        name: (own.iloc[-1].mean(), shade(TIER_LOOKS[name.rpartition("\n")[2]]["color"], -0.25))
         for name, own in ends
     }
 
@@ -225,7 +224,7 @@ def _costs(axis, rows: pd.DataFrame, unit: float) -> None:
     low, high = axis.get_ylim()
     axis.set(xlim=(0, axis.get_xlim()[1]), ylim=(low - 0.1 * (high - low), high))
     axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.set_xlabel(rf"FLOPs of the search ($10^{{{np.log10(unit):.0f}}}$)")
+    axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
 
 
 def _name_tiers(axis, each: pd.DataFrame, up: bool, colour: str) -> None:

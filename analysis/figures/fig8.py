@@ -1,10 +1,10 @@
 """Figure 8 (appendix B): block outputs, matrix norms and what grows in their place, against S.
 
-Columns: MLP, SSM, attention, embedding. Top: norms of the blocks' outputs (geometric mean over
-layers) and of the embedding's. Middle: matrix norms (geometric mean over layers and matrices,
-merged ones as one). Bottom: multipliers, conv1d, D, and the loss after the decay, which figure 1 f
-has at smaller S too. The y axis is shared along each row, but for the loss. Lines are medians,
-bands the middle half of the seeds. Drawn is what is judged; the csv has every S.
+Columns: MLP, SSM, attention. Top: norms of the blocks' outputs (geometric mean over layers).
+Middle: matrix norms (geometric mean over layers and matrices, merged ones as one). Bottom:
+multipliers, conv1d and D. The y axis is shared along each row. Right: the loss after the decay,
+which figure 1 f has at smaller S too, and both norms of the embedding, which hardly move. Lines are
+medians, bands the middle half of the seeds. Drawn is what is judged; the csv has every S.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import each, judged_alone, s_axis
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
     BANDS_HALF,
@@ -23,6 +23,7 @@ from analysis.drawing.style import (
     SMALL,
     plain_log_axis,
     shade,
+    widen,
 )
 from analysis.quantities.mlp_scale import ARMS, MlpSweep
 from analysis.tables.context import Context, stacked
@@ -37,9 +38,9 @@ GUIDE = {"color": "#888888", "lw": 0.9, "ls": (0, (1, 1))}
 COLUMNS = ("MLP", "SSM", "attention", "embedding")
 # The label of each row of panels, and their titles.
 ROWS = {
-    "output": ("block output", COLUMNS),
-    "matrices": (r"matrix $W$", ("", "", "", "")),
-    "rest": ("other tensors", ("MLP multipliers", "conv1d", "D", "loss")),
+    "output": ("block output", ("MLP", "SSM", "attention")),
+    "matrices": (r"matrix $W$", ("", "", "")),
+    "rest": ("other tensors", ("MLP multipliers", "conv1d", "D")),
 }
 
 
@@ -66,34 +67,46 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three rows of four panels."""
-    figure, axes = page(3, 4, 5.3, w_pad=0.03, h_pad=0.04)
+    """Three rows of three panels; beside them the loss, and below it the embedding."""
+    figure = sheet(5.3, w_pad=0.04, h_pad=0.04)
+    grid = figure.add_gridspec(3, 4, width_ratios=[1, 1, 1, 1.25])
     panels = dict(tuple(judged_alone(numbers).groupby(["row", "column"])))
     looks = {
         (optimizer, learned): look | line
         for optimizer, line in OPTIMIZER_LOOKS.items()
         for learned, look in LOOKS.items()
     }
-    letters = iter("abcdefghijkl")
-    for line, (row, (name, titles)) in zip(axes, ROWS.items(), strict=True):
-        for axis, column, title in zip(line, COLUMNS, titles, strict=True):
-            each(axis, panels[row, column], "S", looks, by=["optimizer", "learned"], band=MIDDLE)
-            s_axis(axis, panels[row, column], r"norm scale $S$" if row == "rest" else "")
-            label(
-                axis,
-                f"{next(letters)}   {title}",
-                yscale="linear" if title == "loss" else "log",
-            )
-        line[0].set_ylabel(f"{name}\nRMS norm")
-    axes[0, 0].margins(y=0.15)
-    for axis in (*axes[0], *axes[1], *axes[2, :3]):
-        plain_log_axis(axis)
-    axes[2, 3].set_ylabel("nats after the decay", labelpad=1)
-    for shared in (axes[0], axes[1], axes[2, :3]):
-        _share(shared)
-    for axis, row, power in ((axes[1, 0], "matrices", 1.0), (axes[2, 0], "rest", -1.0)):
+    letters = iter("abcdefghijk")
+
+    def drawn(place, which: tuple[str, str], title: str, s: bool):
+        axis = figure.add_subplot(place)
+        each(axis, panels[which], "S", looks, by=["optimizer", "learned"], band=MIDDLE)
+        s_axis(axis, panels[which], r"norm scale $S$" if s else "")
+        label(axis, f"{next(letters)}   {title}")
+        return axis
+
+    axes = []
+    for number, (row, (name, titles)) in enumerate(ROWS.items()):
+        own = [
+            drawn(grid[number, place], (row, COLUMNS[place]), title, s=row == "rest")
+            for place, title in enumerate(titles)
+        ]
+        own[0].set_ylabel(f"{name}\nRMS norm")
+        axes.append(own)
+    axes[0][0].margins(y=0.15)
+    for own in axes:
+        for axis in own:
+            plain_log_axis(axis)
+        _share(own)
+    drawn(grid[:2, 3], ("rest", "embedding"), "loss (nats)", s=False)
+    embedding = drawn(grid[2, 3], ("output", "embedding"), "embedding", s=True)
+    rows = panels["matrices", "embedding"]
+    each(embedding, rows, "S", looks, by=["optimizer", "learned"], band=MIDDLE)
+    plain_log_axis(embedding)
+    widen(embedding, 1.0)
+    for axis, row, power in ((axes[1][0], "matrices", 1.0), (axes[2][0], "rest", -1.0)):
         _guide(axis, panels[row, "MLP"], power)
-    _dead(axes[0, 0], panels["output", "MLP"])
+    _dead(axes[0][0], panels["output", "MLP"])
     handles = [key(NAMES[learned], **look) for learned, look in LOOKS.items()]
     handles += [
         key(OPTIMIZER_NAMES[name], **{"marker": "o", "ms": 3} | line)
@@ -101,7 +114,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     ]
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
     legend_below(figure, handles, 5)
-    note = f"S: norm scale of the MLP; l: the runs of figure 1 f; {BANDS_HALF}"
+    note = f"j: the runs of figure 1 f; k: output and $W$; {BANDS_HALF}"
     return caption(figure, context, note)
 
 
@@ -110,9 +123,9 @@ def _dead(axis, panel: pd.DataFrame) -> None:
     own = panel[(panel["optimizer"] == "Adam") & panel["learned"]]
     middle = own.groupby("S")["value"].median()
     if len(middle) > 1 and middle.iloc[-1] < 0.2 * middle.iloc[-2]:
-        axis.text(0.04, 0.03, "AdamW, S = 8: one\nlayer ≈ 0 (fig. 9 b)", transform=axis.transAxes,
-                  fontsize=SMALL, color=shade(LOOKS[True]["color"], -0.25),
-                  linespacing=1.05)  # fmt: skip
+        said = "AdamW, S = 8:\none layer ≈ 0\n(figure 9 b)"
+        axis.text(0.04, 0.03, said, transform=axis.transAxes, fontsize=SMALL,
+                  color=shade(LOOKS[True]["color"], -0.25), linespacing=1.05)  # fmt: skip
 
 
 def _share(axes) -> None:

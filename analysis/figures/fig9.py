@@ -1,19 +1,20 @@
 """Figure 9 (appendix B): the norms of the blocks' outputs layer by layer, against S.
 
 Rows: MLP, SSM and attention. Columns: Adam and Muon, each without multipliers and with three scalar
-ones. A purple is a layer: the median over seeds, with the middle half of the seeds. A median a
+ones. A colour is a layer: the median over seeds, with the middle half of the seeds. A median a
 hundred times below all others is written beside a mark at the axis. Drawn is what is judged; the
 csv has every S.
 """
 
 from __future__ import annotations
 
+import itertools
+
 import pandas as pd
 
-from analysis.drawing.axes import end, judged_alone, median, name_ends, s_axis
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.axes import each, judged_alone, s_axis
+from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import (
-    ARM_LOOKS,
     BANDS_HALF,
     NO_MULTIPLIERS,
     OPTIMIZER_NAMES,
@@ -29,7 +30,6 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
 NAMES = {False: NO_MULTIPLIERS, True: "scalar multipliers"}
-MARKERS = {False: ARM_LOOKS["FPN"]["marker"], True: ARM_LOOKS["SPN"]["marker"]}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -48,32 +48,36 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three rows of four panels."""
-    figure, axes = page(3, 4, 4.9, w_pad=0.03, h_pad=0.04, sharex=True, sharey="row")
+    """Three rows of four panels, the layers' looks below."""
+    figure, axes = page(3, 4, 5.1, w_pad=0.03, h_pad=0.04, sharex=True, sharey="row")
     shown = judged_alone(numbers)
-    layers = sorted(shown["layer"].unique())
-    colours = dict(zip(layers, ramp(len(layers)), strict=True))
+    looks = _looks(sorted(shown["layer"].unique()))
     letters = iter("abcdefghijkl")
     arms = [(optimizer, learned) for optimizer in ARMS for learned in NAMES]
     for row, (line, block) in enumerate(zip(axes, BLOCKS, strict=True)):
         for axis, (optimizer, learned) in zip(line, arms, strict=True):
             of_arm = (shown["optimizer"] == optimizer) & (shown["learned"] == learned)
-            panel, ends = shown[of_arm & (shown["block"] == block)], {}
-            for layer, rows in panel.groupby("layer"):
-                look = {"color": colours[layer], "marker": MARKERS[learned], "ms": 2.5}
-                median(axis, rows, "S", band=(0.25, 0.75), **look)
-                ends[f"layer {layer:.0f}"] = end(rows, "S"), colours[layer]
+            panel = shown[of_arm & (shown["block"] == block)]
+            each(axis, panel, "S", looks, by="layer", band=(0.25, 0.75))
             s_axis(axis, panel, r"norm scale $S$" if row == len(BLOCKS) - 1 else "")
             title = f"{OPTIMIZER_NAMES[optimizer]},\n{NAMES[learned]}" if row == 0 else ""
             label(axis, f"{next(letters)}   {title}")
-        _cut(line, shown[shown["block"] == block], colours)
-        # What is left is the last panel's.
-        name_ends(line[-1], {name: (y, shade(c, -0.2)) for name, (y, c) in ends.items()})
+        _cut(line, shown[shown["block"] == block], looks)
         line[0].set_ylabel(f"RMS norm of {block} output")
+    legend_below(figure, [key(f"layer {layer:.0f}", **look) for layer, look in looks.items()], 6)
     return caption(figure, context, f"S: norm scale of the MLP; {BANDS_HALF}")
 
 
-def _cut(line, rows: pd.DataFrame, colours) -> None:
+def _looks(layers: list[float]) -> dict[float, dict]:
+    """By layer a colour from light to dark, and a marker."""
+    colours, markers = ramp(len(layers)), itertools.cycle("os^D")
+    return {
+        layer: {"color": colour, "marker": marker, "ms": 3}
+        for layer, colour, marker in zip(layers, colours, markers, strict=False)
+    }
+
+
+def _cut(line, rows: pd.DataFrame, looks) -> None:
     """The logarithmic y axis of a row of panels; a median far below all others does not set it."""
     medians = rows.groupby(["optimizer", "learned", "layer", "S"])["value"].median().sort_values()
     below = medians[medians < 0.01 * medians.iloc[1]]
@@ -83,7 +87,7 @@ def _cut(line, rows: pd.DataFrame, colours) -> None:
     plain_log_axis(line[0])
     for (optimizer, learned, layer, s), value in below.items():
         axis = line[2 * list(ARMS).index(optimizer) + learned]
-        colour = shade(colours[layer], -0.2)
+        colour = shade(looks[layer]["color"], -0.2)
         axis.plot(s, low, "v", color=colour, ms=5, clip_on=False, zorder=5)
         said = f"layer {layer:.0f}: {value:.0e}".replace("e-0", "e-")
         axis.annotate(said, (s, low), (-18, 2), textcoords="offset points", ha="right",

@@ -64,7 +64,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             named = {name: groups[quantity, learned, own] for own, name in DESIGNS.items()}
             colours, raised = dict.fromkeys(named, look["color"]), -0.16 if learned else 0.16
             before = len(axis.lines)
-            dots(axis, named, colours, raised=raised, intervals=False)
+            dots(axis, named, colours, raised=raised)
             for line in axis.lines[before:]:
                 if line.get_marker() == "o":
                     line.set_marker(look["marker"])
@@ -73,21 +73,22 @@ def draw(numbers: pd.DataFrame, context: Context):
         of = "loss" if quantity == "loss" else "RMS norm"
         said = "at S = 8 −\nat S = 1 (nats)" if quantity == "loss" else "at S = 8 /\nat S = 1"
         label(axis, title, xlabel=f"{of} {said}")
-    growth = numbers.loc[numbers["quantity"] != "loss", "value"]
+    ends = np.array([axis.dataLim.intervalx for axis in axes[1:]])
     for axis in axes[1:]:
-        axis.set_xlim(growth.min() - 0.4, growth.max() + 0.4)
+        axis.set_xlim(ends.min() - 0.3, ends.max() + 0.3)
         _name_factors(axis)
     handles = [key(name, ls="", **look) for look, name in LOOKS.values()]
-    handles.append(key("mean", color="#444444", ls="", marker="|", ms=8, mew=1.8))
+    handles.append(key("mean, 95%", color="#444444", lw=1.2, marker="|", ms=8, mew=1.8))
     legend_below(figure, handles, 3)
-    n = len(context.seeds)
-    return caption(figure, context, f"points: seeds; no intervals at n = {n}")
+    return caption(figure, context, "points: seeds")
 
 
 def _name_factors(axis) -> None:
     """Factors such as × 10 at the ticks of an axis of their logarithms."""
     low, high = axis.get_xlim()
     factors = [f for f in (0.01, 0.1, 1, 10, 100) if low < np.log(f) < high]
-    if len(factors) < 3:
+    if len(factors) > 3:
+        factors = factors[:: len(factors) - 3] if len(factors) % 2 else factors[1::2]
+    elif len(factors) < 3:
         factors = [f for f in (0.25, 0.5, 1, 2, 4, 8, 16) if low < np.log(f) < high]
     axis.set_xticks(np.log(factors), [f"×{f:g}" for f in factors])

@@ -21,7 +21,7 @@ EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
 CONTROLS = {
     "": "as in the sweep",
-    "_CENTRE": "no multipliers at S = 1",
+    "_CENTRE": "frozen scale at S = 1",
     "_COMPENSATED": "output factor 1/S",
     "_LEARNED_SMALL": "output factor that a scalar learned",
     "_LEARNED_LARGE": "output factor that a scalar learned",
@@ -35,7 +35,7 @@ CONTROLS = {
 }
 # After these a group of rows ends: the reference, S or the factor repaired, the optimizer changed.
 GROUPS_END = ("", "_LEARNED_LARGE", "_CLIPPED")
-NAMES = {"FPN": "no multipliers (FPN)", "VPN": "learned vector (VPN)"}
+NAMES = {"FPN": "frozen scale (FPN)", "VPN": "learned vector (VPN)"}
 CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 
 
@@ -96,17 +96,19 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.grid(axis="y", visible=False)
     a.set_yticks(range(len(names)), names)
     a.set_ylim(-0.6, len(names) - 0.15)
-    loss = "loss of no multipliers (FPN) −\nloss of a learned vector (VPN) (nats)"
-    label(a, "a   Loss without multipliers", xlabel=loss)
+    loss = "loss of a frozen scale (FPN) −\nloss of a learned vector (VPN) (nats)"
+    label(a, "a   What a frozen scale loses", xlabel=loss)
     label(b, "b   Matrix norm", xlabel=r"$\|W\|$ / $\|W\|$ of Brownian motion" + "\n")
     plain_log_axis(b, x=True)
-    for axis, arm, said in ((a, "_LONG", "not run without multipliers"),
+    for axis, arm, said in ((a, "_LONG", "not run with a frozen scale"),
                             (b, "_CENTRE", "no Brownian motion at S = 1")):  # fmt: skip
         axis.text(0.97, names.index(CONTROLS[arm]), said, transform=axis.get_yaxis_transform(),
                   ha="right", va="center", fontsize=6.5, color="#777777")  # fmt: skip
     handles = [key(name, ls="", **ARM_LOOKS[arm]) for arm, name in NAMES.items()]
-    if len(context.seeds) == 1:
-        handles.append(key("one exploration seed: no intervals", lw=0))
+    for s in swept:
+        said = f"{'filled' if s < 1 else 'open'}: S = {power_of_two(s)}"
+        look = {"color": "#444444", "marker": "o", "ls": "", "mew": 0.9}
+        look |= {} if s < 1 else {"markerfacecolor": "white"}
+        handles.append(key(said, **look))
     legend_below(figure, handles, len(handles))
-    fills = [f"{'filled' if s < 1 else 'open'}: S = {power_of_two(s)}" for s in swept]
-    return caption(figure, context, "; ".join(fills))
+    return caption(figure, context, "no intervals" if len(context.seeds) == 1 else "")

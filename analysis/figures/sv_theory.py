@@ -1,8 +1,8 @@
 """Where the theorems on scale vectors stop: growth under noise, other starts, Adam, SGD (ours).
 
 a: E γ² with and without weight decay on γ, a = 1. b: time to 1% of the loss from starts of several
-sizes. c: gain over no scales under Adam, each design at its best LR. d: what weight decay on γ
-does to the loss of SGD.
+sizes; a point at the top has not reached it. c: gain over no scales under Adam, each design at its
+best LR. d: what weight decay on γ does to the loss of SGD.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     _adam(axes[1, 0], panels)
     _sgd(axes[1, 1], panels["d"])
     legend_below(figure, [key(SPELT, lw=0)], 1, handlelength=0, handletextpad=0)
-    return caption(figure, context, "means over draws; bands and bars: 95%")
+    return caption(figure, context, "means over draws; bars: 95%, in a and d narrower than lines")
 
 
 def _lines(axis, rows: pd.DataFrame, **look) -> pd.Series:
@@ -108,12 +108,12 @@ def _growth(axis, rows: pd.DataFrame) -> None:
 
 
 def _starts(axis, rows: pd.DataFrame) -> None:
-    """Where a design reaches the goal in no seed, or hardly any, an open arrow says so."""
+    """Where a design reaches the goal in no seed, or hardly any, its point stands above."""
     horizon = rows["value"].max()
     rows = rows.assign(late=rows["value"] >= horizon)
     late = rows.groupby(["of", "x"])["late"].transform("mean") > 0.5
     sizes = sorted(rows["x"].unique())
-    top, right = 1.12 * horizon, 1.5 * sizes[-1]
+    top, right = 1.06 * horizon, 1.9 * sizes[-1]
     censored = [name for name in DRAWN if (late & (rows["of"] == name)).any()]
     names = {}
     for design in DRAWN:
@@ -122,8 +122,11 @@ def _starts(axis, rows: pd.DataFrame) -> None:
         means = _lines(axis, own[~late[own.index]], color=colour, marker=marker, ms=3)
         names[name] = colour, means.iloc[0]
         for x in own.loc[late[own.index], "x"].unique():
-            aside = 1.14 ** (censored.index(design) - (len(censored) - 1) / 2)
-            axis.plot(x * aside, top, marker="^", mfc="white", color=colour, ms=4, clip_on=False)
+            # A dashed way to the top, at which the points of all such designs stand side by side.
+            aside = 1.16 ** (censored.index(design) - (len(censored) - 1) / 2)
+            way = {"color": colour, "ls": "--", "lw": 0.8}
+            axis.plot([means.index[-1], x * aside], [means.iloc[-1], top], **way)
+            axis.plot(x * aside, top, marker=marker, color=colour, ms=4, clip_on=False)
     starts = np.array([y for _, y in names.values()])
     heights = spread_out(starts, np.full(len(starts), 0.08 * top))
     for (name, (colour, _)), y in zip(names.items(), heights, strict=True):
@@ -135,13 +138,13 @@ def _starts(axis, rows: pd.DataFrame) -> None:
         own = rows.loc[late & (rows["of"] == design), "late"]
         if not own.all():
             said.append(f"({LOOKS[design][1]}: {(~own).sum()} of {len(own)} draws do)")
-    axis.text(sizes[0] / 2.5, top, "\n".join(said), va="center", fontsize=6.5)
-    axis.set(xscale="log", ylim=(0, 1.2 * horizon), xlim=(sizes[0] / 3, right))
+    axis.text(sizes[0] / 2.5, 1.13 * horizon, "\n".join(said), va="center", fontsize=6.5)
+    axis.set(xscale="log", ylim=(0, 1.25 * horizon), xlim=(sizes[0] / 3, right))
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g}"])
     axis.xaxis.set_minor_locator(NullLocator())
     label(axis, "b   A larger start ends the gain", ylabel="time to 1% of the loss",
-          xlabel=r"$\|W(0)\| / \|W_\star\|$")  # fmt: skip
+          xlabel=r"$\|W(0)\| / \|W_{*}\|$")  # fmt: skip
 
 
 def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
@@ -151,10 +154,10 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         named = {LOOKS[design][1]: 100 * np.expm1(own) for design, own in values}
         dots(axis, named, {name: shade(colour, paler) for name, colour in looks.items()}, raised)
     axis.text(0.98, 0.7, "upper, pale: even columns\nlower: uneven columns", fontsize=6.5,
-              ha="right", va="center", transform=axis.transAxes)  # fmt: skip
+              ha="right", va="center", transform=axis.transAxes, zorder=5)  # fmt: skip
     axis.axvline(0, **NEUTRAL)
-    label(axis, "c   Adam gains most on uneven columns, not with AP",
-          xlabel="excess loss without scales (%)")  # fmt: skip
+    label(axis, "c   Adam: scales help uneven columns",
+          xlabel="by what the loss is larger without scales (%)")  # fmt: skip
 
 
 def _sgd(axis, rows: pd.DataFrame) -> None:
@@ -170,5 +173,5 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
     axis.set(xscale="log", ylim=(None, 36))
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "d   Decay on γ and the loss of SGD", xlabel="LR η",
-          ylabel="change of the loss (%)")  # fmt: skip
+    label(axis, "d   SGD: decay on γ can help or harm", xlabel="LR η",
+          ylabel="change of the loss by decay (%)")  # fmt: skip

@@ -1,6 +1,7 @@
 """Beside figure 4: loss of placements with fewer multipliers, less that of all (appendix C).
 
 Differences of the loss after the decay, paired by seed. Negative: fewer multipliers are better.
+Grey: effects that are too small to matter.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import pandas as pd
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, page
-from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, NEUTRAL
+from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, NEUTRAL, NOT_JUDGED
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import symmetry
 from analysis.quantities.losses import losses_by_arm
 from analysis.tables.context import Context, stacked
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("symmetry_placement",)
@@ -42,6 +44,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         if points.get_marker() == "o":
             points.set_marker(ARM_LOOKS["VPN"]["marker"])
     axis.axvline(0, **NEUTRAL)
+    matters = criteria_of("symmetry_placement")["S5.2"]["smallest_effect"]
+    axis.axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
     for x, side, words in (
         (0, "right", "← fewer are better  "),
         (0, "left", "  fewer are worse →"),
@@ -50,4 +54,5 @@ def draw(numbers: pd.DataFrame, context: Context):
                   transform=axis.get_xaxis_transform())  # fmt: skip
     axis.set_xlabel(f"loss − loss with all multipliers, λ = {light:g} (nats)")
     note = "λ: weight decay of multipliers; points: seeds; bars: means, 95%"
+    note += f"; grey: below the {matters:g} that matters"
     return caption(figure, context, note)

@@ -23,20 +23,20 @@ from lrm.plan.experiment import load
 
 EXPERIMENTS = ("symmetry_stress",)
 VECTOR, LOGARITHMS = ARM_COLOURS["VPN"], "#7B3294"
-FAST_VECTOR, FAST_LOGARITHMS = shade(VECTOR, -0.5), shade(LOGARITHMS, 0.4)
+FAST_VECTOR, FAST_LOGARITHMS = shade(VECTOR, -0.5), shade(LOGARITHMS, 0.3)
 # Colour of the line and its name; the twin in bfloat16 is dotted.
 STREAM = {
-    "FREE": (VECTOR, "LR of figure 4, λ = 0\n(bfloat16 lies under it)"),
-    "FASTER": (FAST_VECTOR, "LR × 10, λ = 0,\nfloat32"),
-    "FASTER_LIGHT": (shade(VECTOR, 0.4), "LR × 10,\nλ = {light:g}"),
+    "FREE": (VECTOR, "LR {lr:g} (figure 4), λ = 0\n(bfloat16 lies under it)"),
+    "FASTER": (FAST_VECTOR, "LR {lr:g}, λ = 0,\nfloat32"),
+    "FASTER_LIGHT": (shade(VECTOR, 0.25), "LR {lr:g},\nλ = {weight_decay:g}"),
 }
-IN_BFLOAT16 = "LR × 10, λ = 0,\nbfloat16"
+IN_BFLOAT16 = "LR {lr:g}, λ = 0,\nbfloat16"
 TWIN = "_BF16"
 LOSSES = {
-    "FREE": ({"color": VECTOR, "lw": 1.4}, "direct"),
-    "LOG": ({"color": LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale"),
-    "FAST": ({"color": FAST_VECTOR, "lw": 1.4}, "direct,\nLR × 5"),
-    "LOG_FAST": ({"color": FAST_LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale,\nLR × 5"),
+    "FREE": ({"color": VECTOR, "lw": 1.4}, "direct,\nLR {lr:g}"),
+    "LOG": ({"color": LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale,\nLR {lr:g}"),
+    "FAST": ({"color": FAST_VECTOR, "lw": 1.4}, "direct,\nLR {lr:g}"),
+    "LOG_FAST": ({"color": FAST_LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale,\nLR {lr:g}"),
 }
 
 
@@ -61,7 +61,6 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, (left, right) = page(1, 2, 2.6, w_pad=0.05)
     groups = dict(tuple(numbers.groupby(["panel", "arm"])))
     plan = planned("symmetry_stress", context)
-    light = plan["FASTER_LIGHT"]["multipliers"]["weight_decay"]
     decays_from = stage_end(plan["FREE"])
     ends = {}
     for arm, (colour, name) in STREAM.items():
@@ -69,11 +68,13 @@ def draw(numbers: pd.DataFrame, context: Context):
             rows = groups["residual", twin]
             median(left, rows, "step", color=colour, ls=look)
             if twin == arm:
-                ends[name.format(light=light)] = end(rows, "step"), shade(colour, -0.2)
+                said = name.format(**plan[arm]["multipliers"])
+                ends[said] = end(rows, "step"), shade(colour, -0.2)
             elif arm == "FASTER":
-                ends[IN_BFLOAT16] = end(rows, "step"), shade(colour, -0.2)
+                said = IN_BFLOAT16.format(**plan[arm]["multipliers"])
+                ends[said] = end(rows, "step"), shade(colour, -0.2)
     norm = "RMS norm of the residual stream"
-    label(left, "a   Precision", yscale="log", xlabel="step", ylabel=norm)
+    label(left, "a   bfloat16 drifts further", yscale="log", xlabel="step", ylabel=norm)
     name_ends(left, ends, size=6.5)
     left.axvline(decays_from, **NEUTRAL, ls=":")
     left.legend(handles=[key("float32"), key("bfloat16", ls=":")], loc="upper left")
@@ -81,14 +82,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     for arm, (look, name) in LOSSES.items():
         rows = groups["loss", arm]
         median(right, rows, "step", **look)
-        ends[name] = end(rows, "step"), look["color"]
+        ends[name.format(**plan[arm]["multipliers"])] = end(rows, "step"), look["color"]
     # The fall from the start would leave no room for the rest.
     losses = numbers[numbers["panel"] == "loss"]
     after = losses.loc[losses["step"] > losses["step"].min(), "value"]
     low, high = after.min(), after.max()
     right.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     loss = "training loss (nats per token)"
-    label(right, "b   Parametrization", xlabel="step", ylabel=loss)
+    label(right, "b   Logarithms: worse at a large LR", xlabel="step", ylabel=loss)
     name_ends(right, ends, size=6.5)
     right.axvline(decays_from, **NEUTRAL, ls=":")
     right.annotate("LR decay begins", (decays_from, 0.99), (-4, 0), ha="right", va="top",

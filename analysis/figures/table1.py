@@ -79,7 +79,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         write(x, 0.935, _HEADS[stat], ha="center", fontsize=7.5)
     write(0.0, 0.935, "exponent of d", fontsize=7, weight="bold")
     groups = dict(tuple(numbers.groupby(["optimizer", "recipe", "case", "stat"])))
-    y = 0.935
+    y, above = 0.935, {}
     for optimizer, recipe in table1.MODELS.values():
         if recipe == next(iter(table1.RECIPES)):
             y -= 0.032
@@ -93,6 +93,11 @@ def draw(numbers: pd.DataFrame, context: Context):
             rows = groups.get((optimizer, recipe, case, stat))
             if rows is None:
                 continue
+            values = tuple(rows.sort_values("seed")["exponent"])
+            if above.get((optimizer, case, stat)) == values:
+                write(x, y + line / 2, "as above", ha="center", **_DERIVED)
+                continue
+            above[optimizer, case, stat] = values
             derived, mean = rows["derived"].mean(), interval(rows["exponent"])
             if np.isfinite(derived):
                 write(x, y + line, _signed(derived), ha="center", **_DERIVED)
@@ -110,8 +115,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     for verdict, (x, words) in keys.items():
         _fill(axis, x, y, 0.025, line, _FILLS[verdict])
         write(x + 0.02, y, words)
-    write(0.0, y - 0.036, "“η ∝ 1/d, λ ∝ d” and “s ∝ 1/d” have the same draws: the layer's rows "
-          "are equal by construction.")  # fmt: skip
+    write(0.0, y - 0.036, "as above: the same draws by construction. "
+          "y: output, Δy: its update, α: alignment, ‖y‖ = s d α ‖W‖.")  # fmt: skip
     layer = numbers[numbers["case"] != "model"]
     draws = layer.groupby(["optimizer", "recipe", "case", "stat"])["seed"].nunique().max()
     return caption(figure, context, f"layer: n = {draws} draws")

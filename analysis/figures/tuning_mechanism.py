@@ -54,7 +54,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         _points(axis, rows)
         r = rows.drop_duplicates("seed")["r"]
         said = f"r = {with_interval(r, 2)}" if r.notna().all() else NOTHING
-        axis.text(0.98, 0.03, said, transform=axis.transAxes, ha="right")
+        axis.text(0.9, 0.03, said, transform=axis.transAxes, ha="right")
         label(axis, f"{letter}   {OPTIMIZER_NAMES[optimizer]}")
     axes[0].set_ylabel("learned product of multipliers")
     handles = [key(block, ls="", **BLOCK_LOOKS[block]) for block in BLOCKS]

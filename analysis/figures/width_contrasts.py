@@ -1,9 +1,9 @@
 """Beside figure 5: the same norms and multipliers from another start, and with a fixed scale.
 
 Top: activations that the model fixes, and the gate's. Middle: outputs to the residual stream.
-Bottom: multipliers, learned and fixed factor together. What both starts of the learned scalars
-share has been learned. At the base width both starts are the same, and so are both fixed scales.
-Lines are medians, bands the range of seeds.
+Bottom: multipliers, learned and fixed factor together. Filled and solid is what begins at ∝ 1/d,
+open and dashed what begins at 1; blue is learned, and red stays there. At the base width both
+starts are the same, and so are both fixed scales. Lines are medians, bands the range of seeds.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, label, page
+from analysis.drawing.page import caption, key, label, sheet
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, plain_log_axis, widen
 from analysis.figures import fig5
 from analysis.quantities import width_scaling as ws
@@ -31,55 +31,62 @@ NAMES = {
     ws.SCALED: "fixed, $\\propto 1/d$",
     ws.FIXED: "fixed at 1",
 }
-# Panels by row: panel and quantity of figure 5, and the title.
-ROWS = (
-    [("activations", name, name) for name in (*ws.FIXED_BY_MODEL, *ws.GATE)],
-    [("activations", name, name) for name in ws.FREE_IN_STREAM],
-    [("multipliers", name, f"$|s|$ of {name}") for name in ws.MULTIPLIERS if name != "projector"],
-)
+# Panels by row: the row's message, and by panel the quantity of figure 5 and the title.
+ROWS = {
+    "What the model fixes: multipliers that begin at 1 learn most of the way": [
+        ("activations", name, name) for name in (*ws.FIXED_BY_MODEL, *ws.GATE)
+    ],
+    "What is free: attention and SSM outputs grow if scales begin at 1, learned or not": [
+        ("activations", name, name) for name in ws.FREE_IN_STREAM
+    ],
+    "Learned multipliers fall with the width from both starts": [
+        ("multipliers", name, f"$|s|$ of {name}") for name in ws.MULTIPLIERS if name != "projector"
+    ],
+}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Those of figure 5 that are drawn here, in its columns."""
     rows = fig5.numbers(tables)
-    drawn = pd.MultiIndex.from_tuples([place[:2] for line in ROWS for place in line])
+    drawn = pd.MultiIndex.from_tuples([place[:2] for line in ROWS.values() for place in line])
     return rows[pd.MultiIndex.from_frame(rows[["panel", "quantity"]]).isin(drawn)]
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three rows of up to four panels, the legend where the last row ends."""
-    figure, axes = page(3, 4, 4.8, w_pad=0.02, h_pad=0.04)
+    """Three rows of up to four panels under their messages, the legend where the last row ends."""
+    figure = sheet(5.5)
     groups = dict(tuple(numbers.groupby(["panel", "quantity", "arm"])))
     base = _base_width(numbers)
     letters = iter("abcdefghijkl")
-    for line, places in zip(axes, ROWS, strict=True):
-        for axis, (panel, quantity, title) in zip(line, places, strict=False):
+    parts = figure.subfigures(len(ROWS), 1)
+    for part, (message, places) in zip(parts, ROWS.items(), strict=True):
+        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        axes = part.subplots(1, 4)
+        for axis, (panel, quantity, title) in zip(axes, places, strict=False):
             for arm, look in LOOKS.items():
                 if (panel, quantity, arm) in groups:
                     rows = groups[panel, quantity, arm]
                     median(axis, rows, "width", alpha=0.13, ms=2.8, mew=0.8, **look)
             fig5.width_axis(axis, numbers)
             axis.axvline(base, **NEUTRAL, ls=":")
-            axis.tick_params(labelbottom=places is not ROWS[0])
             plain_log_axis(axis)
             widen(axis, 0.5)
             label(axis, f"{next(letters)}   {title}")
-        line[0].set_ylabel("multiplier" if places is ROWS[2] else "RMS norm")
-        for empty in line[len(places) :]:
+        axes[0].set_ylabel("multiplier" if places[0][0] == "multipliers" else "RMS norm")
+        for empty in axes[len(places) :]:
             empty.set_axis_off()
-    low, high = zip(*(axis.get_ylim() for axis in axes[1]), strict=True)
-    for axis in axes[1]:
+    middle = parts[1].axes
+    low, high = zip(*(axis.get_ylim() for axis in middle), strict=True)
+    for axis in middle:
         axis.set_ylim(min(low), max(high))
-        axis.tick_params(labelleft=axis is axes[1, 0])
-    for axis in (*axes[1, len(ROWS[2]) :], *axes[2, : len(ROWS[2])]):
+        axis.tick_params(labelleft=axis is middle[0])
+    for axis in parts[-1].axes:
         axis.set_xlabel("width d")
-    for axis in axes[1, : len(ROWS[2])]:
-        axis.tick_params(labelbottom=False)
     handles = [key("scale s:", lw=0)]
     handles += [key(NAMES[arm], ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
     handles.append(key(f"d = {base:g}: dashed = solid by construction", **NEUTRAL, ls=":"))
     # Of the room that the last row leaves.
-    legend = axes[2, -2].legend(handles=handles, loc="center left", bbox_to_anchor=(0.1, 0.5))
+    legend = parts[-1].axes[-2].legend(handles=handles, loc="center left", bbox_to_anchor=(0, 0.5))
     legend.set_in_layout(False)
     return caption(figure, context, "lines: medians; bands: range")
 

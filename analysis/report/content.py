@@ -37,7 +37,7 @@ class Claim:
     """A claim's record of the ledger, the experiment that decides it, and its strips.
 
     ``published`` is the published verdict, where the record is of somebody's own runs. ``earlier``
-    are older entries for the same statement, oldest last.
+    are the other entries of its number in the same experiment, oldest last.
     """
 
     record: dict[str, Any]
@@ -80,7 +80,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Page:
-    """An experiment; ``claims`` has the newest entry of each claim."""
+    """An experiment; ``claims`` has the newest of its entries of each claim."""
 
     name: str
     title: str
@@ -149,15 +149,19 @@ def gather(scale: str, source: str, results: Path) -> Site:
 
 
 def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
-    """One claim for each statement: of several entries the newest that was judged."""
+    """One claim for each number and experiment: of several entries the newest that was judged.
+
+    An entry replaces only those of its own experiment. Another experiment asks something else
+    (S6.2 is about bfloat16, S6.3 about float16), so that its entry stands beside them.
+    """
     criteria = every_criterion()
-    entries: dict[str, list[Claim]] = {}
+    entries: dict[tuple[str, str], list[Claim]] = {}
     for record in records:
         experiment = criteria.get(record["id"], {}).get("experiment", LIBRARY)
         parts = [(part, strip(part)) for part in record["parts"]]
         needed = [(part, strip(part)) for part in record["contrast"]]
         claim = Claim(record, experiment, parts, needed, published.get(record["id"]))
-        entries.setdefault(record["id"].partition(".")[0], []).append(claim)
+        entries.setdefault((_number(claim.id), experiment), []).append(claim)
     found = []
     for of_claim in entries.values():
         # Those that wait for their seeds come last; they say so on the page.
@@ -166,6 +170,11 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
         first.earlier.extend(others)
         found.append(first)
     return found
+
+
+def _number(claim: str) -> str:
+    """S6 of S6.2."""
+    return claim.partition(".")[0]
 
 
 def _entry(claim: str) -> int:
@@ -286,11 +295,14 @@ def _link(folder: Path, target: str) -> str | None:
 
 def _abstract(claims: list[Claim]) -> list[Sentence]:
     """The sentences of ``abstract.yaml``. Raises UserError for a claim that there is not."""
-    known = {claim.id.partition(".")[0]: claim for claim in claims}
+    known: dict[str, list[Claim]] = {}
+    for claim in claims:
+        known.setdefault(_number(claim.id), []).append(claim)
     found = []
     for entry in read_yaml(ABSTRACT)["sentences"]:
         named = entry.get("claims", [])
         if unknown := [name for name in named if name not in known]:
             raise UserError(f"{ABSTRACT.relative_to(ROOT)}: no claim {', '.join(unknown)}")
-        found.append(Sentence(entry["text"], [known[name] for name in named], entry.get("without")))
+        of_them = [claim for name in named for claim in known[name]]
+        found.append(Sentence(entry["text"], of_them, entry.get("without")))
     return found

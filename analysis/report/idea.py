@@ -74,7 +74,8 @@ def _method(axis) -> None:
     axis.text(-2, rows / 2, "r", color=ARM_COLOURS["VPN"], ha="right", va="center", size=11)
     axis.text(columns / 2, rows + 1.8, "c", color=ARM_COLOURS["VPN"], ha="center", size=11)
     axis.text(columns / 2, rows / 2, "W", ha="center", va="center", size=13, weight="bold")
-    axis.text(columns / 2 - 1, -0.7, "W keeps its weight decay;\nr and c have little or none",
+    axis.text(columns / 2 - 1, -0.5, "W keeps its weight decay;\nr and c have little or none.\n"
+              "(c) has one s for both.",
               ha="center", va="top", size=7)  # fmt: skip
     axis.set(xlim=(-3.2, columns + 0.4), ylim=(-2.4, rows + 2.8), aspect="equal")
     axis.set_axis_off()

@@ -10,7 +10,7 @@ import html
 import re
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,19 +32,13 @@ _WIDTH = 120
 
 @dataclass(frozen=True)
 class Row:
-    """An experiment's part of the overview; ``claims`` are those whose newest entry it decides.
-
-    ``judged_anew`` names the experiments that decide the newest entries of its other claims, and
-    ``superseded`` are the older entries that it decided itself.
-    """
+    """An experiment's part of the overview; ``claims`` has the newest of its entries of each."""
 
     name: str
     figures: list[str]
     question: str
     conclusion: str
     claims: list[Claim]
-    judged_anew: list[str] = field(default_factory=list)
-    superseded: list[Claim] = field(default_factory=list)
 
 
 def rows() -> list[Row]:
@@ -60,28 +54,20 @@ def rows() -> list[Row]:
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
         own = [claim for claim in claims if claim.experiment == name]
-        older = [(e, c.experiment) for c in claims for e in c.earlier if e.experiment == name]
-        older = [(entry, by) for entry, by in older if by != name]
-        named = re.findall(r"\b(?:fig|table)\d+", facts["figures"] or "")
+        named = re.findall(r"\b(?:sv_)?(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
-        anew = sorted({by for _, by in older})
-        old = [entry for entry, _ in older]
-        found.append(Row(name, named, question, conclusion, own, anew, old))
+        found.append(Row(name, named, question, conclusion, own))
     return found
 
 
 def current() -> list[Claim]:
-    """The newest entry of every published claim, each once, whichever experiment decides it."""
+    """The published claims; an entry that a newer one of its experiment replaces is no claim."""
     return newest(_ledger()["claims"], {})
 
 
 def _ledger() -> dict[str, Any]:
     return read_ledger(claims_file(SCALE, "reference", RESULTS))
-
-
-def _decides(row: Row) -> bool:
-    return bool(row.claims or row.judged_anew)
 
 
 def tally(claims: Iterable[Claim]) -> str:
@@ -96,14 +82,16 @@ def tally(claims: Iterable[Claim]) -> str:
 def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     """The sum of all claims, what it leaves out, and how many parts chance could have made hold."""
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
-    older = [entry.record["verdict"] for claim in claims for entry in claim.earlier]
-    waiting = older.count(UNJUDGED)
+    others = [entry.record["verdict"] for claim in claims for entry in claim.earlier]
+    waiting = others.count(UNJUDGED)
     return (
-        f"**{len(claims)} claims: {tally(claims)}.** {', '.join(own)} (the library) have no row. "
-        f"Not counted: {waiting} new entries without runs and {len(older) - waiting} that newer "
-        f"ones replace. Of {counts['tested']} parts {counts['held']} hold, "
-        f"{counts['survive_holm']} after Holm's correction. Were the truth on the border of every "
-        f"criterion, {counts['expected_false']:g} would hold by chance."
+        f"**{len(claims)} claims: {tally(claims)}.** The table has {len(claims) - len(own)} of "
+        f"them; {', '.join(own)} are about the library. `make claims` has {len(others)} entries "
+        f"more: {waiting} wait for their runs, and newer ones of the same experiment replace "
+        f"{len(others) - waiting}. Of {counts['tested']} parts {counts['held']} hold, "
+        f"{counts['survive_holm']} after Holm's correction for testing all of them. "
+        f"{counts['expected_false']:g} would hold by chance if the truth lay on the border of "
+        f"every criterion."
     )
 
 
@@ -113,22 +101,29 @@ def table(shown: Iterable[Row]) -> str:
     Markdown has no way to break a row of a table. Above it stands what can be said of all claims.
     """
     lines = [*textwrap.wrap(head(current(), _ledger()["multiplicity"]), _WIDTH), ""]
-    lines += ["<table><tr><th>figure<th>question<th>answer<th>claims"]
-    for row in filter(_decides, shown):
-        figures = ", ".join(re.sub(r"^fig|(?<=table)", " ", f).strip() for f in row.figures)
+    text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
+    for row in (row for row in shown if row.claims):
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
-        verdicts = tally(row.claims) or (
-            f"older entry: {tally(row.superseded)}; newest: {', '.join(row.judged_anew)}"
-        )
-        cells = (figures, link, row.conclusion, verdicts)
-        text = "<tr>" + "".join(f"<td>{cell}" for cell in cells)
-        lines += textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+        cells = (_numbers(row.figures), link, row.conclusion, tally(row.claims))
+        text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
+    # Rows follow each other without a break, which would leave half a line empty at each.
+    lines += textwrap.wrap(" ".join(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join([*lines, "</table>"]) + "\n"
+
+
+def _numbers(figures: list[str]) -> str:
+    """``1, table 2`` of ``fig1`` and ``table2``; those of the second paper stand apart."""
+    named = {"": [], "second paper: ": []}
+    for figure in figures:
+        whose = "second paper: " if figure.startswith("sv_") else ""
+        spoken = re.sub(r"^fig|(?<=table)", " ", figure.removeprefix("sv_")).strip()
+        named[whose].append(spoken)
+    return "; ".join(whose + ", ".join(those) for whose, those in named.items() if those)
 
 
 def listing(shown: Iterable[Row]) -> str:
     """The experiments that decide no claim, as a list."""
-    rest = [row for row in shown if not _decides(row)]
+    rest = [row for row in shown if not row.claims]
     return "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
 
 

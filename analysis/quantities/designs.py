@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.quantities.losses import final_losses
+from analysis.quantities.losses import final_losses, in_bins
 from analysis.tables.results import Tables
 
 BRANCHES = ("attention.q", "attention.k", "attention.v")
@@ -27,15 +27,16 @@ def scale_gap(tables: Tables, arm: str, size: float) -> pd.Series:
 
 
 def train_gap(tables: Tables, arm: str, against: str, share: float) -> pd.Series:
-    """Training loss of ``arm`` less that of ``against`` about ``share`` of the steps, by seed.
+    """Training loss of ``arm`` less that of ``against`` after ``share`` of the steps, by seed.
 
-    Both see the same batches. It is the mean over a tenth of the steps that ends there; published
-    losses are means between probes.
+    Both see the same batches. It is the mean over the steps between two probes, as published losses
+    are, of which the second stands at ``share`` of the steps or next behind it.
     """
-    losses = tables.pick(arm=(arm, against), stat="train_loss")
-    last = losses["step"].max()
-    inside = losses["step"].between((share - 0.1) * last, share * last, inclusive="right")
-    means = losses[inside].pivot_table("value", "seed", "arm")
+    settings = tables.runs.loc[tables.runs["arm"] == arm, "description"].iloc[0]["settings"]
+    every = settings["probes"]["every"]
+    losses = in_bins(tables.pick(arm=(arm, against), stat="train_loss"), every)
+    wanted = -(-share * losses["step"].max() // every) * every
+    means = losses[losses["step"] == wanted].pivot_table("value", "seed", "arm")
     return means[arm] - means[against]
 
 

@@ -20,7 +20,11 @@ def arms(gaps: Mapping[str, float], changes: Mapping[str, float]) -> list[tuple[
 
 
 def losses(
-    points: Sequence[tuple[str, float, dict]], seeds: Iterable[int], spread: float, rows=()
+    points: Sequence[tuple[str, float, dict]],
+    seeds: Iterable[int],
+    spread: float,
+    rows=(),
+    runs=None,
 ) -> Tables:
     """Losses of arms less that of a model that all share, beside other ``rows``.
 
@@ -35,7 +39,7 @@ def losses(
             rows.append({**at, "step": 300, "value": 3.4 + together - value})
             rows.append({**at, "step": 400, "value": 3.4 + together + value})
     found = frame(rows)
-    return Tables(None, found if "S" in found else found.assign(S=np.nan))
+    return Tables(runs, found if "S" in found else found.assign(S=np.nan))
 
 
 def check_measured(claim: str, tables: Tables, wanted: Mapping[str, float]) -> None:

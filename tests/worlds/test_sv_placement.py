@@ -6,7 +6,7 @@ import pytest
 
 from analysis.claims.judging import BELOW, OPEN
 from tests.worlds.designs import SEEDS, arms, check_measured, check_planned, losses
-from tests.worlds.planted import check_breaks, judged, noise
+from tests.worlds.planted import check_breaks, judged, noise, runs_of
 
 # What each arm loses where every part holds, in nats.
 GAPS = {"HG": 0.0, "AP": 0.0, "DP": -0.05, "DNP": 0.06, "HG_FACTOR": -0.01}
@@ -29,7 +29,8 @@ MEASURED = {
 def world(seeds=SEEDS, spread=0.003, early=-0.05, late=0.05, **changes):
     """The losses, each with the changes ``<arm>=`` to ``GAPS``, and training losses."""
     rows = [row for seed in seeds for row in training(seed, spread, early, late)]
-    return losses(arms(GAPS, changes), seeds, spread, rows)
+    runs = runs_of(("HG", "AP"), seeds, {"probes": {"every": 20}})
+    return losses(arms(GAPS, changes), seeds, spread, rows, runs)
 
 
 def training(seed, spread, early, late):

@@ -41,6 +41,7 @@ class Record:
         self.published = None if toy else results / "reference" / "gpu" / f"{name}.json"
         self.content: dict[str, Any] = {"name": name, "toy": toy, "calls": {}, "parts": {}}
         self._machine: dict[str, Any] = {}
+        self._call = ""
         for path in filter(None, (self.path, self.published)):
             if path.exists():
                 self._take(path)
@@ -74,6 +75,9 @@ class Record:
             )
         self.content |= values
         self._machine = machine
+        # Calls of one second have names of their own.
+        same = sum(call.startswith(machine["started"]) for call in self.content["calls"])
+        self._call = machine["started"] + (f" ({same + 1})" if same else "")
 
     def items(self, part: str) -> dict[str, Any]:
         """What is known of a part, by the names of its items."""
@@ -86,9 +90,8 @@ class Record:
 
     def add(self, part: str, name: str, item: dict[str, Any]) -> None:
         """Keep an item of this call; it is on disk when this returns."""
-        call = self._machine["started"]
-        self.content["calls"][call] = self._machine
-        self.content["parts"].setdefault(part, {})[name] = {**item, "call": call}
+        self.content["calls"][self._call] = self._machine
+        self.content["parts"].setdefault(part, {})[name] = {**item, "call": self._call}
         self._write()
 
     def _write(self) -> None:

@@ -1,7 +1,7 @@
-"""Figure 5 of the second paper: branches, placement, reparametrization, weight decay of vectors.
+"""Figure 5 of the second paper: branches, placement and reparametrization.
 
 Loss after the decay, differences paired by seed; left of 0 is better. a: a vector for each branch
-against a shared one. b: other placements against vectors on the inputs (HG). c, d: magnitude and
+against a shared one. b: other placements against vectors on the inputs (HG). c: magnitude and
 direction apart (OR, ER) on both sides (DP) and with a norm between (DNP), against HG.
 """
 

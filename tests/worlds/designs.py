@@ -9,7 +9,7 @@ import pytest
 
 from analysis.claims.judging import HOLDS, OPEN
 from analysis.tables.results import Tables
-from tests.worlds.planted import CRITERIA, frame, judged, noise, part
+from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, part
 
 SEEDS = range(200, 216)
 
@@ -42,15 +42,32 @@ def losses(
     return Tables(runs, found if "S" in found else found.assign(S=np.nan))
 
 
-def check_measured(claim: str, tables: Tables, wanted: Mapping[str, float]) -> None:
-    """The means of these parts, each named by a piece of its name."""
-    for piece, value in wanted.items():
-        measured = part(claim, tables, piece).interval.mean
-        assert measured == pytest.approx(value, abs=0.002), piece
+def checks(world: Callable[..., Tables], breaks: dict, measured: dict) -> tuple:
+    """The tests of an experiment's ``world``: of its parts, their values, and the planned seeds.
 
+    By claim ``breaks`` is that of ``check_breaks``, and ``measured`` maps a piece of a part's name to
+    its mean where all holds.
+    """
 
-def check_planned(claim: str, world: Callable[..., Tables]) -> None:
-    """With as many seeds as planned it holds, with one less it is open."""
-    planned = CRITERIA[claim]["seeds"]["planned"]
-    assert judged(claim, world(seeds=SEEDS[:planned])).verdict == HOLDS
-    assert judged(claim, world(seeds=SEEDS[: planned - 1])).verdict == OPEN
+    @pytest.mark.parametrize("claim", breaks)
+    def each_part_has_a_world_that_breaks_it_alone(claim):
+        check_breaks(claim, world, breaks[claim])
+
+    @pytest.mark.parametrize("claim", measured)
+    def the_differences_are_what_their_names_say(claim):
+        tables = world(spread=0.0005)
+        for piece, value in measured[claim].items():
+            mean = part(claim, tables, piece).interval.mean
+            assert mean == pytest.approx(value, abs=0.002), piece
+
+    @pytest.mark.parametrize("claim", breaks)
+    def fewer_seeds_than_planned_decide_nothing(claim):
+        planned = CRITERIA[claim]["seeds"]["planned"]
+        assert judged(claim, world(seeds=SEEDS[:planned])).verdict == HOLDS
+        assert judged(claim, world(seeds=SEEDS[: planned - 1])).verdict == OPEN
+
+    return (
+        each_part_has_a_world_that_breaks_it_alone,
+        the_differences_are_what_their_names_say,
+        fewer_seeds_than_planned_decide_nothing,
+    )

@@ -5,8 +5,8 @@ import functools
 import pytest
 
 from analysis.claims.judging import BELOW, OPEN
-from tests.worlds.designs import SEEDS, arms, check_measured, check_planned, losses
-from tests.worlds.planted import check_breaks, judged, noise, runs_of
+from tests.worlds.designs import SEEDS, arms, checks, losses
+from tests.worlds.planted import judged, noise, runs_of
 
 # What each arm loses where every part holds, in nats.
 GAPS = {"HG": 0.0, "AP": 0.0, "DP": -0.05, "DNP": 0.06, "HG_FACTOR": -0.01}
@@ -50,19 +50,7 @@ def training(seed, spread, early, late):
             }
 
 
-@pytest.mark.parametrize("claim", BREAKS)
-def test_each_part_has_a_world_that_breaks_it_alone(claim):
-    check_breaks(claim, world, BREAKS[claim])
-
-
-@pytest.mark.parametrize("claim", MEASURED)
-def test_the_differences_are_what_their_names_say(claim):
-    check_measured(claim, world(spread=0.0005), MEASURED[claim])
-
-
-@pytest.mark.parametrize("claim", BREAKS)
-def test_fewer_seeds_than_planned_decide_nothing(claim):
-    check_planned(claim, world)
+test_breaks, test_differences, test_planned = checks(world, BREAKS, MEASURED)
 
 
 @pytest.mark.parametrize(("claim", "arm", "same"), [("SV10", "DP", 0.0)])

@@ -2,11 +2,9 @@
 
 import functools
 
-import pytest
-
 from analysis.claims.judging import BELOW
-from tests.worlds.designs import SEEDS, arms, check_measured, check_planned, losses
-from tests.worlds.planted import check_breaks, verdicts
+from tests.worlds.designs import SEEDS, arms, checks, losses
+from tests.worlds.planted import verdicts
 
 # What each arm loses where every part holds, in nats.
 GAPS = {
@@ -72,19 +70,7 @@ def world(seeds=SEEDS, spread=0.003, **changes):
     return losses(arms(GAPS, changes), seeds, spread)
 
 
-@pytest.mark.parametrize("claim", BREAKS)
-def test_each_part_has_a_world_that_breaks_it_alone(claim):
-    check_breaks(claim, world, BREAKS[claim])
-
-
-@pytest.mark.parametrize("claim", MEASURED)
-def test_the_differences_are_what_their_names_say(claim):
-    check_measured(claim, world(spread=0.0005), MEASURED[claim])
-
-
-@pytest.mark.parametrize("claim", BREAKS)
-def test_fewer_seeds_than_planned_decide_nothing(claim):
-    check_planned(claim, world)
+test_breaks, test_differences, test_planned = checks(world, BREAKS, MEASURED)
 
 
 def test_a_small_gain_is_below_what_matters():

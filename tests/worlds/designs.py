@@ -45,7 +45,7 @@ def losses(
 def checks(world: Callable[..., Tables], breaks: dict, measured: dict) -> tuple:
     """The tests of an experiment's ``world``: of its parts, their values, and the planned seeds.
 
-    By claim ``breaks`` is that of ``check_breaks``, and ``measured`` maps a piece of a part's name to
+    By claim ``breaks`` is that of ``check_breaks``; ``measured`` maps a piece of a part's name to
     its mean where all holds.
     """
 

@@ -35,7 +35,7 @@ def sentence(results: Path) -> str:
     return (
         f"After {STEPS} steps at S = {S:g} the loss is {frozen:.3f} nats with a frozen norm scale "
         f"and {learned:.3f} with a learned one (one seed).\n"
-        f"The whole sweep, eight seeds: {results}/figures/{SCALE}/reference/fig1.png"
+        f"The whole sweep, all published seeds: {results}/figures/{SCALE}/reference/fig1.png"
     )
 
 

@@ -1,5 +1,6 @@
 """Compiled layers against the same layers uncompiled, and what happens without a compiler."""
 
+import contextlib
 import dataclasses
 import fcntl
 import os
@@ -12,6 +13,7 @@ import torch
 from conftest import needs_a_compiler
 
 from lrm import data
+from lrm.errors import UserError
 from lrm.plan.config import Execution
 from lrm.plan.rules import resolve
 from lrm.plan.run import Cost, TrainRun
@@ -50,11 +52,39 @@ def test_long_runs_are_compiled(monkeypatch):
     assert not compiled.wanted("auto", short, cpu)
     assert not compiled.wanted("auto", long, gpu)
     assert compiled.wanted("always", 0.0, gpu) and not compiled.wanted("never", long, cpu)
+    assert compiled.wanted("graphs", 0.0, gpu)
+    with pytest.raises(UserError, match="= graphs needs CUDA, and the device is cpu; write always"):
+        compiled.wanted("graphs", long, cpu)
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert not compiled.wanted("auto", long, cpu)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/c++")
     monkeypatch.setattr("platform.system", lambda: "Darwin")
     assert not compiled.wanted("auto", long, cpu)
+
+
+def test_cuda_graphs_are_asked_for_and_told_of_steps(monkeypatch):
+    """What a CPU can show of it: the compiler's options, and a mark at the start of each step."""
+    marks, given = [], []
+    monkeypatch.setattr(compiled, "_replaying", False)
+    monkeypatch.setattr(compiled, "_missed", int)
+    monkeypatch.setattr(compiled, "checked", lambda folder: contextlib.nullcontext([]))
+    monkeypatch.setattr(compiled, "_behind_the_first", lambda name: contextlib.nullcontext())
+    monkeypatch.setattr(torch.compiler, "cudagraph_mark_step_begin", lambda: marks.append(1))
+    layers = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+    monkeypatch.setattr(layers[0], "compile", lambda **said: given.append(said["options"]))
+    for choice, wanted in (("graphs", True), ("always", None)):
+        assert compiled.compile_layers(layers, lambda: None, choice).compiled
+        assert given[-1].get("triton.cudagraphs") is wanted
+        compiled.begin_step()
+    assert len(marks) == 1
+
+    def fails():
+        raise torch._dynamo.exc.TorchDynamoException("no")
+
+    with pytest.raises(UserError, match="execution.compile = graphs, but the compiler does not "):
+        compiled.compile_layers(layers, fails, "graphs")
+    compiled.begin_step()
+    assert len(marks) == 1
 
 
 @needs_a_compiler

@@ -24,11 +24,12 @@ from lrm.bench.gpu.record import Record, name_of
 from lrm.bench.gpu.session import OutOfTime, Session, take
 from lrm.bench.gpu.whole_logits import whole_logits
 from lrm.bench.gpu.worker import Worker
-from lrm.bench.trainers import SuiteTrainer
+from lrm.bench.trainers import BatchTrainer, SuiteTrainer
 from lrm.errors import UserError
 from lrm.model import ops
 from lrm.model.loss import linear_cross_entropy
 from lrm.plan.config import Execution
+from lrm.plan.run import Cost, TrainRun
 from lrm.store.digests import read_listed
 from lrm.store.files import read_json
 from lrm.train.device import equip
@@ -123,6 +124,12 @@ def test_what_a_toy_day_finds(toy):
     [profile] = [item["result"] for item in parts["profile"].values()]
     assert {"attention", "ssm scan", "mlp", "optimizer"} <= {part for part, *_ in profile["parts"]}
     assert profile["kinds"]["matrix products"] > 0 and profile["busy"] > 0
+    both = parts["runs at once"]
+    assert [item["result"]["runs"] for item in both.values()] == [1, 2]
+    # The first of them is the run that the other item trains by itself.
+    alone, first = (item["result"]["loss"] for item in both.values())
+    assert first == pytest.approx(alone, abs=1e-5)
+    assert set(gpu_tables.by_runs({n: item["result"] for n, item in both.items()})) == {"float32"}
     for item in parts["projector"].values():
         assert set(item["result"]["runs"]) == {"FPN", "SPN", "VPN"}
         for run in item["result"]["runs"].values():
@@ -455,3 +462,26 @@ def test_training_on_a_gpu_follows_the_cpu(settings, optimizer, implementation):
         losses.append([train_step(learner, own, config, step)[0].item() for step in range(12)])
     assert losses[1] == pytest.approx(losses[0], abs=5e-3)
     assert losses[0][-1] < losses[0][0] - 0.1
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_cuda_graphs_change_no_loss(settings, at_once):
+    """Layers replayed as CUDA graphs against the same layers compiled, over steps that update."""
+    config = settings(rules=[{"match": "mlp.*", "multiplier": {"kind": "row_column"}}])
+    shape = (4, 17) if at_once == 1 else (at_once, 4, 17)
+    batch = torch.from_numpy(np.random.default_rng(0).integers(0, 300, shape)).cuda()
+    losses = {}
+    for choice in ("always", "graphs"):
+        execution = Execution(
+            device="cuda", precision="float32", compile=choice, batch_runs=at_once
+        )
+        run = TrainRun("test", "smoke", "A", {}, 0, config, execution, Cost())
+        trainer = (SuiteTrainer if at_once == 1 else BatchTrainer)(
+            run, 0, equip(execution, config.model)
+        )
+        assert trainer.is_compiled
+        found = [trainer.step(batch, step) for step in range(12)]
+        losses[choice] = [(one if at_once == 1 else one[-1])[0].item() for one in found]
+    assert losses["graphs"] == pytest.approx(losses["always"], abs=1e-4)
+    assert losses["graphs"][-1] < losses["graphs"][0] - 0.1

@@ -29,7 +29,7 @@ from analysis.drawing.style import (
     power_of_two,
     ramp,
 )
-from analysis.explore.gpu_tables import overheads, render, results, utilisation
+from analysis.explore.gpu_tables import by_runs, overheads, render, results, utilisation
 from lrm.cli import guarded
 from lrm.store.files import read_json, write_atomic
 
@@ -41,16 +41,19 @@ _PARTS = 10
 
 def draw(record: dict[str, Any]):
     """A figure of what the record holds; a panel without items says so."""
-    figure, axes = page(3, 2, 6.4, w_pad=0.06, h_pad=0.06)
+    figure, axes = page(4, 2, 8.4, w_pad=0.06, h_pad=0.06)
     panels: list[tuple[str, str, Callable[..., None]]] = [
         ("parity", "distance from float64", _parity),
         ("speed", "a step of each variant", _speed),
         ("shapes", "batches and lengths", _shapes),
         ("profile", "where the step goes", _profile),
         ("overhead", "tokens/s with multipliers", _overhead),
+        ("runs at once", "runs trained at once", _at_once),
         ("projector", "projector's sweep", _projector),
     ]
-    for axis, (part, title, panel) in zip(axes.flat, panels, strict=True):
+    for axis in axes.flat[len(panels) :]:
+        axis.set_axis_off()
+    for axis, (part, title, panel) in zip(axes.flat, panels, strict=False):
         axis.set_title(title, loc="left")
         found = results(record, part)
         if found:
@@ -140,6 +143,21 @@ def _overhead(axis, found: dict[str, Any], _: dict) -> None:
     dots(axis, named, dict.fromkeys(named, _FORWARD), intervals=False)
     axis.axvline(1.0, **NEUTRAL)
     axis.set_xlabel("over those without; a point a round")
+
+
+def _at_once(axis, found: dict[str, Any], _: dict) -> None:
+    """What a step of several runs costs, in steps of one."""
+    prices = by_runs(found)
+    colours = dict(zip(prices, ramp(len(prices)), strict=True))
+    for variant, points in prices.items():
+        axis.plot(*zip(*points.items(), strict=True), marker="o", color=colours[variant],
+                  label=variant)  # fmt: skip
+    most = max((runs for points in prices.values() for runs in points), default=1)
+    axis.plot([1, most], [1, most], label="one by one", **NEUTRAL)
+    axis.set_xscale("log", base=2)
+    log_axis(axis)
+    axis.set(xlabel="runs at once", ylabel="price in single steps")
+    axis.legend(fontsize=SMALL)
 
 
 def _projector(axis, found: dict[str, Any], _: dict) -> None:

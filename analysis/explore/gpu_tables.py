@@ -136,6 +136,30 @@ def _overhead(found: Mapping[str, Any], _: Mapping) -> list[str]:
     return columns(table)
 
 
+def by_runs(items: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[int, float]]:
+    """By variant and number of runs at once: seconds of a step over those of one run's step."""
+    seconds: dict[str, dict[int, float]] = {}
+    for name, speed in items.items():
+        variant = name.rpartition(", ")[0]
+        seconds.setdefault(variant, {})[speed["runs"]] = speed["seconds_per_step"]
+    return {
+        variant: {runs: one / own[1] for runs, one in sorted(own.items())}
+        for variant, own in seconds.items()
+        if 1 in own
+    }
+
+
+def _at_once(found: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
+    table = [("variant", "runs", "steps of all per second", "price in single steps", "gain")]
+    prices = by_runs(found)
+    for name, speed in found.items():
+        variant, runs = name.rpartition(", ")[0], speed["runs"]
+        price = prices.get(variant, {}).get(runs)
+        told = ("", "") if price is None else (f"{price:.2f}", f"{runs / price:.2f}")
+        table.append((variant, str(runs), f"{runs / speed['seconds_per_step']:,.1f}", *told))
+    return columns(table)
+
+
 def _projector(found: Mapping[str, Any], _: Mapping) -> list[str]:
     table = [("S", "arm", "loss", "minutes", "tokens/s")]
     for one in found.values():
@@ -153,5 +177,6 @@ _TABLES = {
     "shapes": _speed,
     "profile": _profile,
     "overhead": _overhead,
+    "runs at once": _at_once,
     "projector": _projector,
 }

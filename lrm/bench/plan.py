@@ -107,8 +107,7 @@ class Candidate:
     @property
     def at_once(self) -> int:
         """Runs that each process trains at once."""
-        asked = self.run.execution.batch_runs
-        return 1 if asked == "auto" else asked
+        return self.run.execution.at_once
 
     def describe(self) -> dict[str, Any]:
         """For the record: how this variant is run."""

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from lrm.bench.trainers import SuiteTrainer
+from lrm.bench.trainers import BatchTrainer, SuiteTrainer
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.plan import cost
@@ -30,9 +30,12 @@ def throughput(
     """Train ``warmup + steps`` steps of ``run`` from a fresh start and time the last ``steps``.
 
     Everything is as in the run, compiled layers included, but for data, probes, validation and
-    checkpoints, which are left out. ``utilisation`` is the share of ``peak_flops`` (per second)
-    that goes into ``lrm.plan.cost.flops_per_token``; it is None without a peak, and ``peak_memory``
-    (bytes that torch held at once) is None off CUDA.
+    checkpoints, which are left out. Where the execution asks for several runs at once
+    (``batch_runs``), that many are trained, and tokens are those of all.
+
+    ``utilisation`` is the share of ``peak_flops`` (per second) that goes into
+    ``lrm.plan.cost.flops_per_token``; it is None without a peak, and ``peak_memory`` (bytes that
+    torch held at once) is None off CUDA.
 
     Raises UserError where the execution asks for what is not usable here.
     """
@@ -40,8 +43,12 @@ def throughput(
     equipment = equip(run.execution, model)
     device = equipment.device
     torch.set_num_threads(run.execution.threads)
-    trainer = SuiteTrainer(run, 0, equipment)
+    at_once = run.execution.at_once
     batch = random_batch(run, device)
+    if at_once == 1:
+        trainer = SuiteTrainer(run, 0, equipment)
+    else:
+        trainer, batch = BatchTrainer(run, 0, equipment), torch.stack(at_once * [batch])
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
@@ -50,10 +57,11 @@ def throughput(
         if step == warmup:
             wait(device)
             began = time.perf_counter()
-        loss, _, _ = trainer.step(batch, step % train.steps)
+        measured = trainer.step(batch, step % train.steps)
     wait(device)
     seconds = time.perf_counter() - began
-    tokens_per_second = steps * train.batch_size * train.sequence_length / seconds
+    tokens = at_once * train.batch_size * train.sequence_length
+    tokens_per_second = steps * tokens / seconds
     flops = tokens_per_second * cost.flops_per_token(model, train.sequence_length)
     return {
         "device": torch.cuda.get_device_name(device) if cuda else device.type,
@@ -61,13 +69,15 @@ def throughput(
         "kernels": equipment.kernels.record(),
         "compiled": trainer.is_compiled,
         "note": equipment.summary,
+        "runs": at_once,
         "steps": steps,
         "seconds_per_step": seconds / steps,
         "tokens_per_second": tokens_per_second,
         "flops_per_second": flops,
         "utilisation": None if peak_flops is None else flops / peak_flops,
         "peak_memory": torch.cuda.max_memory_allocated(device) if cuda else None,
-        "loss": loss.item(),
+        # Of the first run, whose seed is 0.
+        "loss": (measured if at_once == 1 else measured[0])[0].item(),
     }
 
 

@@ -47,7 +47,7 @@ class BatchTrainer:
     """
 
     def __init__(self, run: TrainRun, seed: int, equipment: Equipment):
-        self.autocast, self.count = equipment.autocast, run.execution.batch_runs
+        self.autocast, self.count = equipment.autocast, run.execution.at_once
         learners = [
             build(run.settings, seed + number, equipment.device, plans=run.plans)
             for number in range(self.count)
@@ -88,16 +88,18 @@ class TransformersTrainer:
             fused=True,
         )
         self.parameters = list(self.model.parameters())
-        if run.execution.compile == "always":
+        choice = run.execution.compile
+        if choice in ("always", "graphs"):
             shape = (self.settings.train.batch_size, self.settings.train.sequence_length + 1)
             tokens = torch.zeros(shape, dtype=torch.int64)
             layers = self.model.model.layers
-            compiled.compile_layers(layers, lambda: self.add_gradients(tokens), required=True)
+            compiled.compile_layers(layers, lambda: self.add_gradients(tokens), choice)
 
     def add_gradients(self, batch: Tensor) -> Tensor:
         """The gradients of ``batch`` (sequences, length + 1); its cross-entropy."""
         targets = batch[:, 1:].contiguous()
         self.optimizer.zero_grad(set_to_none=True)
+        compiled.begin_step()
         with self.autocast or contextlib.nullcontext():
             # Already shifted, so that both sides have a target for every position.
             loss = self.model(

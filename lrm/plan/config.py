@@ -345,8 +345,9 @@ class Execution(Strict):
     kernels: KernelConfig = KernelConfig()
     # Sequences that go through the model at a time, in each process; 0: all. Gradients add up.
     micro_batch: int = Field(0, ge=0)
-    # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux).
-    compile: Literal["auto", "always", "never"] = "auto"
+    # Compiled layers; "auto": where a run is long enough and a compiler is there (CPU, Linux);
+    # "graphs": on CUDA, and their kernels are launched as one (CUDA graphs).
+    compile: Literal["auto", "always", "graphs", "never"] = "auto"
     checkpoint_every: int = Field(200, ge=1)
     # None: each process that trains a run together with others has all of the model.
     parallel: Parallel | None = None
@@ -358,11 +359,16 @@ class Execution(Strict):
     # Also show the logs in ``<run>/tensorboard/``; needs lrm-suite[tensorboard].
     tensorboard: bool = False
 
+    @property
+    def at_once(self) -> int:
+        """Runs that a process trains at once where nobody looks for companions: ``auto`` is 1."""
+        return 1 if self.batch_runs == "auto" else self.batch_runs
+
     @model_validator(mode="after")
     def _parts_are_not_compiled(self) -> Execution:
-        if self.parallel is not None and self.compile == "always":
-            raise ValueError("compile = always: layers in parts are not compiled; write auto, or "
-                             "leave execution.parallel out")  # fmt: skip
+        if self.parallel is not None and self.compile in ("always", "graphs"):
+            raise ValueError(f"compile = {self.compile}: layers in parts are not compiled; write "
+                             "auto, or leave execution.parallel out")  # fmt: skip
         return self
 
 

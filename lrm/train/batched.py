@@ -26,6 +26,7 @@ from lrm.optim.groups import entries
 from lrm.optim.together import OptimizersTogether
 from lrm.plan.config import Settings
 from lrm.plan.schedule import lr_factor
+from lrm.train import compiled
 from lrm.train.learner import Learner
 
 
@@ -146,6 +147,7 @@ class Batch:
             optimizers = [learner.optimizer for learner in self.learners]
             self._optimizers = OptimizersTogether(optimizers, schedules)
         self.zero_grad()
+        compiled.begin_step()
         losses = self.add_gradients(batches, autocast)
         for name, gradient in self.gradients():
             for own, part in zip(self._named, gradient.unbind(), strict=True):

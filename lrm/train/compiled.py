@@ -3,6 +3,9 @@
 Only a layer's forward and backward are compiled (``torch.compile``, Inductor): every layer and
 every arm that multiplies, freezes or scales something outside of the layers shares the code.
 Inductor keeps it on disk; ``lrm.sweep`` says where. Validation and probes run uncompiled.
+
+On CUDA the kernels of a layer can be recorded once and then launched as one (CUDA graphs), which
+pays where kernels are shorter than their launches. No GPU has run that yet.
 """
 
 from __future__ import annotations
@@ -30,10 +33,15 @@ _VARIANTS = 256
 def wanted(choice: str, seconds: float, device: torch.device) -> bool:
     """Whether to try, by ``execution.compile`` and the run's estimated length.
 
-    ``auto`` compiles long runs on Linux CPUs with a C++ compiler. On a GPU only ``always`` does.
+    ``auto`` compiles long runs on Linux CPUs with a C++ compiler. On a GPU only ``always`` and
+    ``graphs`` do. Raises UserError for ``graphs`` on another device than CUDA.
     """
+    if choice == "graphs" and device.type != "cuda":
+        raise UserError(
+            f"execution.compile = graphs needs CUDA, and the device is {device.type}; write always"
+        )
     if choice != "auto":
-        return choice == "always"
+        return choice != "never"
     fits = device.type == "cpu" and platform.system() == "Linux"
     return fits and seconds >= WORTHWHILE and any(map(shutil.which, ("g++", "clang++")))
 
@@ -54,16 +62,28 @@ def folder() -> Path:
     return Path(torch._inductor.runtime.cache_dir_utils.cache_dir())
 
 
+_replaying = False
+
+
+def begin_step() -> None:
+    """To be called behind ``zero_grad``: what CUDA graphs returned for the last step is let go."""
+    if _replaying:
+        torch.compiler.cudagraph_mark_step_begin()
+
+
 def compile_layers(
-    layers: nn.ModuleList, trial: Callable[[], None], required: bool, name: str = "layers"
+    layers: nn.ModuleList, trial: Callable[[], None], choice: str, name: str = "layers"
 ) -> Code:
     """Compile ``layers`` and call ``trial``, which must run them forward and backward.
+
+    ``choice`` is that of ``execution.compile``, for which ``wanted`` is true.
 
     Of processes that do so at once with one ``name``, one compiles and the others take its code.
 
     Damaged files of compiled code are removed, and made anew. A compiler that does not work here
-    leaves the layers as they were, or raises UserError if compiling is ``required``.
+    leaves the layers as they were, or raises UserError unless ``choice`` is ``auto``.
     """
+    global _replaying
     torch._dynamo.config.recompile_limit = _VARIANTS
     torch._dynamo.config.accumulated_recompile_limit = _VARIANTS
     # Beyond the limit layers would run uncompiled without a word.
@@ -72,6 +92,8 @@ def compile_layers(
     # apart from the kernels it saves a fifth of the compiling, and steps are as fast as measured.
     on_cpu = next(layers.parameters()).device.type == "cpu"
     options = {"cpp_wrapper": on_cpu, "cpp_wrapper_build_separate": on_cpu}
+    _replaying = choice == "graphs"
+    options |= {"triton.cudagraphs": True} if _replaying else {}
     for layer in layers:
         layer.compile(dynamic=False, options=options)
     missed, damaged = _missed(), ""
@@ -84,10 +106,10 @@ def compile_layers(
     except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
         for layer in layers:
             layer._compiled_call_impl = None
-        reason = first_line(error)
-        if required:
+        _replaying, reason = False, first_line(error)
+        if choice != "auto":
             raise UserError(
-                f"execution.compile = always, but the compiler does not work here: {reason}; "
+                f"execution.compile = {choice}, but the compiler does not work here: {reason}; "
                 f"remove {folder()} in case a file there is damaged, or set it to auto or never"
             ) from None
         return Code(problem=reason, damaged=damaged)

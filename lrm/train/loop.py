@@ -109,7 +109,7 @@ def _compile(
         return compiled.Code()
     note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "
          "for them")  # fmt: skip
-    return compiled.compile_layers(layers, trial, choice == "always", name)
+    return compiled.compile_layers(layers, trial, choice, name)
 
 
 def _code_name(settings: Settings, plans: Sequence[TensorPlan], rows: int, precision: str) -> str:

@@ -30,6 +30,7 @@ def backward(
     Returns the cross-entropy of ``batch`` alone, a scalar on the device.
     """
     learner.zero_grad()
+    compiled.begin_step()
     total = batch.new_zeros((), dtype=torch.float32)
     parts = batch.split(micro_batch or len(batch))
     several = len(parts) > 1

@@ -89,6 +89,17 @@ def _overhead(plan: GpuPlan) -> list[Item]:
     ]
 
 
+def _at_once(plan: GpuPlan) -> list[Item]:
+    asked = plan.measure.at_once
+    return [
+        Item(f"{variant}, {runs} runs", "speed",
+             {"variant": variant, "scale": asked.scale,
+              "overrides": [f"execution.batch_runs={runs}"]})
+        for variant in asked.variants
+        for runs in sorted(asked.runs)
+    ]  # fmt: skip
+
+
 def _projector(plan: GpuPlan) -> list[Item]:
     return [
         Item(f"S = {S:g}", "projector", {"S": S}, goes_on=True) for S in plan.measure.projector.S
@@ -102,5 +113,6 @@ PARTS = {
     "shapes": Part("the same over batches and lengths", _shapes),
     "profile": Part("where the step goes", _profile),
     "overhead": Part("what both implementations of multipliers cost", _overhead),
+    "runs at once": Part("runs of one small shape, trained at once", _at_once),
     "projector": Part("a seed of the projector's sweep", _projector),
 }

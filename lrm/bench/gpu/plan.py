@@ -40,6 +40,14 @@ class Overhead(Strict):
     of: dict[str, tuple[str, ...]]
 
 
+class AtOnce(Strict):
+    """Each variant at ``scale`` with so many ``runs`` of it trained at once; 1 is one by itself."""
+
+    scale: str
+    variants: tuple[str, ...]
+    runs: tuple[int, ...] = Field(min_length=1)
+
+
 class Projector(Strict):
     """Runs of ``experiments/projector``: its arms at some S, ``workers`` of them at a time."""
 
@@ -62,6 +70,7 @@ class Measure(Strict):
     shapes: tuple[Shapes, ...]
     profile: tuple[str, ...]
     overhead: Overhead
+    at_once: AtOnce
     projector: Projector
 
 

@@ -83,10 +83,11 @@ class Worker:
             return parity.of_model(self.plan.run(variant, scale))
 
     def speed(
-        self, variant: str, overrides: tuple[str, ...] = (), whole_logits: bool = False
-    ) -> dict[str, Any]:
+        self, variant: str, scale: str | None = None, overrides: tuple[str, ...] = (),
+        whole_logits: bool = False,
+    ) -> dict[str, Any]:  # fmt: skip
         """``throughput`` of a variant's step. Raises UserError where memory does not suffice."""
-        run, measure = self.plan.run(variant, None, tuple(overrides)), self.plan.measure
+        run, measure = self.plan.run(variant, scale, tuple(overrides)), self.plan.measure
         train = run.settings.train
         with _memory_error(), _logits(whole_logits):
             found = throughput(run, measure.steps, measure.warmup)

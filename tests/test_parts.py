@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from lrm.errors import Busy, UserError
-from lrm.store import parts, rundir
+from lrm.store import checkpoint, parts
 from lrm.store.rundir import open_run
 
 DESCRIPTION = {"id": "a", "execution": {}}
@@ -61,8 +61,8 @@ def test_a_copy_is_written_beside_training(tmp_path, group):
 # After the files of some processes, before the checkpoint names all, before the last is removed.
 @pytest.mark.parametrize(
     ("owner", "name", "left"),
-    [(parts._Writer, "finish", 3), (rundir.RunDirectory, "_write_checkpoint", 3),
-     (rundir, "_remove_parts", 6)],
+    [(parts._Writer, "finish", 3), (checkpoint, "write", 3),
+     (checkpoint, "remove_parts", 6)],
 )  # fmt: skip
 def test_a_kill_leaves_the_last_whole_checkpoint(tmp_path, group, monkeypatch, owner, name, left):
     def kill(*_, **__):

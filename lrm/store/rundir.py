@@ -27,14 +27,15 @@ import copy
 import io
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lrm.errors import UserError
+from lrm.store import checkpoint
 from lrm.store.compaction import tables
-from lrm.store.digests import digest, is_sealed, read_checked, running
+from lrm.store.digests import digest, is_sealed, read_checked
 from lrm.store.files import (
     as_json,
     make_folder,
@@ -58,15 +59,6 @@ LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
 RESULTS = ("scalars.parquet", "vectors.parquet", "weights.pt")
 _DESCRIBED = ("id", "kind", "scale", "arm", "grid", "seed", "label")
 _FAILED = "failed.json"
-_CHECKPOINT = "checkpoint.pt"
-_PARTS = "checkpoint-"
-_MAGIC = b"LRMCKPT1"
-# What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
-_BEGUN = ("criteria", "execution", "environment", "resumed")
-# What of an environment may change the bits.
-_MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor", "runs_at_once")
-
-Note = Callable[[str], None]
 
 
 def weights_file(step: int | None = None) -> str:
@@ -143,19 +135,6 @@ def read_failure(path: Path) -> dict[str, Any] | None:
     return None
 
 
-def drop_checkpoint(path: Path) -> None:
-    """Remove the latest state of the run in this directory; its next start is from step 0."""
-    (path / _CHECKPOINT).unlink(missing_ok=True)
-    _remove_parts(path)
-
-
-def _remove_parts(path: Path, but: str | None = None) -> None:
-    """All folders of tensors that the checkpoint does not name."""
-    for folder in path.glob(f"{_PARTS}*"):
-        if folder.name != but:
-            shutil.rmtree(folder, ignore_errors=True)
-
-
 def _remedy(path: Path) -> str:
     return f"remove {path} and run again"
 
@@ -174,7 +153,7 @@ class RunDirectory:
     @property
     def checkpoint(self) -> Path:
         """Where the latest state lies."""
-        return self.path / _CHECKPOINT
+        return checkpoint.file(self.path)
 
     @property
     def complete(self) -> bool:
@@ -186,7 +165,7 @@ class RunDirectory:
 
     def _remove_leftovers(self) -> None:
         forget_failure(self.path)
-        drop_checkpoint(self.path)
+        checkpoint.drop(self.path)
         for log in LOGS:
             (self.path / log).unlink(missing_ok=True)
         # Of processes that were killed: what they were writing, and claims that they were making.
@@ -198,7 +177,7 @@ class RunDirectory:
                     left.unlink(missing_ok=True)
 
     def start(
-        self, description: dict[str, Any], note: Note = lambda line: None
+        self, description: dict[str, Any], note: checkpoint.Note = lambda line: None
     ) -> dict[str, Any] | None:
         """Write ``run.json``; the latest state where there is one, with the logs cut back to it.
 
@@ -210,45 +189,17 @@ class RunDirectory:
         self._check_claim()
         forget_failure(self.path)
         state = self._read_checkpoint()
-        _remove_parts(self.path, self._parts.get("folder"))
+        checkpoint.remove_parts(self.path, self._parts.get("folder"))
         if state is not None:
-            description = self._continued(description, state, note)
-        marks = {} if state is None else _marks(state)
+            begun = self._how_begun(state)
+            description = checkpoint.continued(self.path, description, state["step"], begun, note)
+        marks = {} if state is None else checkpoint.marks(state)
         self._digests |= json.loads(state.pop("snapshots", "{}")) if state else {}
         self._logs = {log: self._log(log, marks.get(log)) for log in LOGS}
-        self._begun = {key: description[key] for key in _BEGUN if key in description}
+        self._begun = {key: description[key] for key in checkpoint.BEGUN if key in description}
         self._begun["id"] = description.get("id")
         self._write("run.json", as_json(description))
         return state
-
-    def _continued(
-        self, description: dict[str, Any], state: dict[str, Any], note: Note
-    ) -> dict[str, Any]:
-        """``description``, with how the run was begun and where it was resumed."""
-        begun = self._how_begun(state)
-        if begun.get("id", description["id"]) != description["id"]:
-            raise UserError(
-                f"{self.checkpoint} is that of another run, {begun['id']}; remove {self.path} "
-                "and this run starts again from step 0"
-            )
-        before = begun.get("execution", {})
-        for key, now in description["execution"].items():
-            if before.get(key, now) != now:
-                raise UserError(
-                    f"{self.path} was begun with {key} = {before[key]}, now it is {now}: the "
-                    f"bits would differ; set it back, or remove that folder to start over"
-                )
-        resumed = list(begun.get("resumed", []))
-        now = description.get("environment", {})
-        if changed := _changed([begun.get("environment", {}), *resumed], now):
-            label = description.get("label", self.path.name)
-            note(
-                f"{label}: goes on after step {state['step']} with another {changed}; its bits "
-                "may differ from those of an uninterrupted run, and run.json records both"
-            )
-        resumed.append({"step": state["step"], **now})
-        kept = {key: begun[key] for key in _BEGUN if key in begun}
-        return {**description, **kept, "resumed": resumed}
 
     def _how_begun(self, state: dict[str, Any]) -> dict[str, Any]:
         """From the checkpoint; those of earlier versions leave it to ``run.json``."""
@@ -257,6 +208,11 @@ class RunDirectory:
             return json.loads(said)
         file = self.path / "run.json"
         return read_json(file, _DESCRIBED) if file.exists() else {}
+
+    def _read_checkpoint(self) -> dict[str, Any] | None:
+        state = checkpoint.read(self.path)
+        self._parts = {} if state is None else state.pop("parts", {})
+        return state
 
     def _check_claim(self) -> None:
         if self._claim is not None:
@@ -296,8 +252,8 @@ class RunDirectory:
         A torn file is told by its digest. Raises Busy where another process has taken the run.
         """
         self.settle()
-        self._write_checkpoint(self._record(state))
-        _remove_parts(self.path)
+        checkpoint.write(self.path, self._record(state))
+        checkpoint.remove_parts(self.path)
 
     def save_parts(
         self, state: dict[str, Any], tensors: dict[str, Tensor], chance: str, group: ProcessGroup
@@ -311,12 +267,13 @@ class RunDirectory:
         """
         self.settle()
         record = copy.deepcopy(self._record(state))
-        folder = self._folder(state, chance)
+        folder = checkpoint.parts_folder(state["step"], chance)
 
         def commit(digests: dict[str, str]) -> None:
             self._check_claim()
-            self._write_checkpoint({**record, "parts": {"folder": folder, "files": digests}})
-            _remove_parts(self.path, folder)
+            parts = {"folder": folder, "files": digests}
+            checkpoint.write(self.path, {**record, "parts": parts})
+            checkpoint.remove_parts(self.path, folder)
 
         self._save_parts(folder, tensors, commit, group)
 
@@ -326,10 +283,6 @@ class RunDirectory:
         from lrm.store.parts import Saving
 
         self._saving = Saving(self.path / folder, tensors, commit, group)
-
-    @staticmethod
-    def _folder(state: dict[str, Any], chance: str) -> str:
-        return f"{_PARTS}{state['step']}-{chance}"
 
     def settle(self) -> None:
         """Wait until the checkpoint that is being saved counts; raises what keeps it from that."""
@@ -344,32 +297,6 @@ class RunDirectory:
         snapshots = {name: found for name, found in self._digests.items() if name != "run.json"}
         kept = {"begun": json.dumps(self._begun), "snapshots": json.dumps(snapshots)}
         return {**state, "logs": marks, **kept}
-
-    def _write_checkpoint(self, record: dict[str, Any]) -> None:
-        import torch
-
-        buffer = io.BytesIO()
-        torch.save(record, buffer)
-        payload = buffer.getbuffer()
-        write_atomic(self.checkpoint, b"".join((_MAGIC, running(payload).digest(), payload)))
-
-    def _read_checkpoint(self) -> dict[str, Any] | None:
-        import torch
-
-        if not self.checkpoint.exists():
-            return None
-        data = memoryview(self.checkpoint.read_bytes())
-        head = len(_MAGIC) + 32
-        payload = data[head:]
-        if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != running(payload).digest():
-            raise UserError(
-                f"{self.checkpoint} is damaged; remove it and this run starts again from step 0 "
-                "(finished runs are not touched)"
-            )
-        # Not onto the device that it came from: of several processes each has another.
-        state = torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
-        self._parts = state.pop("parts", {})
-        return state
 
     def read_parts(self, tensors: dict[str, Tensor]) -> None:
         """Fill ``tensors`` with those of the latest state, whatever part of each lies here.
@@ -415,20 +342,6 @@ class RunDirectory:
         self._write(weights_file(step), buffer.getvalue())
 
 
-def _marks(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What a checkpoint says of the logs; that of an earlier version knows no digests."""
-    lengths = state.pop("log_lengths", {})
-    without = {log: {"length": length, "digest": None} for log, length in lengths.items()}
-    return state.pop("logs", without)
-
-
-def _changed(before: list[dict[str, Any]], now: dict[str, Any]) -> str:
-    """What of an environment differs from the last before, in words; nothing where none does."""
-    last = before[-1]
-    keys = [key for key in _MATTERS if key in last and key in now and last[key] != now[key]]
-    return ", ".join(f"{key} ({last[key]}, now {now[key]})" for key in keys)
-
-
 class Onlooker(RunDirectory):
     """The same directory for a process that helps the first to train: read, never written."""
 
@@ -437,7 +350,7 @@ class Onlooker(RunDirectory):
         return is_complete(self.path)
 
     def start(
-        self, description: dict[str, Any], note: Note = lambda line: None
+        self, description: dict[str, Any], note: checkpoint.Note = lambda line: None
     ) -> dict[str, Any] | None:
         state = self._read_checkpoint()
         for key in ("begun", "snapshots", "logs", "log_lengths") if state else ():
@@ -455,7 +368,8 @@ class Onlooker(RunDirectory):
     ) -> None:
         self.settle()
         # Only the first process is asked to.
-        self._save_parts(self._folder(state, chance), tensors, lambda digests: None, group)
+        folder = checkpoint.parts_folder(state["step"], chance)
+        self._save_parts(folder, tensors, lambda digests: None, group)
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from typing import Any
 
 from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
+from lrm.store import checkpoint
 from lrm.store.digests import read_listed, sealed
 from lrm.store.files import make_folder, read_json, read_records, write_sealed
-from lrm.store.rundir import drop_checkpoint, is_complete, read_file, read_outcome
+from lrm.store.rundir import is_complete, read_file, read_outcome
 
 # What a record of the log holds.
 _FIELDS = ("id", "arm", "stage", "point", "seed", "steps", "outcome", "loss", "early_loss",
@@ -83,7 +84,7 @@ def run(
 
 def _end(path: Path, outcome: str, reason: str, step: int) -> None:
     write_sealed(path / _STOPPED, {"outcome": outcome, "reason": reason, "step": step})
-    drop_checkpoint(path)
+    checkpoint.drop(path)
 
 
 def has_ended(path: Path) -> bool:

@@ -1,0 +1,127 @@
+"""The latest state of a run that is being trained, in ``checkpoint.pt``. No torch at import.
+
+The file begins with a mark and the digest of what follows, so that a torn one is told. Tensors of a
+model in parts lie beside it, in a folder that it names (``lrm.store.parts``).
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from lrm.errors import UserError
+from lrm.store.digests import running
+from lrm.store.files import write_atomic
+
+_MAGIC = b"LRMCKPT1"
+_PARTS = "checkpoint-"
+# What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
+BEGUN = ("criteria", "execution", "environment", "resumed")
+# What of an environment may change the bits.
+_MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor", "runs_at_once")
+
+Note = Callable[[str], None]
+
+
+def file(path: Path) -> Path:
+    """Where the latest state of the run in this directory lies."""
+    return path / "checkpoint.pt"
+
+
+def parts_folder(step: int, chance: str) -> str:
+    """The name of the folder of its tensors; ``chance`` is a word that no other has in its name."""
+    return f"{_PARTS}{step}-{chance}"
+
+
+def drop(path: Path) -> None:
+    """Remove the latest state of the run in this directory; its next start is from step 0."""
+    file(path).unlink(missing_ok=True)
+    remove_parts(path)
+
+
+def remove_parts(path: Path, but: str | None = None) -> None:
+    """Remove all folders of tensors that the checkpoint does not name."""
+    for folder in path.glob(f"{_PARTS}*"):
+        if folder.name != but:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Replace the latest state of the run in this directory, atomically."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(record, buffer)
+    payload = buffer.getbuffer()
+    write_atomic(file(path), b"".join((_MAGIC, running(payload).digest(), payload)))
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """The latest state of the run in this directory, if any, on the CPU.
+
+    Raises UserError where it is damaged.
+    """
+    import torch
+
+    if not file(path).exists():
+        return None
+    data = memoryview(file(path).read_bytes())
+    head = len(_MAGIC) + 32
+    payload = data[head:]
+    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != running(payload).digest():
+        raise UserError(
+            f"{file(path)} is damaged; remove it and this run starts again from step 0 "
+            "(finished runs are not touched)"
+        )
+    # Not onto the device that it came from: of several processes each has another.
+    return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
+
+
+def continued(
+    path: Path, description: dict[str, Any], step: int, begun: dict[str, Any], note: Note
+) -> dict[str, Any]:
+    """``description``, with how the run was ``begun`` and that it goes on after ``step``.
+
+    ``note`` gets a line where that is in another environment. Raises UserError where the checkpoint
+    is of another run, and where the way of computing is not the one begun with.
+    """
+    if begun.get("id", description["id"]) != description["id"]:
+        raise UserError(
+            f"{file(path)} is that of another run, {begun['id']}; remove {path} "
+            "and this run starts again from step 0"
+        )
+    before = begun.get("execution", {})
+    for key, now in description["execution"].items():
+        if before.get(key, now) != now:
+            raise UserError(
+                f"{path} was begun with {key} = {before[key]}, now it is {now}: the "
+                f"bits would differ; set it back, or remove that folder to start over"
+            )
+    resumed = list(begun.get("resumed", []))
+    now = description.get("environment", {})
+    if changed := _changed([begun.get("environment", {}), *resumed], now):
+        label = description.get("label", path.name)
+        note(
+            f"{label}: goes on after step {step} with another {changed}; its bits "
+            "may differ from those of an uninterrupted run, and run.json records both"
+        )
+    resumed.append({"step": step, **now})
+    kept = {key: begun[key] for key in BEGUN if key in begun}
+    return {**description, **kept, "resumed": resumed}
+
+
+def marks(state: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a checkpoint says of the logs; that of an earlier version knows no digests."""
+    lengths = state.pop("log_lengths", {})
+    without = {log: {"length": length, "digest": None} for log, length in lengths.items()}
+    return state.pop("logs", without)
+
+
+def _changed(before: list[dict[str, Any]], now: dict[str, Any]) -> str:
+    """What of an environment differs from the last before, in words; nothing where none does."""
+    last = before[-1]
+    keys = [key for key in _MATTERS if key in last and key in now and last[key] != now[key]]
+    return ", ".join(f"{key} ({last[key]}, now {now[key]})" for key in keys)

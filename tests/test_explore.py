@@ -283,11 +283,10 @@ def test_experiments_without_runs_are_listed_with_the_reason():
 
 def test_menus_draw_what_is_chosen(monkeypatch, runs, scalars, vectors):
     there = pd.DataFrame({"runs": [8], "Brownian": [1]}, index=["projector"])
-    monkeypatch.setattr("analysis.explore.menus.experiments", lambda *_: there)
     drawn = []
     monkeypatch.setattr("analysis.explore.menus._show", drawn.append)
     tables = type("Tables", (), {"runs": runs, "scalars": scalars, "vectors": vectors})()
-    menus = Menus(ipywidgets, "tiny", "runs", None, {"projector": tables})
+    menus = Menus(ipywidgets, "tiny", "runs", None, {"projector": tables}, there)
     assert menus.tensor.value == "projector" and len(drawn) == 2
     assert menus.seeds.value == (100,)
     menus.tensor.value = "mlp.up"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import matplotlib.pyplot as plt
+import pandas as pd
 
 from analysis.explore.drawings import draw_course, draw_distribution
 from analysis.explore.selection import (
@@ -28,10 +29,12 @@ def widgets(
     source: str,
     results: Path = RESULTS,
     tables: Mapping[str, Tables] | None = None,
+    there: pd.DataFrame | None = None,
 ):
     """Menus that redraw ``draw_course`` and ``draw_distribution``, for a live notebook.
 
-    ``tables`` holds those of experiments that were read before. Returns the widget; None, after a
+    ``tables`` holds those of experiments that were read before, and ``there`` what ``experiments``
+    has found. Returns the widget; None, after a
     line that says so, where ipywidgets is not installed.
     """
     try:
@@ -39,7 +42,8 @@ def widgets(
     except ImportError:
         print("no menus: ipywidgets is not installed (pip install ipywidgets)")
         return None
-    return Menus(ipywidgets, scale, source, results, tables or {}).box
+    there = experiments(scale, source, results) if there is None else there
+    return Menus(ipywidgets, scale, source, results, tables or {}, there).box
 
 
 # A menu shows nothing where its value is None.
@@ -50,11 +54,11 @@ class Menus:
     """The state of the menus: what is chosen bounds what may be chosen next."""
 
     def __init__(
-        self, library, scale: str, source: str, results: Path, tables: Mapping[str, Tables]
-    ):
+        self, library, scale: str, source: str, results: Path, tables: Mapping[str, Tables],
+        there: pd.DataFrame,
+    ):  # fmt: skip
         self._where = (scale, source, results)
         self._tables = dict(tables)
-        there = experiments(scale, source, results)
         names = list(there.index[there["runs"] + there["Brownian"] > 0])
         start = default_experiment(there)
         many = {"rows": 7, "layout": {"width": "31%"}}

@@ -146,6 +146,7 @@ def preset_rules(name: str) -> list[dict[str, Any]]:
     return spelled_out([rule for layer, _ in layers for rule in layer.get("rules", [])])
 
 
+_PRESET_NAME = re.compile(r"[\w-]{1,80}(/[\w-]{1,80}){0,5}", re.ASCII)
 # Arms and scales use the same few files again and again. Nobody changes what is read.
 _read_preset = functools.cache(read_yaml)
 
@@ -162,22 +163,26 @@ def expand(layer: dict[str, Any], names: dict[str, str], where: str, inside: tup
             raise UserError(f"{where}: {_LISTS['use']}")
         for placeholder, value in names.items():
             name = name.replace(f"${placeholder}", value)
-        known = {p.relative_to(PRESETS).with_suffix("").as_posix() for p in PRESETS.rglob("*.yaml")}
-        if name not in known and name.startswith("tuned/"):
-            raise UserError(
-                f"{where}: use: no preset {shown(name)}, because no search has run at this scale; "
-                f"run make tune SCALE={names['scale']} PUBLISH=1"
-            )
-        if name not in known:
-            have = ", ".join(sorted(each for each in known if not each.startswith("tuned/")))
-            raise UserError(f"{where}: use: no preset {shown(name)}; there are {have}")
+        path = PRESETS / f"{name}.yaml"
+        if not (_PRESET_NAME.fullmatch(name) and path.is_file()):
+            raise _no_preset(name, names["scale"], where)
         if name in inside:
             raise UserError(f"{where}: use: {name} uses itself; take it out")
-        path = PRESETS / f"{name}.yaml"
         preset = _read_preset(path)
         check_keys(preset, LAYER[:-1], str(path))
         yield from expand(preset, names, str(path), (*inside, name))
     yield layer, where
+
+
+def _no_preset(name: str, scale: str, where: str) -> UserError:
+    if name.startswith("tuned/"):
+        return UserError(
+            f"{where}: use: no preset {shown(name)}, because no search has run at this scale; "
+            f"run make tune SCALE={scale} PUBLISH=1"
+        )
+    known = (p.relative_to(PRESETS).with_suffix("").as_posix() for p in PRESETS.rglob("*.yaml"))
+    have = ", ".join(sorted(each for each in known if not each.startswith("tuned/")))
+    return UserError(f"{where}: use: no preset {shown(name)}; there are {have}")
 
 
 def mapping(layer: dict[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -38,11 +38,19 @@ MULTIPLIERS = [
     {"match": "projector", "multiplier": {"kind": "scalar"}, "forward": 0.5},
 ]
 PER_HEAD = {"norms_behind": {"attention.q": "head", "mlp.down": "full"}, "mamba_rms_norm": True}
+DELTA = {"mixer": "gdn",
+         "mixer_sizes": {"gdn": {"heads": 2, "key_dim": 4, "value_dim": 6, "chunk": 8}}}  # fmt: skip
 DESIGNS = {
     "adamw": {},
     "multipliers": {"rules": MULTIPLIERS},
     "muon": {"rules": MULTIPLIERS[:3], "optimizer": {"name": "muon"}},
     "norms": {"model": PER_HEAD, "rules": [{"match": "embedding", "forward": 3.0}]},
+    "gdn": {"model": DELTA, "rules": [
+        {"match": "gdn.[qkv]", "multiplier": {"kind": "row"}, "forward": 1.5},
+        {"match": "gdn.alpha", "forward": 0.5, "multiplier": {"kind": "scalar"}},
+        {"match": "gdn.conv_v", "multiplier": {"kind": "row"}},
+        {"match": "gdn.a_log", "weight": "frozen"},
+    ]},
 }
 
 

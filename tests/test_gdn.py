@@ -1,11 +1,29 @@
 """The Gated Delta Network: its recurrence, its mixer and its parametrizations over width."""
 
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import needs_a_compiler
 from recurrences import gated_delta
 
+from lrm.errors import UserError
 from lrm.model import ops
+from lrm.model.blocks.gdn_module import GatedDeltaNetModule
+from lrm.model.config import ModelConfig
+from lrm.model.falcon_h1 import FalconH1
+from lrm.model.gpu.adapters import PLAIN
+from lrm.model.init import initialize
+from lrm.plan import rules
+from lrm.plan.config import Settings, validate
+from lrm.plan.cost import flops_per_token
+from lrm.symmetry import derived as gauge
+from lrm.symmetry import found as symmetry
+from lrm.train import compiled
+from lrm.train.learner import build
+from lrm.train.probes import activation_norms
+from lrm.train.step import add_gradients
 
 
 def inputs(length, batch=2, heads=3, key=16, value=32, dtype=torch.float64, seed=0):
@@ -105,3 +123,219 @@ def test_runs_at_once_are_computed_alike():
     stacks = [each.unflatten(0, (2, 2)) for each in tensors]
     together = [each.flatten(0, 1) for each in outcome(torch.vmap(chunked(8)), stacks)]
     assert max(distances(together, outcome(chunked(8), tensors))) < 4e-15
+
+
+# The mixer.
+
+
+OWN = {"heads": 3, "key_dim": 4, "value_dim": 6, "chunk": 8}
+SMALL = {
+    "mixer": "gdn",
+    "mixer_sizes": {"gdn": OWN},
+    "vocab_size": 61,
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "initializer_range": 0.3,
+}
+
+
+def model_of(config, seed=0):
+    model = FalconH1(config)
+    initialize(model, config, seed)
+    return model
+
+
+def tokens_of(config, length=20, batch=2):
+    draw = torch.Generator().manual_seed(1)
+    return torch.randint(config.vocab_size, (batch, length), generator=draw)
+
+
+def test_a_layer_is_what_the_paper_writes():
+    """Token by token, without what the suite's operations do at once, forward multipliers too."""
+    config = ModelConfig(**SMALL)
+    names = ("q", "k", "v", "gate", "alpha", "beta", "out")
+    factors = {f"gdn.{name}@1": 0.5 + 0.25 * n for n, name in enumerate(names)}
+    of = GatedDeltaNetModule(config, 1, factors, PLAIN).double()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in of.parameters():
+            parameter.normal_(std=0.5)
+    u = torch.randn(2, 20, 16, dtype=torch.float64)
+    maps = (of.q_proj, of.k_proj, of.v_proj, of.g_proj, of.a_proj, of.b_proj)
+    q, k, v, gate, alpha, beta = (
+        factors[f"gdn.{name}@1"] * u @ each.weight.T
+        for name, each in zip(names, maps, strict=False)
+    )
+
+    def convolved(x, filters):
+        past = F.pad(x, (0, 0, 3, 0)).unfold(1, 4, 1)
+        found = torch.einsum("btcj,cj->btc", past, filters.weight[:, 0])
+        return (found * torch.sigmoid(found)).unflatten(-1, (3, -1))
+
+    q, k, v = convolved(q, of.q_conv1d), convolved(k, of.k_conv1d), convolved(v, of.v_conv1d)
+    q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)
+    g = -of.A_log.exp() * torch.log1p((alpha + of.dt_bias).exp())
+    o, _ = gated_delta(q, k, v, g, torch.sigmoid(beta))
+    read = o / (o.square().mean(-1, keepdim=True) + config.rms_norm_eps).sqrt() * of.o_norm.weight
+    y = read.flatten(-2) * gate * torch.sigmoid(gate)
+    out = factors["gdn.out@1"] * y @ of.o_proj.weight.T
+    # Lengths of q and k have an eps of 1e-6 in the suite.
+    torch.testing.assert_close(of(u), out, rtol=1e-4, atol=1e-5)
+
+
+def test_widths_begin_with_the_same_heads():
+    """a_log and dt_bias are drawn by seed, layer and number of heads, whatever else grows."""
+    found = {}
+    for d in (16, 64):
+        own = {**OWN, "key_dim": d // 4, "value_dim": d // 2}
+        config = ModelConfig(**{**SMALL, "hidden_size": d, "mixer_sizes": {"gdn": own}})
+        found[d] = [layer.linear_attn for layer in model_of(config).model.layers]
+    for narrow, wide in zip(*found.values(), strict=True):
+        assert torch.equal(narrow.A_log, wide.A_log)
+        assert torch.equal(narrow.dt_bias, wide.dt_bias)
+    first, second = found[16]
+    assert not torch.equal(first.A_log, second.A_log)
+    other = model_of(ModelConfig(**SMALL), seed=1).model.layers[0].linear_attn
+    assert not torch.equal(first.A_log, other.A_log)
+
+
+def test_initial_values_have_their_distributions():
+    own = {"heads": 800, "key_dim": 1, "value_dim": 1}
+    config = ModelConfig(**{**SMALL, "num_hidden_layers": 1, "mixer_sizes": {"gdn": own}})
+    [layer] = model_of(config).model.layers
+    of = layer.linear_attn
+    A, dt = of.A_log.exp(), F.softplus(of.dt_bias)
+    assert A.min() < 0.2 and 15.8 < A.max() <= 16 and A.mean().item() == pytest.approx(8, abs=0.7)
+    assert dt.min() >= 0.999e-3 and dt.max() <= 0.1001
+    assert dt.log().mean().item() == pytest.approx(math.log(1e-2), abs=0.2)
+    for each in (of.q_conv1d, of.k_conv1d, of.v_conv1d):
+        assert each.weight.abs().max() <= 0.5
+        assert each.weight.std().item() == pytest.approx(0.5 / 3**0.5, rel=0.05)
+    assert of.a_proj.weight.std().item() == pytest.approx(0.3, rel=0.05)
+    assert (of.o_norm.weight == 1).all()
+
+
+def test_what_decays_and_what_moves_how():
+    settings = Settings(model=ModelConfig(**SMALL))
+    plans = {plan.address.name: plan for plan in rules.resolve(settings)}
+    own = [name for name in plans if "gdn" in name]
+    assert own == [
+        "gdn.q", "gdn.k", "gdn.v", "gdn.conv_q", "gdn.conv_k", "gdn.conv_v", "gdn.gate",
+        "gdn.alpha", "gdn.beta", "gdn.a_log", "gdn.dt_bias", "norm.gdn", "gdn.out",
+    ]  # fmt: skip
+    matrices = {name for name in own if plans[name].address.role == "matrix"}
+    assert {name for name in own if plans[name].weight_decay > 0} == matrices
+    assert own[:3] + own[6:9] + own[-1:] == [name for name in own if name in matrices]
+    muon = settings.optimizer.model_copy(update={"name": "muon"})
+    moved = rules.resolve(settings.model_copy(update={"optimizer": muon}))
+    hidden = {p.address.name for p in moved if p.optimizer == "muon" and "gdn" in p.address.name}
+    assert hidden == matrices
+
+
+def test_parameters_and_products_are_counted():
+    config = ModelConfig(**SMALL)
+    matrices = [p for p in model_of(config).parameters() if p.dim() == 2]
+    inside = 8 * (3 * 4 + 2 * 6 + 8 / 3) + 3 * 4 * 6
+    linear = 6 * (sum(p.numel() for p in matrices) - 61 * 16)
+    assert flops_per_token(config, 128) == pytest.approx(linear + 2 * 6 * 3 * inside)
+    assert flops_per_token(config, 4) < flops_per_token(config, 8)
+
+
+@pytest.mark.parametrize(("kind", "layers"), [("row_column", 1), ("scalar", 2)])
+def test_symmetries_are_derived_and_found(kind, layers):
+    """q, k, v against their filters, the read's norm against columns of out, and the usual ones."""
+    placed = [
+        {"match": "gdn.[qkvgob]*", "multiplier": {"kind": kind}},
+        {"match": "gdn.alpha", "multiplier": {"kind": kind}},
+        {"match": "gdn.conv_*", "multiplier": {"kind": "row"}},
+        {"match": "embedding", "multiplier": {"kind": kind}},
+    ]
+    placed.insert(1, placed.pop(2))
+    model = symmetry.small("gdn").model_dump() | {"num_hidden_layers": layers}
+    settings = validate(Settings, {"model": model, "rules": placed}, "the test")
+    plans = rules.resolve(settings)
+    derived, found = gauge.symmetries(plans, settings.model), symmetry.find(settings)
+    assert len(found.basis) == len(derived)
+    assert symmetry.distance(found.basis, derived) < 1e-5
+    freed = gauge.count(plans, settings.model)
+    assert sum(freed.values()) == len(derived)
+    # Each filter has a row multiplier; one scalar goes against all of a matrix's filters.
+    assert freed["short_convolution"] == layers * (30 if kind == "row_column" else 3)
+    assert freed["read_norm"] == layers * (4 if kind == "row_column" else 1)
+
+
+def test_what_lies_between_tensors_is_measured():
+    config = ModelConfig(**SMALL)
+    model, tokens = model_of(config), tokens_of(config)
+    values = {}
+    model(tokens, activations=values)
+    assert values["gdn.state@0"].shape == (2, 3, 6, 4)
+    assert values["gdn.read@1"].shape == values["norm.gdn@1"].shape == (2, 20, 3, 6)
+    for name in ("kept", "written"):
+        part = values[f"gdn.{name}@0"]
+        assert part.shape == (2, 20, 3) and part.min() >= 0 and part.max() <= 1
+    norms = activation_norms(model, tokens)["activation_norm"]
+    read = values["gdn.read@1"].square().mean(-1).sqrt().mean().item()
+    assert norms["gdn.read@1"] == pytest.approx(read)
+
+
+def test_half_precision_costs_what_rounding_costs():
+    """What is read from an early state may be near 0, and its norm undoes that: rounding shows.
+
+    Weights that are rounded once in a model in float32 move gradients nearly as far.
+    """
+    own = {"heads": 3, "key_dim": 16, "value_dim": 32}
+    config = ModelConfig(**{**SMALL, "hidden_size": 64, "initializer_range": "fan_in",
+                            "mixer_sizes": {"gdn": own}})  # fmt: skip
+    tokens, found = tokens_of(config, 64, 4), {}
+    for name in ("exact", "rounded", "half"):
+        model = model_of(config)
+        if name == "rounded":
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.copy_(parameter.bfloat16())
+        with torch.autocast("cpu", torch.bfloat16, enabled=name == "half"):
+            logits = model(tokens)
+        assert logits.dtype == (torch.bfloat16 if name == "half" else torch.float32)
+        F.cross_entropy(logits.float().flatten(0, 1), tokens.roll(-1, 1).flatten()).backward()
+        assert all(p.grad.dtype == torch.float32 for p in model.parameters())
+        grads = torch.cat([p.grad.flatten() for p in model.parameters()])
+        found[name] = [logits.detach().float(), grads]
+    far, least = (distances(found[name], found["exact"]) for name in ("half", "rounded"))
+    assert far[0] < 0.04 and far[1] < 4 * least[1] < 0.8
+
+
+@needs_a_compiler
+def test_a_compiled_layer_takes_the_same_step(monkeypatch, tmp_path):
+    settings = validate(Settings, {"model": {**SMALL, "num_hidden_layers": 1}}, "the test")
+    batch, found = tokens_of(settings.model, 17), []
+    for is_compiled in (False, True):
+        model = build(settings, 0).model
+
+        def trial(model=model):
+            add_gradients(model, batch, settings)
+
+        if is_compiled:
+            compiled.folder().mkdir(parents=True, exist_ok=True)
+            code = compiled.compile_layers(model.model.layers, trial, "always", "gdn")
+            assert code.compiled and not code.problem
+        else:
+            trial()
+        found.append([parameter.grad for parameter in model.parameters()])
+    assert max(distances(*found)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ({"chunk": 24}, "mixer_sizes.gdn.chunk = 24 must be a power of two"),
+        ({"head": 2}, "mixer_sizes.gdn.head = 2: the sizes are heads, key_dim, value_dim, kernel"),
+        ({"heads": 0}, "write a size from 1 to"),
+    ],
+)
+def test_impossible_sizes_are_one_line(sizes, said):
+    model = {"mixer": "gdn", "mixer_sizes": {"gdn": sizes}}
+    with pytest.raises(UserError) as raised:
+        validate(Settings, {"model": model}, "the test")
+    assert said in str(raised.value) and "\n" not in str(raised.value)

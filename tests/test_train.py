@@ -107,13 +107,19 @@ class Killed(BaseException):
     """What no part of the suite may catch."""
 
 
+DELTA = {"mixer": "gdn",
+         "mixer_sizes": {"gdn": {"heads": 2, "key_dim": 4, "value_dim": 6, "chunk": 8}}}  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("implementation", "precision"),
-    [("forward", "float32"), ("optimizer", "float32"), ("forward", "float16")],
-)
-def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation, precision):
+    ("implementation", "precision", "model"),
+    [("forward", "float32", {}), ("optimizer", "float32", {}), ("forward", "float16", {}),
+     ("forward", "float32", DELTA)],
+)  # fmt: skip
+def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation, precision, model):
     """An interruption at each step in turn: the same bits."""
-    job = run(rules=MULTIPLIERS, train={"multiplier_implementation": implementation})
+    rules = [MULTIPLIERS[0]] if model else MULTIPLIERS
+    job = run(rules=rules, model=model, train={"multiplier_implementation": implementation})
     execution = job.execution.model_copy(update={"precision": precision})
     job = dataclasses.replace(job, execution=execution)
     loop.train(job, tmp_path / "whole", tmp_path / "data")

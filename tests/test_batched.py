@@ -45,12 +45,15 @@ DESIGNS = {
     "multipliers": {"rules": MULTIPLIERS},
     "muon": {"rules": MULTIPLIERS[:3], "optimizer": {"name": "muon"}},
     "norms": {"model": PER_HEAD, "rules": [{"match": "embedding", "forward": 3.0}]},
-    "gdn": {"model": DELTA, "rules": [
-        {"match": "gdn.[qkv]", "multiplier": {"kind": "row"}, "forward": 1.5},
-        {"match": "gdn.alpha", "forward": 0.5, "multiplier": {"kind": "scalar"}},
-        {"match": "gdn.conv_v", "multiplier": {"kind": "row"}},
-        {"match": "gdn.a_log", "weight": "frozen"},
-    ]},
+    "gdn": {
+        "model": DELTA,
+        "rules": [
+            {"match": "gdn.[qkv]", "multiplier": {"kind": "row"}, "forward": 1.5},
+            {"match": "gdn.alpha", "forward": 0.5, "multiplier": {"kind": "scalar"}},
+            {"match": "gdn.conv_v", "multiplier": {"kind": "row"}},
+            {"match": "gdn.a_log", "weight": "frozen"},
+        ],
+    },
 }
 
 

@@ -9,7 +9,7 @@ import signal
 import pandas as pd
 import pytest
 import torch
-from conftest import needs_a_compiler
+from conftest import TINY_DELTA, needs_a_compiler
 
 from lrm import data
 from lrm.errors import Busy
@@ -38,15 +38,13 @@ MULTIPLIERS = [
     {"match": "projector", "multiplier": {"kind": "scalar"}, "forward": 0.5},
 ]
 PER_HEAD = {"norms_behind": {"attention.q": "head", "mlp.down": "full"}, "mamba_rms_norm": True}
-DELTA = {"mixer": "gdn",
-         "mixer_sizes": {"gdn": {"heads": 2, "key_dim": 4, "value_dim": 6, "chunk": 8}}}  # fmt: skip
 DESIGNS = {
     "adamw": {},
     "multipliers": {"rules": MULTIPLIERS},
     "muon": {"rules": MULTIPLIERS[:3], "optimizer": {"name": "muon"}},
     "norms": {"model": PER_HEAD, "rules": [{"match": "embedding", "forward": 3.0}]},
     "gdn": {
-        "model": DELTA,
+        "model": TINY_DELTA,
         "rules": [
             {"match": "gdn.[qkv]", "multiplier": {"kind": "row"}, "forward": 1.5},
             {"match": "gdn.alpha", "forward": 0.5, "multiplier": {"kind": "scalar"}},

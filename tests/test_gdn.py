@@ -17,6 +17,7 @@ from lrm.model.init import initialize
 from lrm.plan import rules
 from lrm.plan.config import Settings, validate
 from lrm.plan.cost import flops_per_token
+from lrm.plan.experiment import load
 from lrm.symmetry import derived as gauge
 from lrm.symmetry import found as symmetry
 from lrm.train.learner import build
@@ -330,3 +331,138 @@ def test_impossible_sizes_are_one_line(sizes, said):
     with pytest.raises(UserError) as raised:
         validate(Settings, {"model": model}, "the test")
     assert said in str(raised.value) and "\n" not in str(raised.value)
+
+
+# Parametrizations over width, as recipes.
+
+# By the tensors that a recipe tells apart: (init, forward, LR) at four times the base width. Init
+# is the standard deviation's, and the head is not tied to the embedding.
+FOUR = {
+    "gdn_sp": {},
+    "gdn_mup_adamw": {
+        "hidden": (0.5, 1, 0.25), "gates": (0.5, 1, 0.25), "projector": (1, 0.25, 1),
+        "read": (1, 2, 1),
+    },
+    "gdn_mup_sgd_original": {
+        "hidden": (0.5, 1, 1), "gates": (0.5, 1, 1), "projector": (1, 0.25, 4),
+        "embedding": (1, 1, 4), "vectors": (1, 1, 4),
+    },
+    "gdn_mup_sgd": {
+        "hidden": (0.5, 1, 1), "gates": (0.5, 1, 0.5), "projector": (1, 0.25, 4),
+        "embedding": (1, 1, 4), "vectors": (1, 1, 4), "heads": (1, 1, 2), "read": (1, 2, 1),
+    },
+}  # fmt: skip
+TOLD_APART = {
+    "hidden": ("gdn.q", "gdn.k", "gdn.v", "gdn.gate", "gdn.out", "mlp.gate", "mlp.up", "mlp.down"),
+    "gates": ("gdn.alpha", "gdn.beta"),
+    "heads": ("gdn.a_log", "gdn.dt_bias"),
+    "vectors": ("norm.mixer", "norm.gdn", "norm.mlp", "norm.final",
+                "gdn.conv_q", "gdn.conv_k", "gdn.conv_v"),
+    "embedding": ("embedding",),
+    "projector": ("projector",),
+}  # fmt: skip
+
+
+TEXT = """
+title: a test
+at: [smoke, tiny]
+use: [scale/$scale, gdn/$scale, width/{recipe}]
+width: {{hidden_size: {width}}}
+"""
+
+
+@pytest.fixture
+def run_of(tmp_path):
+    """A function from a recipe and a width to the run at a scale."""
+
+    def make(recipe, width=1, scale="tiny"):
+        path = tmp_path / f"{recipe}{width}" / "config.yaml"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(TEXT.format(recipe=recipe, width=32 * width))
+        [run] = load(path).runs(scale, [0])
+        return run
+
+    return make
+
+
+@pytest.mark.parametrize("recipe", FOUR)
+def test_recipes_are_those_of_the_papers_tables(recipe, run_of):
+    run, plain = run_of(recipe, 4), run_of("gdn_sp", 4)
+    base = {plan.key: plan for plan in run_of("gdn_sp").plans}
+    names = {name: group for group, found in TOLD_APART.items() for name in found}
+    assert {plan.address.name for plan in run.plans} == set(names)
+    for plan in run.plans:
+        wanted = FOUR[recipe].get(names[plan.address.name], (1, 1, 1))
+        lr = plan.lr / base[plan.key].lr
+        assert (plan.init_scale, plan.forward, lr) == pytest.approx(wanted), plan.key
+        assert plan.weight_decay == base[plan.key].weight_decay
+    read = FOUR[recipe].get("read", (1, 1, 1))[1]
+    wanted = {f"gdn.read@{layer}": read for layer in (0, 1)} if read != 1 else {}
+    assert rules.point_factors(run.settings) == wanted
+    assert run.settings.model == plain.settings.model
+    sizes = run.settings.model.mixer_sizes["gdn"]
+    assert (sizes["heads"], sizes["key_dim"], sizes["value_dim"]) == (3, 32, 64)
+
+
+@pytest.mark.parametrize("scale", ["smoke", "tiny"])
+def test_recipes_are_one_at_the_base_width(run_of, scale):
+    runs = [run_of(recipe, scale=scale) for recipe in FOUR]
+    tables = [rules.table(run.plans, run.settings) for run in runs]
+    assert all(table == tables[0] for table in tables)
+    one, two = (build(run.settings, 0) for run in (runs[0], runs[-1]))
+    for a, b in zip(one.model.parameters(), two.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_wide_model_begins_with_the_heads_of_the_narrow_one(run_of):
+    narrow, wide = (build(run_of("gdn_mup_adamw", width).settings, 0) for width in (1, 4))
+    for a, b in zip(narrow.model.model.layers, wide.model.model.layers, strict=True):
+        assert torch.equal(a.linear_attn.A_log, b.linear_attn.A_log)
+        assert torch.equal(a.linear_attn.dt_bias, b.linear_attn.dt_bias)
+
+
+@pytest.mark.parametrize(("eps", "is_same"), [(0.0, True), (1e-3, False)])
+def test_a_factor_before_the_norm_acts_through_eps_alone(eps, is_same):
+    """Loss and gradients: RMSNorm(c o) = RMSNorm(o), and the chain rule cancels c."""
+    found = []
+    for factor in (1.0, 3.0):
+        model = FalconH1(ModelConfig(**SMALL, rms_norm_eps=eps), {"gdn.read@1": factor}).double()
+        initialize(model, model.config, 0)
+        loss = model(tokens_of(model.config)).square().mean()
+        grads = torch.autograd.grad(loss, list(model.parameters()))
+        found.append([loss.detach(), *grads])
+    far = max(distances(*found))
+    assert far < 1e-10 if is_same else far > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ({"match": "gdn.read", "lr": 0.1}, "rule 'gdn.read': lr is for tensors, and this is an"),
+        ({"match": "gdn.read@0", "width_exponent": {"init": 1}}, "init is for tensors"),
+        ({"match": "gdn.read", "multiplier": {"kind": "scalar"}}, "kind is for tensors"),
+        ({"match": "gdn.read@2", "forward": 2.0}, "'gdn.read@2' matches nothing in this model"),
+    ],
+)
+def test_what_a_point_does_not_take(rule, said):
+    settings = validate(Settings, {"model": SMALL, "rules": [rule]}, "the test")
+    with pytest.raises(UserError) as raised:
+        rules.resolve(settings)
+    assert said in str(raised.value) and "\n" not in str(raised.value)
+    other = validate(Settings, {"rules": [{"match": "gdn.read", "forward": 2.0}]}, "the test")
+    with pytest.raises(UserError, match="its activations that take a factor are none"):
+        rules.resolve(other)
+
+
+def test_a_point_has_its_layers_and_its_row():
+    given = [{"match": "gdn.*", "lr_scale": 0.5}, {"match": "gdn.read", "forward": 2.0},
+             {"match": "gdn.read@1", "forward_scale": 3.0}]  # fmt: skip
+    settings = validate(Settings, {"model": SMALL, "rules": given, "base_width": 16}, "the test")
+    plans = rules.resolve(settings)
+    assert rules.point_factors(settings) == {"gdn.read@0": 2.0, "gdn.read@1": 6.0}
+    rows = rules.table(plans, settings)[-2:]
+    assert [(row["tensor"], row["forward"]) for row in rows] == [
+        ("gdn.read@0", 2.0), ("gdn.read@1", 6.0)
+    ]  # fmt: skip
+    model = build(settings, 0).model
+    assert model.model.layers[1].linear_attn.factors["gdn.read"] == 6.0

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 import warm
+from conftest import TINY_DELTA
 
 from lrm import data
 from lrm.errors import Stopped, UserError
@@ -107,14 +108,10 @@ class Killed(BaseException):
     """What no part of the suite may catch."""
 
 
-DELTA = {"mixer": "gdn",
-         "mixer_sizes": {"gdn": {"heads": 2, "key_dim": 4, "value_dim": 6, "chunk": 8}}}  # fmt: skip
-
-
 @pytest.mark.parametrize(
     ("implementation", "precision", "model"),
     [("forward", "float32", {}), ("optimizer", "float32", {}), ("forward", "float16", {}),
-     ("forward", "float32", DELTA)],
+     ("forward", "float32", TINY_DELTA)],
 )  # fmt: skip
 def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation, precision, model):
     """An interruption at each step in turn: the same bits."""

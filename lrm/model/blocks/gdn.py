@@ -32,6 +32,8 @@ class GatedDeltaNet(Mixer):
         "read_norm": "RMSNorm weights of what heads read against columns of gdn.out",
     }
     small = {"mixer_sizes": {"gdn": {"heads": 3, "key_dim": 3, "value_dim": 4, "chunk": 8}}}
+    # What the heads read from their states, before its RMSNorm.
+    points = ("gdn.read",)
     behind = {"gdn.out": Behind("out_norm")}
 
     def widths_of(self, config: ModelConfig) -> dict[str, int]:

@@ -57,7 +57,7 @@ class GatedDeltaNetModule(nn.Module):
         self.o_norm = RMSNorm(sizes["value_dim"], config.rms_norm_eps)
         self.o_proj = nn.Linear(values, d, bias=False)
         add_norms(self, declared, config)
-        named = ("gdn.gate", "gdn.out", *CONVOLVED, *GATES)
+        named = ("gdn.gate", "gdn.out", *declared.points, *CONVOLVED, *GATES)
         self.factors = {name: factors.get(f"{name}@{layer}", 1.0) for name in named}
 
     def forward(self, u: Tensor, activations: Activations = None) -> Tensor:
@@ -74,6 +74,8 @@ class GatedDeltaNetModule(nn.Module):
         o, state = ops.gated_delta(
             _unit(q), _unit(k), v, log_kept, written, self.chunk, self.implementations.delta
         )
+        if self.factors["gdn.read"] != 1.0:
+            o = o * self.factors["gdn.read"]
         read = self.o_norm(o)
         y = (read * F.silu(gate).view(read.shape)).flatten(-2)
         values = {"gdn.out": ops.linear(y, self.o_proj.weight, self.factors["gdn.out"])}

@@ -63,6 +63,11 @@ TINY_MODEL = {
     "mamba_chunk_size": 8,
     "initializer_range": 0.1,
 }
+# Changes of it that make it a Gated Delta Network.
+TINY_DELTA = {
+    "mixer": "gdn",
+    "mixer_sizes": {"gdn": {"heads": 2, "key_dim": 4, "value_dim": 6, "chunk": 8}},
+}
 
 
 def pytest_configure(config):

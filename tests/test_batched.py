@@ -9,7 +9,7 @@ import signal
 import pandas as pd
 import pytest
 import torch
-from conftest import needs_a_compiler
+from conftest import TINY_DELTA, needs_a_compiler
 
 from lrm import data
 from lrm.errors import Busy
@@ -43,6 +43,15 @@ DESIGNS = {
     "multipliers": {"rules": MULTIPLIERS},
     "muon": {"rules": MULTIPLIERS[:3], "optimizer": {"name": "muon"}},
     "norms": {"model": PER_HEAD, "rules": [{"match": "embedding", "forward": 3.0}]},
+    "gdn": {
+        "model": TINY_DELTA,
+        "rules": [
+            {"match": "gdn.[qkv]", "multiplier": {"kind": "row"}, "forward": 1.5},
+            {"match": "gdn.alpha", "forward": 0.5, "multiplier": {"kind": "scalar"}},
+            {"match": "gdn.conv_v", "multiplier": {"kind": "row"}},
+            {"match": "gdn.a_log", "weight": "frozen"},
+        ],
+    },
 }
 
 

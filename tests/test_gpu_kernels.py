@@ -13,6 +13,7 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
+from recurrences import gated_delta
 from torch import Tensor
 
 from lrm import data
@@ -32,6 +33,7 @@ from lrm.train.learner import build
 from lrm.train.step import train_step
 
 CASES = [(kernel, package) for kernel, found in adapters.ADAPTERS.items() for package in found]
+DELTA = {"heads": 4, "key_dim": 8, "value_dim": 16, "chunk": 16}
 CUDA = torch.device("cuda")
 SMALL = ModelConfig(
     vocab_size=61,
@@ -97,6 +99,16 @@ def naive_gla(q, k, v, g=None, g_gamma=None, scale=None, initial_state=None, **o
     return torch.stack(out, 1).to(dtype), None
 
 
+def naive_delta(q, k, v, g, beta, scale=None, initial_state=None, output_final_state=False):
+    """chunk_gated_delta_rule: the state is (dk, dv), and half precision is asked for."""
+    assert q.dtype == k.dtype == v.dtype and g.dtype == beta.dtype and g.dtype not in HALF
+    assert q.shape == k.shape and q.shape[:3] == v.shape[:3] == g.shape == beta.shape
+    assert initial_state is None and output_final_state and q.shape[-1] <= 256
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    o, state = gated_delta(*(t.double() for t in (scale * q, k, v, g, beta)))
+    return o.to(q.dtype), state.transpose(-1, -2).float()
+
+
 def naive_flash(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, deterministic=False):
     """flash_attn_func, (batch, length, heads, width); query head h reads h // (heads / kv)."""
     assert dropout_p == 0 and causal and q.stride(-1) == k.stride(-1) == v.stride(-1) == 1
@@ -112,11 +124,13 @@ def naive_flash(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, determ
 def naive_conv(x, weight, bias=None, seq_idx=None, activation=None):
     """causal_conv1d_fn, (batch, channels, length) with the checks of its C++."""
     channels, width = weight.shape
-    assert x.shape[1] == channels == len(bias) and 2 <= width <= 4
+    assert x.shape[1] == channels and 2 <= width <= 4
     assert x.stride(2) == 1 or x.stride(1) == 1
     if x.stride(1) == 1 and x.stride(2) > 1:
         assert channels % 8 == x.stride(2) % 8 == x.stride(0) % 8 == 0
-    assert weight.dtype == bias.dtype and activation == "silu"
+    assert activation == "silu"
+    bias = torch.zeros_like(weight[:, 0]) if bias is None else bias
+    assert weight.dtype == bias.dtype and len(bias) == channels
     padded = F.pad(x.double(), (width - 1, 0)).unfold(2, width, 1)
     out = torch.einsum("bclk,ck->bcl", padded, weight.double()) + bias.double()[:, None]
     # In x's strides, as the package leaves it.
@@ -124,10 +138,11 @@ def naive_conv(x, weight, bias=None, seq_idx=None, activation=None):
 
 
 NAIVE = {
-    "mamba_ssm": naive_mamba,
-    "fla": naive_gla,
-    "flash_attn": naive_flash,
-    "causal_conv1d": naive_conv,
+    ("scan", "mamba_ssm"): naive_mamba,
+    ("scan", "fla"): naive_gla,
+    ("attention", "flash_attn"): naive_flash,
+    ("convolution", "causal_conv1d"): naive_conv,
+    ("delta", "fla"): naive_delta,
 }
 
 
@@ -150,16 +165,16 @@ def clean():
 
 @pytest.fixture
 def install(clean, monkeypatch):
-    """A function that plays packages, or one package by a function of its own."""
+    """A function that plays packages, by (operation, package) and what computes it."""
 
-    def put(**functions):
+    def put(functions):
         forget()
-        for package, function in functions.items():
-            entry = adapters.PACKAGES[package]
-            module = types.ModuleType(entry.module)
-            setattr(module, entry.function, function)
+        for (kernel, package), function in functions.items():
+            place, _, name = adapters.PACKAGES[package].functions[kernel].partition(":")
+            module = types.ModuleType(place)
+            setattr(module, name, function)
             monkeypatch.setitem(sys.modules, package, types.ModuleType(package))
-            monkeypatch.setitem(sys.modules, entry.module, module)
+            monkeypatch.setitem(sys.modules, place, module)
 
     return put
 
@@ -199,6 +214,21 @@ def attention_case(heads, kv_heads, width, length):
     return leaves, function, ()
 
 
+def delta_case(heads, key, value, length):
+    leaves = {
+        "q": F.normalize(draw(2, length, heads, key), dim=-1),
+        "k": F.normalize(draw(2, length, heads, key), dim=-1),
+        "v": draw(2, length, heads, value),
+        "g": -F.softplus(2 * draw(2, length, heads) - 3),
+        "beta": torch.sigmoid(draw(2, length, heads)),
+    }
+
+    def function(q, k, v, g, beta, implementation="torch"):
+        return ops.gated_delta(q, k, v, g, beta, 32, implementation)[0]
+
+    return leaves, function, ("g", "beta")
+
+
 def convolution_case(channels, width, length):
     leaves = {
         "x": draw(2, length, channels),
@@ -220,6 +250,7 @@ SHAPES = {
     ),
     "attention": (attention_case, [(4, 2, 16, 70), (8, 2, 64, 33), (4, 4, 64, 64), (3, 1, 16, 1)]),
     "convolution": (convolution_case, [(96, 4, 70), (64, 2, 33), (8, 3, 2), (40, 4, 1)]),
+    "delta": (delta_case, [(2, 16, 32, 70), (3, 64, 128, 33), (1, 32, 32, 64), (3, 16, 16, 5)]),
 }
 EVERY = [
     pytest.param(kernel, package, shape, id=f"{package}-{'x'.join(map(str, shape))}")
@@ -253,7 +284,7 @@ def distances(found, true):
 @pytest.mark.parametrize(("kernel", "package", "shape"), EVERY)
 def test_adapters_hand_over_the_right_tensors(kernel, package, shape, install):
     """Against plain torch in float64: layout, groups, scale, D and every gradient."""
-    install(**NAIVE)
+    install(NAIVE)
     torch.manual_seed(0)
     leaves, function, _ = SHAPES[kernel][0](*shape)
     true, weight = outcome(function, leaves)
@@ -265,7 +296,7 @@ def test_adapters_hand_over_the_right_tensors(kernel, package, shape, install):
 @pytest.mark.parametrize(("kernel", "package"), CASES)
 def test_adapters_keep_dtypes_under_autocast(kernel, package, install):
     """The naive packages assert that dt, A and gates come in float32 beside bfloat16."""
-    install(**NAIVE)
+    install(NAIVE)
     torch.manual_seed(0)
     case, shapes = SHAPES[kernel]
     leaves, function, exact = case(*shapes[0])
@@ -279,13 +310,13 @@ def test_adapters_keep_dtypes_under_autocast(kernel, package, install):
 
 
 @pytest.mark.parametrize("scan", ["mamba_ssm", "fla"])
-@pytest.mark.parametrize("mixer", ["both", "attention", "ssm"])
+@pytest.mark.parametrize("mixer", ["both", "attention", "ssm", "gdn"])
 def test_the_whole_model_with_other_kernels(mixer, scan, install):
     calls = []
-    install(**{name: (lambda *a, f=f, n=name, **k: calls.append(n) or f(*a, **k))
-               for name, f in NAIVE.items()})  # fmt: skip
-    config = SMALL.model_copy(update={"mixer": mixer})
-    chosen = adapters.Kernels(scan, "flash_attn", "causal_conv1d")
+    install({name: (lambda *a, f=f, n=name, **k: calls.append(n) or f(*a, **k))
+             for name, f in NAIVE.items()})  # fmt: skip
+    config = SMALL.model_copy(update={"mixer": mixer, "mixer_sizes": {"gdn": DELTA}})
+    chosen = adapters.Kernels(scan, "flash_attn", "causal_conv1d", "fla")
     tokens = torch.randint(61, (2, 21), generator=torch.Generator().manual_seed(1))
     found = {}
     for name, choice in (("torch", adapters.PLAIN), ("other", chosen)):
@@ -297,8 +328,7 @@ def test_the_whole_model_with_other_kernels(mixer, scan, install):
         found[name] = {"logits": logits.detach(), **grads}
     for name, value in found["torch"].items():
         torch.testing.assert_close(found["other"][name], value, rtol=1e-8, atol=1e-10, msg=name)
-    wanted = {"scan": scan, "attention": "flash_attn", "convolution": "causal_conv1d"}
-    assert set(calls) == {wanted[kernel] for kernel in selection.used(config)}
+    assert set(calls) == {(kernel, getattr(chosen, kernel)) for kernel in selection.used(config)}
 
 
 # The choice.
@@ -308,13 +338,14 @@ def test_settings_name_the_packages_there_are():
     for kernel, field in KernelConfig.model_fields.items():
         assert set(field.annotation.__args__) == {"auto", "torch", *adapters.ADAPTERS[kernel]}
     assert set(adapters.ADAPTERS) == set(KernelConfig.model_fields)
-    assert {package for _, package in CASES} == set(adapters.PACKAGES)
+    there = {(kernel, p) for p, entry in adapters.PACKAGES.items() for kernel in entry.functions}
+    assert set(CASES) == there
 
 
 @pytest.fixture
 def agreeing(install, monkeypatch):
     """All packages are there and agree with torch, but for those of the set given."""
-    install(**NAIVE)
+    install(NAIVE)
     wrong: set[str] = set()
     monkeypatch.setattr(
         selection, "trial", lambda kernel, package, *_: "it is wrong" if package in wrong else None
@@ -409,8 +440,8 @@ def test_the_scan_is_found_without_the_cuda_extension(clean, tmp_path, monkeypat
     package_on_disk(tmp_path, "import selective_scan_cuda\n", SCAN)
     (tmp_path / "mamba_ssm" / "ops" / "triton" / "more.py").write_text("VALUE = 7\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert adapters.load("mamba_ssm")() == 7
-    assert adapters.missing("mamba_ssm") is None
+    assert adapters.load("mamba_ssm", "scan")() == 7
+    assert adapters.missing("mamba_ssm", "scan") is None
     # Nothing half made is left under the package's name.
     assert "mamba_ssm" not in sys.modules
     with pytest.raises(ModuleNotFoundError, match="selective_scan_cuda"):
@@ -432,7 +463,7 @@ def test_the_scan_is_found_without_the_cuda_extension(clean, tmp_path, monkeypat
 def test_a_broken_package_is_told_from_a_missing_one(scan, said, clean, tmp_path, monkeypatch):
     package_on_disk(tmp_path, "", scan)
     monkeypatch.syspath_prepend(tmp_path)
-    why = adapters.missing("mamba_ssm")
+    why = adapters.missing("mamba_ssm", "scan")
     assert said in why and "\n" not in why
     assert selection.select(KernelConfig(), SMALL, CUDA, "bfloat16").scan == "torch"
 
@@ -443,8 +474,15 @@ def test_a_broken_package_is_told_from_a_missing_one(scan, said, clean, tmp_path
 @pytest.mark.parametrize(("kernel", "package"), CASES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_trial_passes_who_agrees(kernel, package, dtype, install):
-    install(**NAIVE)
-    assert selection.trial(kernel, package, SMALL, torch.device("cpu"), dtype) is None
+    install(NAIVE)
+    assert selection.trial(kernel, package, model_of(kernel), torch.device("cpu"), dtype) is None
+
+
+def model_of(kernel):
+    """A small model that has the operation."""
+    if kernel == "delta":
+        return SMALL.model_copy(update={"mixer": "gdn", "mixer_sizes": {"gdn": DELTA}})
+    return SMALL
 
 
 def other_groups(x, dt, A, B, C, chunk_size, D):
@@ -457,6 +495,14 @@ def no_gradient_of_A(x, dt, A, B, C, chunk_size, D):
 
 def default_scale(**inputs):
     return naive_gla(**{**inputs, "scale": None})
+
+
+def default_scale_of_the_rule(**inputs):
+    return naive_delta(**{**inputs, "scale": None})
+
+
+def not_taken_back(**inputs):
+    return naive_delta(**{**inputs, "k": 0.3 * inputs["k"], "v": inputs["v"] / 0.3})
 
 
 def not_causal(q, k, v, softmax_scale, causal, deterministic):
@@ -484,6 +530,8 @@ def failing(*args, **options):
         ("scan", "mamba_ssm", other_groups, "it disagrees with torch by "),
         ("scan", "mamba_ssm", no_gradient_of_A, "it disagrees with torch by 100% in gradient of A"),
         ("scan", "fla", default_scale, "it disagrees with torch by "),
+        ("delta", "fla", default_scale_of_the_rule, "it disagrees with torch by "),
+        ("delta", "fla", not_taken_back, "it disagrees with torch by "),
         ("attention", "flash_attn", not_causal, "it disagrees with torch by "),
         ("convolution", "causal_conv1d", no_activation, "it disagrees with torch by "),
         ("convolution", "causal_conv1d", not_finite, "it disagrees with torch by nan% in "),
@@ -496,13 +544,14 @@ def failing(*args, **options):
     ],
 )
 def test_the_trial_finds_who_does_not(kernel, package, function, said, install):
-    install(**{package: function})
-    why = selection.trial(kernel, package, SMALL, torch.device("cpu"), torch.bfloat16)
+    install({(kernel, package): function})
+    model = model_of(kernel)
+    why = selection.trial(kernel, package, model, torch.device("cpu"), torch.bfloat16)
     assert why.startswith(said) and "\n" not in why
 
 
 def test_the_trial_leaves_the_random_state_alone(install):
-    install(**NAIVE)
+    install(NAIVE)
     before = torch.get_rng_state()
     selection.trial("convolution", "causal_conv1d", SMALL, torch.device("cpu"), torch.float32)
     assert torch.equal(torch.get_rng_state(), before)
@@ -571,16 +620,16 @@ def test_throughput_trains_and_counts(smoke_runs):
 # On a machine with a GPU and the packages.
 
 
-def need(package: str) -> None:
+def need(package: str, kernel: str) -> None:
     forget()
-    if why := adapters.missing(package):
+    if why := adapters.missing(package, kernel):
         pytest.skip(f"{package}: {why}")
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(("kernel", "package", "shape"), EVERY)
 def test_packages_agree_with_torch(kernel, package, shape):
-    need(package)
+    need(package, kernel)
     torch.manual_seed(0)
     leaves, function, exact = SHAPES[kernel][0](*shape)
     low = half(leaves, exact, CUDA)
@@ -594,15 +643,20 @@ def test_packages_agree_with_torch(kernel, package, shape):
 @pytest.mark.cuda
 @pytest.mark.parametrize(("kernel", "package"), CASES)
 def test_packages_pass_the_trial_at_the_size_of_the_paper(kernel, package):
-    need(package)
-    assert selection.unusable(kernel, package, ModelConfig(), CUDA, "bfloat16") is None
+    need(package, kernel)
+    mixer = "gdn" if kernel == "delta" else "both"
+    config = ModelConfig(mixer=mixer)
+    assert selection.unusable(kernel, package, config, CUDA, "bfloat16") is None
 
 
 @pytest.mark.cuda
 @pytest.mark.parametrize(("kernel", "package"), CASES)
 def test_training_with_a_package_follows_torch(kernel, package, settings):
-    need(package)
+    need(package, kernel)
     sizes = {"head_dim": 16, "mamba_d_ssm": 64, "mamba_d_state": 16, "mamba_chunk_size": 16}
+    if kernel == "delta":
+        own = {"heads": 2, "key_dim": 16, "value_dim": 32}
+        sizes |= {"mixer": "gdn", "mixer_sizes": {"gdn": own}}
     config = settings(model=sizes, train={"steps": 20, "sequence_length": 64})
     batch = torch.randint(300, (4, 65), generator=torch.Generator().manual_seed(0)).to(CUDA)
     losses = {}

@@ -255,7 +255,7 @@ def test_mixers_side_by_side():
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ({"mixer": "nosuch"}, "no mixer is named 'nosuch'; write attention, ssm, recurrence"),
+        ({"mixer": "nosuch"}, "no mixer is named 'nosuch'; write attention, ssm, gdn, recurrence"),
         ({"mixer": "ssm+ssm"}, "names a mixer twice"),
         ({"mixer": ""}, "no mixer is named ''"),
         ({"mixer_sizes": {"recurrence": {}}}, "mixer_sizes.recurrence: this model has ssm, att"),

@@ -47,8 +47,14 @@ MULTIPLIERS = {
 }
 
 
+# Sizes of mixers that transformers' Falcon-H1 does not know.
+SIZES = {"gdn": {"heads": 3, "key_dim": 4, "value_dim": 8, "chunk": 8}}
+MIXERS = ["both", "attention", "ssm", "gdn"]
+
+
 def small(**changes) -> ModelConfig:
-    return ModelConfig(**{**SMALL, **changes})
+    own = {name: sizes for name, sizes in SIZES.items() if name in changes.get("mixer", "")}
+    return ModelConfig(**{**SMALL, "mixer_sizes": own, **changes})
 
 
 def build(config: ModelConfig, factors=None, seed: int = 0) -> FalconH1:
@@ -121,7 +127,7 @@ def test_logits_and_gradients_equal_those_of_transformers(changes, multipliers, 
     assert max(far.values()) <= 1e-5, max(far.items(), key=lambda item: item[1])
 
 
-@pytest.mark.parametrize("mixer", ["both", "attention", "ssm"])
+@pytest.mark.parametrize("mixer", MIXERS)
 @pytest.mark.parametrize("normed", [False, True])
 def test_addresses_cover_every_parameter_entry_once(mixer, normed):
     config = small(mixer=mixer, mamba_n_groups=2, mamba_rms_norm=normed)
@@ -199,7 +205,7 @@ def test_ssd_neither_overflows_nor_divides_by_zero():
     torch.testing.assert_close(y[:, :, 1], torch.full((1, 64, 4), 1200.0))
 
 
-def conv_reference(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def conv_reference(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     padding = weight.shape[2] - 1
     out = F.conv1d(x.transpose(1, 2), weight, bias, padding=padding, groups=x.shape[2])
     return F.silu(out[..., : x.shape[1]]).transpose(1, 2)
@@ -225,6 +231,11 @@ def turned_reference(x: Tensor) -> Tensor:
         (ops.causal_conv1d, conv_reference, [(2, 9, 6), (6, 1, 4), (6,)]),
         (ops.causal_conv1d, conv_reference, [(2, 2, 6), (6, 1, 4), (6,)]),
         (
+            lambda x, w: ops.causal_conv1d(x, w, None),
+            lambda x, w: conv_reference(x, w, None),
+            [(2, 9, 6), (6, 1, 4)],
+        ),
+        (
             lambda x, w: ops.rms_norm(x, w, 1e-5),
             lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-5),
             [(2, 5, 6), (6,)],
@@ -242,8 +253,9 @@ def turned_reference(x: Tensor) -> Tensor:
         ),
         (lambda x: ops.rope(x, 1.0e4), turned_reference, [(2, 5, 3, 8)]),
     ],
-    ids=["conv", "conv_shorter_than_kernel", "norm", "attention", "long_attention", "rope"],
-)
+    ids=["conv", "conv_shorter_than_kernel", "conv_without_bias", "norm", "attention",
+         "long_attention", "rope"],
+)  # fmt: skip
 def test_kernels_equal_plain_torch(ours, reference, shapes):
     torch.manual_seed(0)
     inputs = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
@@ -258,7 +270,7 @@ def test_kernels_equal_plain_torch(ours, reference, shapes):
     )
 
 
-@pytest.mark.parametrize("mixer", ["both", "attention", "ssm"])
+@pytest.mark.parametrize("mixer", MIXERS)
 def test_later_tokens_do_not_change_earlier_logits(mixer):
     config = small(mixer=mixer)
     model = build(config).double()
@@ -281,7 +293,8 @@ def by_address(model: FalconH1) -> dict[str, Tensor]:
 
 def test_initial_values_are_deterministic_and_independent_of_other_tensors():
     full = by_address(build(small()))
-    for other in (small(), small(mixer="attention"), small(mixer="ssm", num_hidden_layers=3)):
+    for other in (small(), small(mixer="attention"), small(mixer="ssm", num_hidden_layers=3),
+                  small(mixer="gdn+attention")):  # fmt: skip
         values = by_address(build(other))
         shared = full.keys() & values.keys()
         assert len(shared) > 10
@@ -376,9 +389,16 @@ def test_bfloat16_autocast_is_close_to_float32(normed):
     assert distance(grads[1], grads[0]) < 0.05
 
 
-def test_float64_is_float64_throughout():
-    config = small(mamba_n_groups=2, mamba_rms_norm=True)
-    factors = {"ssm.z@0": 0.3, "projector": 0.7, "attention.out@1": 1.1}
+@pytest.mark.parametrize(
+    ("changes", "module", "factors"),
+    [
+        ({"mamba_n_groups": 2, "mamba_rms_norm": True}, "mamba.in_proj",
+         {"ssm.z@0": 0.3, "projector": 0.7, "attention.out@1": 1.1}),
+        ({"mixer": "gdn"}, "linear_attn.k_proj", {"gdn.v@0": 0.3, "gdn.alpha@1": 1.1}),
+    ],
+)  # fmt: skip
+def test_float64_is_float64_throughout(changes, module, factors):
+    config = small(**changes)
     single, double = build(config, factors), build(config, factors).double()
     tokens = tokens_of(config, 21)
     activations: dict[str, Tensor] = {}
@@ -386,35 +406,39 @@ def test_float64_is_float64_throughout():
     assert {t.dtype for t in activations.values()} == {torch.float64}
     assert 0 < distance(single(tokens).double(), out) < 1e-4
     # A float32 anywhere would leave steps in the loss of the size of its rounding.
-    weight = double.model.layers[0].mamba.in_proj.weight
-    direction = torch.randn(weight.shape, dtype=weight.dtype)
+    weight = double.model.layers[0].get_submodule(module).weight
+    draw = torch.Generator().manual_seed(2)
+    direction = torch.randn(weight.shape, generator=draw, dtype=weight.dtype)
     (grad,) = torch.autograd.grad(out.square().mean(), weight)
     losses = []
     with torch.no_grad():
-        for step in (1e-5, -1e-5):
+        for step in (1e-6, -1e-6):
             weight += step * direction
             losses.append(double(tokens).square().mean())
             weight -= step * direction
-    slope = (losses[0] - losses[1]) / 2e-5
+    slope = (losses[0] - losses[1]) / 2e-6
     assert slope.item() == pytest.approx((grad * direction).sum().item(), rel=1e-7)
 
 
-@pytest.mark.parametrize("mixer", ["both", "attention", "ssm"])
+@pytest.mark.parametrize("mixer", MIXERS)
 def test_taps_hold_the_output_of_every_linear_map(mixer):
     config = small(mixer=mixer)
     plain, factored = build(config), build(config, {"embedding": 1.0, "mlp.gate@0": 0.25})
     tokens = tokens_of(config, 11)
     activations: dict[str, Tensor] = {}
     logits = plain(tokens, activations=activations)
-    silent = {"ssm.conv_bias", "ssm.dt_bias", "ssm.A_log", "ssm.D"}
-    expected = {a.key for a in addresses(config) if a.name not in silent}
-    assert set(activations) == expected | {"residual@0", "residual@1"}
+    expected = {a.key for a in addresses(config) if a.role != "vector"}
+    between = ("kept", "written", "state", "read") if mixer == "gdn" else ()
+    points = {f"gdn.{name}@{layer}" for name in between for layer in (0, 1)}
+    assert set(activations) == expected | points | {"residual@0", "residual@1"}
     assert not any(t.requires_grad for t in activations.values())
     assert torch.equal(activations["projector"], logits)
     assert torch.equal(plain.logits(plain.hidden(tokens)), logits)
     u = activations["norm.mixer@1"]
     for address in addresses(config):
-        if address.layer == 1 and address.name in ("attention.k", "ssm.B", "ssm.dt"):
+        if address.layer == 1 and address.name in (
+            "attention.k", "ssm.B", "ssm.dt", "gdn.k", "gdn.beta", "gdn.gate"
+        ):  # fmt: skip
             weight = attrgetter(address.parameter)(plain)
             weight = weight[slice(*address.rows)] if address.rows else weight
             torch.testing.assert_close(activations[address.key], u @ weight.T)
@@ -444,8 +468,9 @@ def test_unknown_forward_multipliers_are_refused_in_one_line(key):
     assert "\n" not in str(error.value)
 
 
-def test_every_weight_may_be_parametrized():
-    config = small(mamba_rms_norm=True)
+@pytest.mark.parametrize("mixer", ["both", "gdn"])
+def test_every_weight_may_be_parametrized(mixer):
+    config = small(mixer=mixer, mamba_rms_norm=True)
     model = build(config)
     tokens = tokens_of(config, 9)
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 import warm
+from conftest import TINY_DELTA
 
 from lrm import data
 from lrm.errors import Stopped, UserError
@@ -108,12 +109,14 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize(
-    ("implementation", "precision"),
-    [("forward", "float32"), ("optimizer", "float32"), ("forward", "float16")],
-)
-def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation, precision):
+    ("implementation", "precision", "model"),
+    [("forward", "float32", {}), ("optimizer", "float32", {}), ("forward", "float16", {}),
+     ("forward", "float32", TINY_DELTA)],
+)  # fmt: skip
+def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation, precision, model):
     """An interruption at each step in turn: the same bits."""
-    job = run(rules=MULTIPLIERS, train={"multiplier_implementation": implementation})
+    rules = [MULTIPLIERS[0]] if model else MULTIPLIERS
+    job = run(rules=rules, model=model, train={"multiplier_implementation": implementation})
     execution = job.execution.model_copy(update={"precision": precision})
     job = dataclasses.replace(job, execution=execution)
     loop.train(job, tmp_path / "whole", tmp_path / "data")

@@ -121,3 +121,4 @@ class KernelConfig(Strict):
     scan: Literal["auto", "torch", "mamba_ssm", "fla"] = "auto"
     attention: Literal["auto", "torch", "flash_attn"] = "auto"
     convolution: Literal["auto", "torch", "causal_conv1d"] = "auto"
+    delta: Literal["auto", "torch", "fla"] = "auto"

@@ -16,7 +16,7 @@ from lrm.model.config import ModelConfig
 from lrm.model.gpu.adapters import PLAIN, Kernels
 from lrm.model.loss import linear_cross_entropy
 from lrm.model.norm import RMSNorm
-from lrm.model.tensors import DECAYED, addresses, roles
+from lrm.model.tensors import DECAYED, addresses, points, roles
 from lrm.multipliers.precision import to_compute
 
 
@@ -27,9 +27,9 @@ class FalconH1(nn.Module):
     of them. Values are torch's defaults until ``lrm.model.init.initialize`` sets them.
 
     ``forward_multipliers`` maps address keys (``attention.k@1``, ``projector``) to fixed
-    factors of the output of that tensor's linear map. Raises UserError for a key that names no
-    matrix or embedding of this model. ``implementations`` says what computes the scan, the
-    attention and the convolution (``lrm.model.gpu.selection``).
+    factors of the output of that tensor's linear map, or of a point (``Block.points``). Raises
+    UserError for a key that names no matrix, embedding or point of this model.
+    ``implementations`` says what computes the costly operations (``lrm.model.gpu.selection``).
     """
 
     def __init__(
@@ -125,8 +125,9 @@ class Layer(nn.Module):
 
 def _checked(config: ModelConfig, factors: Mapping[str, float]) -> dict[str, float]:
     scalable = {a.key: a for a in addresses(config) if a.role in DECAYED}
+    between = points(config)
     for key in factors:
-        if key not in scalable:
+        if key not in scalable and key not in between:
             name = key.partition("@")[0]
             if roles().get(name, "matrix") not in DECAYED:
                 raise UserError(

@@ -3,9 +3,9 @@
 Plain torch, unless ``implementation`` names a package of ``lrm.model.gpu.adapters`` (chosen by
 ``lrm.model.gpu.selection``). The torch functions run under autocast, in half precision, float32 and
 float64; statistics, decays and exponents are never kept in half precision, and float64 is
-never rounded. Operations with a hand-written backward (norm, rotation, convolution) can be
-differentiated once. Under ``torch.func``'s transforms, which know no such backward, they are what
-they are written as, and torch differentiates them.
+never rounded. Operations with a hand-written backward (norm, rotation, convolution, the inverse
+within the delta rule) can be differentiated once. Under ``torch.func``'s transforms, which know no
+such backward, they are what they are written as, and torch differentiates them.
 """
 
 from __future__ import annotations
@@ -189,16 +189,20 @@ def _causal_mask(
     return mask.triu_(diagonal + 1)
 
 
-def causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor, implementation: str = "torch") -> Tensor:
+def causal_conv1d(
+    x: Tensor, weight: Tensor, bias: Tensor | None, implementation: str = "torch"
+) -> Tensor:
     """Depthwise causal convolution over the length, then SiLU.
 
     ``silu(bias + sum_k weight[:, 0, k] * x[t - (kernel - 1) + k])`` for x (batch, length,
-    channels), weight (channels, 1, kernel) and bias (channels,); x is zero before the start.
+    channels), weight (channels, 1, kernel) and bias (channels,) or None; x is zero before the
+    start.
     """
     with without_autocast(x):
         if implementation != "torch":
             return adapters.ADAPTERS["convolution"][implementation](x, weight, bias)
-        weight, bias = weight.squeeze(1).to(x.dtype), bias.to(x.dtype)
+        weight = weight.squeeze(1).to(x.dtype)
+        bias = None if bias is None else bias.to(x.dtype)
         if is_transformed():
             return F.silu(_by_taps(x, weight, bias))
         return F.silu(_CausalConv.apply(x, weight, bias))
@@ -211,9 +215,10 @@ class _CausalConv(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    def forward(ctx, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         padded = F.pad(x, (0, 0, weight.shape[1] - 1, 0))
         ctx.save_for_backward(padded, weight)
+        ctx.has_bias = bias is not None
         return _correlate(padded, weight, bias)
 
     @staticmethod
@@ -223,14 +228,14 @@ class _CausalConv(torch.autograd.Function):
         kernel, length = weight.shape[1], grad.shape[1]
         grad_x = _correlate(F.pad(grad, (0, 0, 0, kernel - 1)), weight.flip(1), None)
         taps = [(grad * padded[:, k : k + length]).sum((0, 1)) for k in range(kernel)]
-        return grad_x, torch.stack(taps, 1), grad.sum((0, 1))
+        return grad_x, torch.stack(taps, 1), grad.sum((0, 1)) if ctx.has_bias else None
 
 
-def _by_taps(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def _by_taps(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     kernel, length = weight.shape[1], x.shape[1]
     padded = F.pad(x, (0, 0, kernel - 1, 0))
-    taps = (padded[:, k : k + length] * weight[:, k] for k in range(kernel))
-    return sum(taps, start=bias)
+    taps = [padded[:, k : k + length] * weight[:, k] for k in range(kernel)]
+    return sum(taps[1:], start=taps[0]) if bias is None else sum(taps, start=bias)
 
 
 def _correlate(padded: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -353,3 +358,142 @@ def _spans(n: int, gap: int, dtype: torch.dtype, device: torch.device) -> tuple[
         index = torch.arange(n, device=device)
         k, i, j = index[:, None, None], index[None, :, None] - gap, index
         return ((j < k) & (k <= i)).to(dtype), _causal_mask(n, n, -gap, dtype, device)
+
+
+def gated_delta(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    chunk: int,
+    implementation: str = "torch",
+) -> tuple[Tensor, Tensor]:
+    """The gated delta rule as chunked matrix products.
+
+    For every head, with state S of shape (dv, dk) and S_0 = 0,
+
+        S_t = exp(g_t) S_{t-1} (I - beta_t k_t k_t^T) + beta_t v_t k_t^T        o_t = S_t q_t
+
+    q, k (batch, length, heads, dk), of unit length or shorter; v (batch, length, heads, dv); g
+    and beta (batch, length, heads), g <= 0 and 0 <= beta <= 1. Returns o (batch, length, heads,
+    dv) in v's dtype and the last S (batch, heads, dv, dk). ``chunk`` is the largest chunk wanted,
+    a power of two; it changes the result by rounding only. Plain torch computes in float32 at
+    least, because the rule lives on differences of keys that may be nearly equal.
+    """
+    with without_autocast(v):
+        q, k, g, beta = upcast(q), upcast(k), upcast(g), upcast(beta)
+        if implementation != "torch":
+            return adapters.ADAPTERS["delta"][implementation](q, k, v, g, beta)
+        size = min(chunk, 1 << (v.shape[1] - 1).bit_length())
+        o, state = _gated_delta(q, k, upcast(v), g, beta, size)
+        return o.to(v.dtype), state
+
+
+def _gated_delta(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, size: int
+) -> tuple[Tensor, Tensor]:
+    batch, length, heads, width = v.shape
+    key_width = k.shape[-1]
+    pad = -length % size
+    if pad:
+        # A step with g = 0 and beta = 0 leaves the state as it is.
+        q, k, v = (F.pad(t, (0, 0, 0, 0, 0, pad)) for t in (q, k, v))
+        g, beta = (F.pad(t, (0, 0, 0, pad)) for t in (g, beta))
+    chunks = (length + pad) // size
+    # Heads and chunks first, positions in a chunk and channels last.
+    q, k, v = (t.transpose(1, 2).reshape(batch * heads, chunks, size, -1) for t in (q, k, v))
+    g, beta = (t.transpose(1, 2).reshape(batch * heads, chunks, size) for t in (g, beta))
+
+    decay = _decay(g, 0)
+    since_start = g.cumsum(-1).exp().unsqueeze(-1)
+    keys_then_queries = torch.cat((k * beta.unsqueeze(-1), q), -2)
+    erased, read = (keys_then_queries @ k.transpose(-1, -2)).split(size, -2)
+    erased, read = (erased * decay).tril(-1), read * decay
+    # With V~ the values that the steps of a chunk really write, (I + erased) V~ is beta times the
+    # values less what the keys find in the state before the chunk.
+    wanted = torch.cat((v, k * since_start), -1) * beta.unsqueeze(-1)
+    written, found = (_unit_inverse(erased) @ wanted).split((width, key_width), -1)
+    k = (k * decay[..., -1, :].unsqueeze(-1)).transpose(-1, -2)
+    kept = since_start[:, :, -1:]
+
+    # The only part that goes from chunk to chunk. States lie as (dk, dv).
+    values, states = [written[:, 0]], []
+    state = k[:, 0] @ values[0]
+    for c in range(1, chunks):
+        states.append(state)
+        values.append(written[:, c] - found[:, c] @ state)
+        state = kept[:, c] * state + k[:, c] @ values[c]
+    o = read @ torch.stack(values, 1)
+    if states:
+        later = (q * since_start)[:, 1:] @ torch.stack(states, 1)
+        o = torch.cat((o[:, :1], o[:, 1:] + later), 1)
+    o = o.view(batch, heads, chunks * size, width).transpose(1, 2)
+    state = state.view(batch, heads, key_width, width).transpose(-1, -2)
+    return o[:, :length] if pad else o, state
+
+
+def _unit_inverse(lower: Tensor) -> Tensor:
+    """``(I + lower)^-1`` for strictly lower triangular matrices (..., n, n), n a power of two.
+
+    By halves, each a product of inverses: the product of the powers of ``lower`` is the same on
+    paper, but with nearly equal keys those powers grow like binomials and cancel.
+    """
+    if is_transformed():
+        return _by_halves(lower)
+    return _UnitInverse.apply(lower)
+
+
+class _UnitInverse(torch.autograd.Function):
+    """Two products backward, in place of twice those of every half."""
+
+    @staticmethod
+    def forward(ctx, lower: Tensor) -> Tensor:
+        inverse = _by_halves(lower)
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad: Tensor):
+        [inverse] = ctx.saved_tensors
+        turned = inverse.transpose(-1, -2)
+        return (turned @ grad @ turned).tril_(-1).neg_()
+
+
+# Up to this size the products of halves are smaller than what calling them costs.
+_SMALLEST_HALVES = 8
+
+
+def _by_halves(lower: Tensor) -> Tensor:
+    n = lower.shape[-1]
+    if n <= _SMALLEST_HALVES:
+        # All blocks at once, in products of the whole matrix with what lies between two blocks.
+        unit, between = _between_blocks(n, lower.dtype, lower.device)
+        if n == 1:
+            return unit.expand_as(lower)
+        inverse = unit - lower * between[0]
+        for mask in between[1:]:
+            inverse = inverse - inverse @ (lower * mask) @ inverse
+        return inverse
+    half = n // 2
+    blocks = torch.stack((lower[..., :half, :half], lower[..., half:, half:]))
+    first, second = _by_halves(blocks).unbind()
+    corner = second @ lower[..., half:, :half] @ first
+    upper = torch.cat((first, torch.zeros_like(first)), -1)
+    return torch.cat((upper, torch.cat((-corner, second), -1)), -2)
+
+
+@_table
+def _between_blocks(
+    n: int, dtype: torch.dtype, device: torch.device
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The unit matrix; and for blocks of 1, 2, 4, … ones where a block meets its neighbour."""
+    with torch.inference_mode(False):
+        index = torch.arange(n, device=device)
+        i, j, found, size = index[:, None], index, [], 1
+        while size < n:
+            is_pair = (i // size == j // size + 1) & (j // size % 2 == 0)
+            found.append(is_pair.to(dtype))
+            size *= 2
+        return torch.eye(n, dtype=dtype, device=device), tuple(found)

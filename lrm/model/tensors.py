@@ -62,6 +62,24 @@ def _family(mixers: tuple[Mixer, ...]) -> tuple[Address, ...]:
     return tuple(a for block in blocks.every(mixers) for a in block.every_tensor(ModelConfig()))
 
 
+def points(config: ModelConfig) -> tuple[str, ...]:
+    """The keys of activations that no tensor gives out alone and that take a forward factor."""
+    names = [name for block in blocks.of_layer(config.mixers) for name in block.points]
+    return tuple(f"{name}@{layer}" for layer in range(config.num_hidden_layers) for name in names)
+
+
+def is_point(pattern: str) -> bool:
+    """Whether ``pattern`` is the name of a point; a pattern such as ``gdn.*`` is for tensors."""
+    return any(_parts(pattern)[0] in block.points for block in blocks.every())
+
+
+def matches_point(pattern: str, point: str) -> bool:
+    """Whether ``pattern``, which may choose layers, names the ``point`` of that key."""
+    wanted, first, last = _parts(pattern)
+    name, layer, _ = _parts(point)
+    return name == wanted and (first is None or first <= layer <= last)
+
+
 def matches(pattern: str, address: Address) -> bool:
     """Whether ``pattern`` names ``address``.
 

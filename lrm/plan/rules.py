@@ -8,7 +8,7 @@ weights, conv1d, D, A_log, dt_bias and multipliers do not.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -60,8 +60,10 @@ def resolve(settings: Settings) -> tuple[TensorPlan, ...]:
     optimizer.
     """
     present = tensors.addresses(settings.model)
+    point_factors(settings)
     for rule in settings.rules:
-        tensors.check_pattern(rule.match, present, rule.optional)
+        if not tensors.is_point(rule.match):
+            tensors.check_pattern(rule.match, present, rule.optional)
     plans: dict[tuple[str, tuple[int, ...]], TensorPlan] = {}
     found = []
     for address in present:
@@ -72,6 +74,38 @@ def resolve(settings: Settings) -> tuple[TensorPlan, ...]:
             plans[said] = _plan(address, rules, settings)
         found.append(replace(plans[said], address=address))
     return _with_matrices(found, settings)
+
+
+@functools.lru_cache(maxsize=4096)
+def point_factors(settings: Settings) -> Mapping[str, float]:
+    """Forward factors of the model's points by key (``Block.points``); those that are not 1.
+
+    Raises UserError where a rule that names one asks for anything else, or the model lacks it.
+    """
+    points = tensors.points(settings.model)
+    rules = [rule for rule in settings.rules if tensors.is_point(rule.match)]
+    for rule in rules:
+        said = _given(rule) | _given(rule.width_exponent) | _given(rule.multiplier)
+        if odd := sorted(said.keys() - {"forward", "forward_scale"}):
+            raise UserError(
+                f"rule {rule.match!r}: {odd[0]} is for tensors, and this is an activation; it "
+                "takes forward, forward_scale and width_exponent.forward"
+            )
+        if not rule.optional and not any(tensors.matches_point(rule.match, p) for p in points):
+            raise UserError(
+                f"rule {rule.match!r} matches nothing in this model; its activations that take a "
+                f"factor are {', '.join(points) or 'none'}"
+            )
+    found = {}
+    for point in points:
+        said, exponents = {}, {}
+        for rule in rules:
+            if tensors.matches_point(rule.match, point):
+                said |= _given(rule)
+                exponents |= _given(rule.width_exponent)
+        width = (settings.model.hidden_size / settings.base_width) ** exponents.get("forward", 0.0)
+        found[point] = said.get("forward", 1.0) * said.get("forward_scale", 1.0) * width
+    return {point: factor for point, factor in found.items() if factor != 1}
 
 
 def _optimizer(address: Address, said: dict[str, Any], settings: Settings) -> str:
@@ -194,7 +228,8 @@ def _multipliers(
 def table(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
     """The expanded rules as records: one for every tensor and one for every multiplier.
 
-    ``lr_wd`` is the product of LR and weight decay, the speed of forgetting per step.
+    ``lr_wd`` is the product of LR and weight decay, the speed of forgetting per step. Points come
+    last, where rules give them a factor.
     """
     clipped = settings.train.clip_norm > 0
     rows = []
@@ -230,4 +265,18 @@ def table(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, Any
                     "in_clip_norm": clipped and each.in_clip_norm,
                 }
             )
+    for point, factor in point_factors(settings).items():
+        nothing = {"lr": 0.0, "weight_decay": 0.0, "lr_wd": 0.0, "in_clip_norm": False}
+        rows.append(
+            {
+                "tensor": point,
+                "multiplier": None,
+                "shape": [],
+                "forward": factor,
+                "init": 1.0,
+                "trainable": False,
+                "optimizer": None,
+                **nothing,
+            }
+        )
     return rows

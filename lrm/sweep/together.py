@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lrm.plan.rules import point_factors
 from lrm.plan.run import Run
 from lrm.sweep.machine import gpus
 from lrm.sweep.twins import Job
@@ -59,9 +60,10 @@ def shape(run: Run) -> tuple:
         + tuple((each.axis, each.parametrization.name) for each in plan.multipliers)
         for plan in run.plans
     )
+    points = tuple(sorted(point_factors(run.settings).items()))
     sizes = (train.steps, train.batch_size, train.sequence_length, train.z_loss)
     ramp = run.settings.schedule.batch_ramp
-    return (type(run), run.settings.model, tensors, sizes, ramp, run.execution)
+    return (type(run), run.settings.model, tensors, points, sizes, ramp, run.execution)
 
 
 def companions(job: Job, ready: Sequence[Job], workers: int) -> list[Job]:

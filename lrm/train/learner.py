@@ -22,7 +22,7 @@ from lrm.multipliers.attach import Multipliers
 from lrm.optim.groups import attach, entries
 from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Parallel, Settings
-from lrm.plan.rules import TensorPlan, resolve
+from lrm.plan.rules import TensorPlan, point_factors, resolve
 from lrm.plan.run import BrownianRun, Run
 from lrm.store.rundir import is_complete, read_file
 from lrm.train import sharding
@@ -129,6 +129,7 @@ def build(
     """
     plans = resolve(settings) if plans is None else plans
     forward = {plan.key: plan.forward for plan in plans if plan.forward != 1.0}
+    forward |= point_factors(settings)
     with torch.device(device):
         model = FalconH1(settings.model, forward, kernels).to(dtype)
     if torch.device(device).type != "meta":

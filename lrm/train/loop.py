@@ -32,7 +32,7 @@ from lrm.cli import stop_delayed
 from lrm.errors import Diverged, Stopped, UserError
 from lrm.plan import memory
 from lrm.plan.config import Settings
-from lrm.plan.rules import TensorPlan, table
+from lrm.plan.rules import TensorPlan, point_factors, table
 from lrm.plan.run import Note, Report, TrainRun
 from lrm.plan.schedule import constant_end, sequences_before, snapshot_steps
 from lrm.plan.timescales import products
@@ -121,6 +121,7 @@ def _code_name(settings: Settings, plans: Sequence[TensorPlan], rows: int, preci
         for plan in plans
         if plan.address.layer is not None
     ]
+    layers += sorted(point_factors(settings).items())
     told = (settings.model, rows, settings.train.sequence_length, precision, within, layers)
     return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 

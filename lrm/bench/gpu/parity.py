@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lrm.bench.trainers import SuiteTrainer
-from lrm.model import ops
+from lrm.model import blocks, ops
 from lrm.model.config import ModelConfig
 from lrm.model.gpu import adapters, selection
 from lrm.model.loss import linear_cross_entropy
@@ -78,29 +78,28 @@ def of_kernel(kernel: str, config: ModelConfig, device: torch.device) -> dict[st
     """Every implementation of an operation that is installed, at this model's shapes.
 
     By "implementation precision": relative distances of the output and of each gradient from
-    float64 on the CPU, and whether all are within the limit; or why it is left out. Where the model
-    has no such operation the answer is empty.
+    float64 on the CPU, and whether all are within the limit; or why it is left out. An operation
+    that no mixer of the model has is tried at the sizes that others have by default.
     """
     make = _TRIALS.get(kernel)
-    for mixer in config.mixers:
+    for mixer in (*config.mixers, *blocks.MIXERS.values()):
         make = make or mixer.trials().get(kernel)
-    if make is None:
-        return {}
     asked = [("torch", precision) for precision in LIMITS]
     asked += [(package, "bfloat16") for package in adapters.ADAPTERS.get(kernel, {})]
     return {
-        f"{name} {precision}": _measured(name, precision, make, config, device)
+        f"{name} {precision}": _measured(kernel, name, precision, make, config, device)
         for name, precision in asked
     }
 
 
 def _measured(
-    name: str, precision: str, make: Callable[..., Trial], config: ModelConfig, device: torch.device
-) -> dict[str, Any]:
+    kernel: str, name: str, precision: str, make: Callable[..., Trial], config: ModelConfig,
+    device: torch.device,
+) -> dict[str, Any]:  # fmt: skip
     if name != "torch":
         if device.type != "cuda":
             return {"left_out": f"it runs on CUDA only, and this is {device.type}"}
-        if why := adapters.missing(name):
+        if why := adapters.missing(name, kernel):
             return {"left_out": why}
     leaves, function = make(config, device, getattr(torch, precision))
     try:

@@ -11,6 +11,7 @@ from lrm.errors import shown
 from lrm.model.blocks.attention import Attention
 from lrm.model.blocks.block import Block, Mixer
 from lrm.model.blocks.frame import EMBEDDING, FINAL_NORM, MIXER_NORM, MLP_NORM, PROJECTOR
+from lrm.model.blocks.gdn import GatedDeltaNet
 from lrm.model.blocks.mamba2 import Mamba2
 from lrm.model.blocks.mlp import MLP
 
@@ -18,6 +19,7 @@ from lrm.model.blocks.mlp import MLP
 MIXERS: dict[str, Mixer] = {
     "attention": Attention(),
     "ssm": Mamba2(),
+    "gdn": GatedDeltaNet(),
 }
 FEED_FORWARD = MLP()
 

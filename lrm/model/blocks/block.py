@@ -135,6 +135,8 @@ class Block(ABC):
     # matrices are alike by chance, so that none is taken for another.
     small: Mapping[str, Any] = {}
 
+    # Activations that no tensor gives out alone; a rule that names one may give it a factor.
+    points: tuple[str, ...] = ()
     # By address of a matrix, the RMSNorm that may stand behind it.
     behind: Mapping[str, Behind] = {}
 

@@ -24,31 +24,37 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Package:
-    """Where a kernel is found, and how a user gets it."""
+    """Where its functions are found, by the operation that each computes, and how a user gets it.
 
-    module: str
-    function: str
+    A function is written ``module:name``.
+    """
+
+    functions: dict[str, str]
     distribution: str
     install: str
 
 
 PACKAGES = {
     "mamba_ssm": Package(
-        "mamba_ssm.ops.triton.ssd_combined",
-        "mamba_chunk_scan_combined",
+        {"scan": "mamba_ssm.ops.triton.ssd_combined:mamba_chunk_scan_combined"},
         "mamba-ssm",
         "pip install --no-build-isolation mamba-ssm",
     ),
-    "fla": Package("fla.ops.simple_gla", "chunk_simple_gla", "fla-core", "pip install fla-core"),
+    "fla": Package(
+        {
+            "scan": "fla.ops.simple_gla:chunk_simple_gla",
+            "delta": "fla.ops.gated_delta_rule:chunk_gated_delta_rule",
+        },
+        "fla-core",
+        "pip install fla-core",
+    ),
     "flash_attn": Package(
-        "flash_attn",
-        "flash_attn_func",
+        {"attention": "flash_attn:flash_attn_func"},
         "flash-attn",
         "pip install --no-build-isolation flash-attn",
     ),
     "causal_conv1d": Package(
-        "causal_conv1d",
-        "causal_conv1d_fn",
+        {"convolution": "causal_conv1d:causal_conv1d_fn"},
         "causal-conv1d",
         "pip install --no-build-isolation causal-conv1d",
     ),
@@ -62,27 +68,35 @@ class Kernels:
     scan: str = "torch"
     attention: str = "torch"
     convolution: str = "torch"
+    delta: str = "torch"
 
     def record(self) -> dict[str, str]:
-        """For ``run.json``: each operation's implementation, packages with their version."""
-        return {kernel: f"{name} {_version(name)}" if name != "torch" else name
-                for kernel, name in asdict(self).items()}  # fmt: skip
+        """For ``run.json``: each operation's implementation, packages with their version.
+
+        ``delta`` only where a package computes it: runs that were begun before it was there, and
+        are not finished, go on.
+        """
+        return {kernel: versioned(name) for kernel, name in asdict(self).items()
+                if kernel != "delta" or name != "torch"}  # fmt: skip
 
 
 PLAIN = Kernels()
 
 
-def _version(package: str) -> str:
+def versioned(name: str) -> str:
+    """What computes an operation; a package with its version."""
+    if name == "torch":
+        return name
     try:
-        return importlib.metadata.version(PACKAGES[package].distribution)
+        return f"{name} {importlib.metadata.version(PACKAGES[name].distribution)}"
     except importlib.metadata.PackageNotFoundError:
-        return "of unknown version"
+        return f"{name} of unknown version"
 
 
-def missing(package: str) -> str | None:
-    """Why ``package`` cannot be imported, in one line with a remedy; None where it can."""
+def missing(package: str, kernel: str) -> str | None:
+    """Why ``package`` cannot compute ``kernel``, in one line with a remedy; None where it can."""
     try:
-        load(package)
+        load(package, kernel)
     except ModuleNotFoundError as error:
         if error.name == package:
             return f"not installed; run {PACKAGES[package].install}"
@@ -99,11 +113,11 @@ def first_line(error: Exception) -> str:
 
 
 @cache
-def load(package: str) -> Callable:
-    """The kernel's own function; raises whatever importing it raises."""
-    entry = PACKAGES[package]
-    module = _bare_import(entry.module) if package == "mamba_ssm" else None
-    return getattr(module or importlib.import_module(entry.module), entry.function)
+def load(package: str, kernel: str) -> Callable:
+    """The package's own function for ``kernel``; raises whatever importing it raises."""
+    module, _, function = PACKAGES[package].functions[kernel].partition(":")
+    bring = _bare_import if package == "mamba_ssm" else importlib.import_module
+    return getattr(bring(module), function)
 
 
 def _bare_import(name: str) -> ModuleType:
@@ -136,7 +150,7 @@ def scan_mamba_ssm(
     be a power of two of at least 16.
     """
     size = max(16, 1 << chunk.bit_length() - 1)
-    return load("mamba_ssm")(x, dt, A, B, C, size, D=D)
+    return load("mamba_ssm", "scan")(x, dt, A, B, C, size, D=D)
 
 
 def scan_fla(
@@ -150,13 +164,13 @@ def scan_fla(
     share = x.shape[2] // B.shape[2]
     q, k = (t.repeat_interleave(share, 2) if share > 1 else t for t in (C, B))
     v = (x * dt.unsqueeze(-1)).to(x.dtype)
-    y, _ = load("fla")(q=q, k=k, v=v, g=A * dt, scale=1.0)
+    y, _ = load("fla", "scan")(q=q, k=k, v=v, g=A * dt, scale=1.0)
     return y if D is None else torch.addcmul(y, x, D.to(x.dtype).unsqueeze(-1))
 
 
 def attention_flash_attn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
     """``kernels.attention`` by flash-attn, which groups queries itself."""
-    mixed = load("flash_attn")(
+    mixed = load("flash_attn", "attention")(
         *(t.transpose(1, 2) for t in (q, k, v)),
         softmax_scale=scale,
         causal=True,
@@ -165,14 +179,26 @@ def attention_flash_attn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tenso
     return mixed.transpose(1, 2)
 
 
-def convolution_causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+def convolution_causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """``kernels.causal_conv1d`` with channels last in memory.
 
     The kernel takes weight and bias in float32 beside x in half precision, kernels of 2 to 4
     and channels that are a multiple of 8.
     """
-    convolve = load("causal_conv1d")
+    convolve = load("causal_conv1d", "convolution")
     return convolve(x.transpose(1, 2), weight.squeeze(1), bias, activation="silu").transpose(1, 2)
+
+
+def delta_fla(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
+    """``kernels.gated_delta`` by the Triton kernels of Gated DeltaNet's authors.
+
+    Queries and keys come in v's dtype, gates in float32. The package's state is (dk, dv) and its
+    chunk 64; the inverse within a chunk is taken in float32 and rounded to v's dtype.
+    """
+    o, state = load("fla", "delta")(
+        q=q.to(v.dtype), k=k.to(v.dtype), v=v, g=g, beta=beta, scale=1.0, output_final_state=True
+    )
+    return o, state.transpose(-1, -2)
 
 
 # In the order in which "auto" tries them.
@@ -180,4 +206,5 @@ ADAPTERS: dict[str, dict[str, Callable[..., Tensor]]] = {
     "scan": {"mamba_ssm": scan_mamba_ssm, "fla": scan_fla},
     "attention": {"flash_attn": attention_flash_attn},
     "convolution": {"causal_conv1d": convolution_causal_conv1d},
+    "delta": {"fla": delta_fla},
 }

@@ -66,7 +66,7 @@ def summary(
     parts = []
     for kernel in used(config):
         name = getattr(chosen, kernel)
-        part = f"{kernel} {chosen.record()[kernel]}"
+        part = f"{kernel} {adapters.versioned(name)}"
         if device.type == "cuda" and getattr(wanted, kernel) == "auto":
             for package in adapters.ADAPTERS[kernel]:
                 if package == name:
@@ -86,7 +86,7 @@ def unusable(
     if precision == "float32":
         return "it is used in half precision only; set execution.precision to bfloat16"
     dtype = getattr(torch, precision)
-    return adapters.missing(package) or trial(kernel, package, config, device, dtype)
+    return adapters.missing(package, kernel) or trial(kernel, package, config, device, dtype)
 
 
 def trial(

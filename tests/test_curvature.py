@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from lrm.train.curvature import largest_curvature, largest_eigenvalue
+from lrm.errors import UserError
+from lrm.model.gpu.adapters import Kernels
+from lrm.train.curvature import check_kernels, largest_curvature, largest_eigenvalue
 from lrm.train.learner import build
 from lrm.train.step import backward
 
@@ -43,6 +45,12 @@ def test_largest_eigenvalue_of_a_matrix():
     assert found == pytest.approx(torch.linalg.eigvalsh(matrix)[-1].item(), rel=1e-9)
     # From an eigenvector no other is reached.
     assert largest_eigenvalue(lambda v: [3 * v[0]], [start], 10) == pytest.approx(3.0)
+
+
+def test_kernels_of_half_precision_are_refused():
+    check_kernels(Kernels())
+    with pytest.raises(UserError, match="probes.curvature needs float32.*attention: torch"):
+        check_kernels(Kernels(attention="flash_attn"))
 
 
 def hessian(learner, config, batch):

@@ -13,6 +13,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lrm.errors import UserError
+from lrm.model.gpu.adapters import PLAIN, Kernels
 from lrm.model.init import named_generator
 from lrm.plan.config import Settings
 from lrm.train import compiled
@@ -24,6 +26,15 @@ from lrm.train.step import backward
 # along its steepest directions, ten times less would lose digits in float32.
 _REACH = 1.0e-4
 Vector = Sequence[Tensor]
+
+
+def check_kernels(kernels: Kernels) -> None:
+    """UserError for GPU kernels, which take half precision alone: curvature needs float32."""
+    if kernels != PLAIN:
+        raise UserError(
+            "probes.curvature needs float32, which GPU kernels do not take; write "
+            "execution.kernels={scan: torch, attention: torch, convolution: torch}, or leave it out"
+        )
 
 
 def largest_eigenvalue(

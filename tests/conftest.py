@@ -50,7 +50,7 @@ def missing_at(experiment: Experiment, scale: str) -> str | None:
 
 
 # Models of the second paper, by what ends an arm's name; all others are of 0.12B.
-SECOND_PAPERS_SIZES = {"0.25B": 0.25e9, "0.5B": 0.48e9, "0.75B": 0.75e9, "1B": 1_028_065_024}
+SECOND_PAPERS_SIZES = {"0.25B": 0.254e9, "0.5B": 0.48e9, "0.75B": 0.75e9, "1B": 1_028_065_024}
 
 
 def of_second_paper(run: Run) -> tuple[float, float]:

@@ -20,7 +20,7 @@ from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"sv_unified": ("STANDARD*", "UNIFIED*")}
-DESIGNS = {STANDARD: LOOKS["standard"], UNIFIED: ("#AA4499", "unified", "p")}
+DESIGNS = {STANDARD: LOOKS["standard"], UNIFIED: LOOKS["unified"]}
 _SHADES = ("#88CCEE", "#44AA99", "#117733", "#999933", "#222222")
 
 

@@ -26,6 +26,8 @@ SIDES = {
     "output": ("norm.attention.q", "norm.attention.k", "norm.attention.out", "norm.mlp.down"),
 }
 
+_COLUMNS = ("column_multiplier_norm", "column_magnitude_multiplier_norm")
+
 
 def decay_effect(tables: Tables, kind: str, side: str) -> pd.Series:
     """Loss with weight decay on the vectors of one side less that without, in nats, by seed.
@@ -70,10 +72,14 @@ def room(tables: Tables, free: str, decayed: str) -> pd.Series:
     Under AdamW no entry of a vector can stay above 1/λ. The size is that of the largest vector of
     the arm ``free`` at the end, of one tensor and layer.
     """
-    norms = tables.pick(kind="train", arm=free, stat=("effective_norm", "column_multiplier_norm"))
-    of_vectors = norms["tensor"].astype("str").str.startswith("norm.")
-    norms = norms[of_vectors | (norms["stat"] == "column_multiplier_norm")]
-    largest = at_step(norms, np.inf).groupby("seed")["value"].max()
+    norms = at_step(tables.pick(kind="train", arm=free), np.inf)
+    of_norms = norms["tensor"].astype("str").str.startswith("norm.")
+    own = norms[of_norms & (norms["stat"] == "effective_norm")]
+    # A magnitude that stands apart is a factor of what stands on a matrix's columns.
+    columns = norms[norms["stat"].isin(_COLUMNS)]
+    columns = columns.groupby(["seed", "tensor", "layer"], observed=True)["value"].prod()
+    largest = pd.concat([own.set_index("seed")["value"], columns.droplevel([1, 2])])
+    largest = largest.groupby("seed").max()
     runs = tables.trained
     rules = runs.loc[runs["arm"] == decayed, "description"].iloc[0]["rules"]
     decay = max(rule["weight_decay"] for rule in rules if rule["multiplier"])

@@ -121,8 +121,13 @@ def largest(seed, arm, free):
     inside = "column_multiplier_norm" if arm.startswith("DNP_OR") else None
     tensor = "attention.v" if inside else "norm.attention.v"
     for step, value in ((0, 1.0), (300, 9.0), (400, size)):
-        yield row(*at, step, tensor, inside or "effective_norm", value, layer=1)
-        yield row(*at, step, tensor, inside or "effective_norm", value / 3, layer=0)
+        if inside:  # a direction has a size of 1; the magnitude beside it counts
+            yield row(*at, step, tensor, inside, 1.0, layer=1)
+            yield row(*at, step, tensor, "column_magnitude_multiplier_norm", value, layer=1)
+            yield row(*at, step, tensor, inside, 1.5, layer=0)
+            continue
+        yield row(*at, step, tensor, "effective_norm", value, layer=1)
+        yield row(*at, step, tensor, "effective_norm", value / 3, layer=0)
         yield row(*at, step, "attention.q", "effective_norm", 50.0, layer=0)
 
 

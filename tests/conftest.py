@@ -49,6 +49,20 @@ def missing_at(experiment: Experiment, scale: str) -> str | None:
     return None
 
 
+# Models of the second paper, by what ends an arm's name; all others are of 0.12B.
+SECOND_PAPERS_SIZES = {"0.25B": 0.254e9, "0.5B": 0.48e9, "0.75B": 0.75e9, "1B": 1_028_065_024}
+
+
+def of_second_paper(run: Run) -> tuple[float, float]:
+    """Parameters and tokens that the second paper has for a run of an ``sv_`` experiment."""
+    arm = run.arm
+    if run.experiment == "sv_decay" and not arm.startswith("DNP"):  # steps of two million tokens
+        return 0.48e9, (25_000 if arm.startswith("LONG") else 5000) * 2**21
+    parameters = SECOND_PAPERS_SIZES.get(arm.rpartition("_")[2], 119_744_256)
+    longer = float(arm.rpartition("_")[2]) if arm[-2] == "." else 1.0
+    return parameters, 100 * parameters * longer
+
+
 TINY_MODEL = {
     "vocab_size": 300,
     "hidden_size": 16,

@@ -102,7 +102,7 @@ def test_a_record_is_complete(measured):
     ]
     # A measurement of probes holds whole intervals of them, and so does the other side's.
     for side in (probes["of"], probes["against"]):
-        assert side["steps_per_measurement"] % 4 == 0
+        assert side["steps_per_measurement"] % side["settings"]["probes"]["every"] == 0
     assert against["tokens_per_step"] == 256
     for heading in ("tokens per second", "one step by parts", "peak memory", "whole runs"):
         assert heading in text
@@ -261,6 +261,25 @@ def test_every_row_that_a_claim_reads_is_shipped():
         for of, against in (("forward", "none"), ("optimizer", "forward"))
     }
     assert len(asked) == 8 and asked <= rows
+
+
+def test_rows_of_scale_vectors_are_known_and_those_that_sv22_reads():
+    bench = Bench(ROWS.with_name("scale_vectors.yaml"), 2)
+    rows = {(place, row.of, row.against) for row in bench.plan.rows for place in row.at}
+    criterion = every_criterion()["SV22"]
+    of, against = criterion["variants"]["of"], criterion["variants"]["against"]
+    assert {(place, of, against) for place in criterion["configurations"].values()} <= rows
+    plans = {}
+    for place, *variants in rows:
+        for variant in variants:
+            run = bench.candidate(variant, place).run
+            plans[variant] = {each for plan in run.plans for each in plan.multipliers}
+            assert run.settings.train.z_loss == 0 and run.execution.compile == "always"
+            # Vectors learn at the LR of matrices, as in the experiments.
+            assert {each.lr for each in plans[variant]} == {run.settings.optimizer.lr}
+    assert {each.weight_decay for each in plans["unified"]} == {0.0, 0.1}
+    large = bench.candidate("standard", "Llama 20M 8x512").run
+    assert large.estimate().parameters == pytest.approx(20.5e6, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Judging functions of I1: what multipliers cost in time, read from a record of ``make bench``.
+"""Judging functions of I1 and SV22: what vectors cost in time, read from a record of a benchmark.
 
 A row of a record sets one variant's tokens per second against another's, pair by pair; pairs stand
 for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimizer`` (section 2).
@@ -15,11 +15,17 @@ from lrm.store.files import read_json
 
 
 def record(source: str, folder: Path, name: str) -> dict | None:
-    """The published record ``name``, or with ``source="runs"`` the user's newest; None without."""
+    """The published record ``name``; None without.
+
+    With ``source="runs"`` the user's own of that name, or else the newest.
+    """
     if source == "reference":
         paths = [folder / "reference" / "bench" / f"{name}.json"]
     else:
-        paths = sorted((folder / "bench").glob("*.json"), key=lambda path: path.stat().st_mtime)
+        paths = sorted(
+            (folder / "bench").glob("*.json"),
+            key=lambda path: (path.stem == name, path.stat().st_mtime),
+        )
     if not paths or not (paths[-1].is_file() or is_listed(paths[-1])):
         return None
     if source == "reference":
@@ -65,6 +71,18 @@ def i1_2(measurements: dict, criterion: dict) -> Judgement:
             at_least(name, gains, limits["gain"], f"(b) less than (a) {where}",
                      matters=criterion["smallest_effect"], robust=True)
         )  # fmt: skip
+    return Judgement(parts, criterion["pairs"]["planned"])
+
+
+def sv22(measurements: dict, criterion: dict) -> Judgement:
+    """What the unified design of scale vectors costs, against standard vectors."""
+    limit, ratios, parts = criterion["thresholds"]["time"], _ratios(measurements), []
+    variants = criterion["variants"]
+    for size, place in criterion["configurations"].items():
+        measured = _measured(ratios, place, variants["of"], variants["against"])
+        name = f"{size}: time of a step over that with standard vectors"
+        times = [1 / ratio for ratio in measured]
+        parts.append(at_most(name, times, limit, size, robust=True, ours=size != "20M"))
     return Judgement(parts, criterion["pairs"]["planned"])
 
 

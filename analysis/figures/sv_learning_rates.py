@@ -1,7 +1,7 @@
 """Figure of ours: loss after the decay against the LR, for each design of scale vectors.
 
 Lines are medians over seeds, bands their range. A panel has the designs of one kind beside the
-standard vectors.
+standard vectors. Muon, WSD and the widths are those of sv_unified.
 """
 
 from __future__ import annotations
@@ -23,7 +23,23 @@ PANELS = {
     "b   More vectors": {"STANDARD": "standard", "HG": "hg", "AP": "ap", "DP": "dp"},
     "c   Norms behind": {"STANDARD": "standard", "DNP": "dnp", "GEMMA": "gemma"},
     "d   OR": {"STANDARD": "standard", "HG_OR": "hg", "DP_OR": "dp", "DNP_OR": "dnp"},
+    "e   Unified": {"STANDARD": "standard", "UNIFIED": "unified"},
+    "f   Muon": {
+        "MUON_STANDARD": "standard",
+        "MUON_UNIFIED": "unified",
+        "MUON_GEMMA": "gemma",
+    },
+    "g   WSD": {"WSD_STANDARD": "standard", "WSD_UNIFIED": "unified"},
+    # The narrower one lies higher.
+    "h   Widths": {
+        "STANDARD_HALF": "standard",
+        "UNIFIED_HALF": "unified",
+        "STANDARD_DOUBLE": "standard",
+        "UNIFIED_DOUBLE": "unified",
+    },
 }
+# In the tests the designs of the first row alone are trained.
+_A_ROW = 4
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -33,11 +49,19 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Four panels with one y axis."""
-    figure, axes = page(1, 4, 2.3, w_pad=0.03, sharey=True)
+    """Rows of four panels, each with one y axis; a row of which nothing was trained is left out."""
+    there = set(numbers["arm"])
+    shown = {title: arms for title, arms in PANELS.items() if there & arms.keys() - {"STANDARD"}}
+    rows_of_page = -(-len(shown) // _A_ROW)
+    figure, axes = page(
+        rows_of_page, _A_ROW, 0.4 + 1.9 * rows_of_page, w_pad=0.03, sharey="row", squeeze=False
+    )
     rates = sorted(numbers["lr"].unique())
-    for axis, (title, arms) in zip(axes, PANELS.items(), strict=True):
-        for arm, design in arms.items():
+    for axis in axes.flatten()[len(shown) :]:
+        axis.set_axis_off()
+    for axis, (title, arms) in zip(axes.flatten(), shown.items(), strict=False):
+        for arm in [arm for arm in arms if arm in there]:
+            design = arms[arm]
             colour, _, marker = LOOKS[design]
             rows = numbers[numbers["arm"] == arm]
             median(axis, rows, "lr", color=colour, marker=marker, ms=3, alpha=0.12)
@@ -45,11 +69,12 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set_xticks(rates[::2], [f"{1000 * rate:.3g}" for rate in rates[::2]])
         axis.xaxis.set_minor_locator(NullLocator())
         label(axis, title, xlabel="LR · 1000")
-    axes[0].set_ylabel("loss after the decay\n(nats)")
-    shown = dict.fromkeys(design for arms in PANELS.values() for design in arms.values())
+    for first in axes[:, 0]:
+        first.set_ylabel("loss after the decay\n(nats)")
+    designs = dict.fromkeys(design for arms in shown.values() for design in arms.values())
     handles = [
         key(name, color=colour, marker=marker, ms=3)
-        for colour, name, marker in (LOOKS[design] for design in shown)
+        for colour, name, marker in (LOOKS[design] for design in designs)
     ]
-    legend_below(figure, handles, 4)
+    legend_below(figure, handles, 5)
     return caption(figure, context, "d: the same designs, magnitude and direction apart")

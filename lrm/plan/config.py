@@ -170,6 +170,9 @@ class ProbeConfig(Strict):
     sequences: int = Field(4, ge=1)
     # Gradients of so many batches whenever vectors are taken, for their signal and noise; 0: none.
     gradient_batches: int = Field(0, ge=0)
+    # The largest curvature of the loss on the fixed sequences, whenever vectors are taken, by so
+    # many steps of Lanczos' method, each of which takes two gradients; 0: none.
+    curvature: int = Field(0, ge=0, le=1000)
 
     @model_validator(mode="after")
     def _gradients_have_a_variance(self) -> ProbeConfig:

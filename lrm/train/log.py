@@ -21,6 +21,7 @@ from lrm.plan.run import Report
 from lrm.plan.schedule import constant_end, lr_factor
 from lrm.store.rundir import RunDirectory
 from lrm.train import probes
+from lrm.train.curvature import largest_curvature
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner
 from lrm.train.step import gradient_statistics, measure_norms
@@ -156,6 +157,8 @@ class ProbeLog:
         with_vectors = done % settings.probes.vectors_every == 0 or done in self._ends
         if with_vectors and settings.probes.gradient_batches:
             found |= self._gradients(done)
+        if with_vectors and settings.probes.curvature:
+            found["curvature"] = {"model": self._curvature()}
         self._record("probes.jsonl", {"step": done, "values": found})
         if with_vectors:
             self._record("vectors.jsonl", {"step": done, "values": probes.vectors(self.views)})
@@ -171,3 +174,10 @@ class ProbeLog:
         return gradient_statistics(
             self._learner, self.views, batches, self._settings, self._autocast, self._micro_batch
         )
+
+    def _curvature(self) -> float:
+        """The largest eigenvalue of the loss's Hessian on the fixed sequences."""
+        return largest_curvature(
+            self._learner, self._tokens, self._settings, self._settings.probes.curvature,
+            self._micro_batch,
+        )  # fmt: skip

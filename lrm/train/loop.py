@@ -38,6 +38,7 @@ from lrm.plan.schedule import constant_end, sequences_before, snapshot_steps
 from lrm.plan.timescales import products
 from lrm.store.rundir import open_run
 from lrm.train import batched, compiled
+from lrm.train.curvature import check_kernels
 from lrm.train.device import Equipment, device_of, environment, equip
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner, begin_with_predecessor, build
@@ -299,6 +300,8 @@ class _Loop:
                 f"the corpus {corpus.name} has changed since this run was planned; run again"
             )
         equipment = equip(run.execution, settings.model, group)
+        if settings.probes.curvature:
+            check_kernels(equipment.kernels)
         torch.set_num_threads(run.execution.threads)
         # Probabilities too small for a normal number are multiplied 20 times slower on CPUs; 0 is
         # as good.

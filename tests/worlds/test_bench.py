@@ -1,4 +1,4 @@
-"""Planted records of `make bench`: I1 and I1.2."""
+"""Planted records of `make bench`: I1, I1.2 and SV22."""
 
 import functools
 import json
@@ -22,6 +22,7 @@ RATIOS = {
     ("muon, optimizer", "muon"): {LARGE: 0.991, TINY: 0.75},
     ("optimizer", "forward"): {LARGE: 1.03, TINY: 1.06},
     ("muon, optimizer", "muon, forward"): {LARGE: 1.04, TINY: 1.07},
+    ("unified", "standard"): {"Llama 20M 8x512": 0.98, "Llama tiny 16x128": 0.97},
 }
 NAMES = {"AdamW": ("forward", "optimizer", "plain"),
          "Muon": ("muon, forward", "muon, optimizer", "muon")}  # fmt: skip
@@ -65,6 +66,10 @@ BREAKS = {
         for optimizer, (forward, inside, _) in NAMES.items()
         for size in (LARGE, TINY)
     },
+    "SV22": {
+        f"{place.split()[1]}: time": {"changes": (("unified", "standard", place, 0.95),)}
+        for place in RATIOS["unified", "standard"]
+    },
 }
 
 
@@ -84,6 +89,8 @@ def test_each_part_has_a_record_that_breaks_it_alone(claim):
         ("I1.2", "(a) with Muon at tiny", 0.021),
         ("I1.2", "(b) with AdamW at tiny", 0.06),
         ("I1.2", "(b) with Muon at 20M", 0.04),
+        ("SV22", "20M: time", 1 / 0.98),
+        ("SV22", "tiny: time", 1 / 0.97),
     ],
 )
 def test_what_is_planted_is_estimated(claim, name, value):
@@ -122,6 +129,12 @@ def test_equal_costs_are_below_what_matters():
     assert {word for group, word in groups.items() if "less" not in group} == {HOLDS}
 
 
+def test_the_tiny_models_cost_of_scale_vectors_decides_nothing():
+    slow = record(changes=(("unified", "standard", "Llama tiny 16x128", 0.8),))
+    assert judged("SV22", slow).verdict == HOLDS
+    assert judged("SV22", record(pairs=39)).verdict == OPEN
+
+
 def test_a_row_that_was_not_measured_leaves_its_own_group_open_alone():
     judgement = judged("I1.2", record(without=(("optimizer", "forward"),)))
     assert {group for group, word in judgement.groups.items() if word == OPEN} == {
@@ -138,6 +151,9 @@ def test_a_record_is_read_and_a_damaged_one_is_told(source, place):
         target = Path(name, place, "cpu.json")
         target.parent.mkdir(parents=True)
         write_listed(target.parent, {target.name: json.dumps({"rows": []}).encode()})
+        assert bench.record(source, Path(name), "cpu") == {"rows": []}
+        # A younger record of another name is the user's, if there is none of this one.
+        write_listed(target.parent, {"other.json": json.dumps({"rows": [1]}).encode()})
         assert bench.record(source, Path(name), "cpu") == {"rows": []}
         target.write_text("[]")
         with pytest.raises(UserError, match="cpu.json is damaged"):

@@ -1,0 +1,90 @@
+"""Judging functions of SV16 to SV21: the unified design of scale vectors (second paper, 4.2, 4.3).
+
+Gaps are losses of the unified design less those of standard vectors, in nats per token, by seed.
+"""
+
+from __future__ import annotations
+
+from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement
+from analysis.quantities.designs import gap
+from analysis.quantities.unified import (
+    STANDARD,
+    UNIFIED,
+    at_share,
+    constant_share,
+    course,
+    named,
+    size_gaps,
+    sizes,
+    slopes,
+)
+from analysis.tables.results import Tables
+
+
+def sv16(tables: Tables, criterion: dict) -> Judgement:
+    """The unified design has the lower loss at every size, at one LR; ours: at its own."""
+    limit, matters = criterion["thresholds"]["better"], criterion["smallest_effect"]
+    widths = sizes(tables)["width"]
+    parts = [
+        at_most(f"unified − standard at width {widths[ending]} (nats)", values, limit,
+                f"width {widths[ending]}", matters=matters)
+        for ending, values in size_gaps(tables).items()
+    ]  # fmt: skip
+    parts.append(at_most("unified at its own LR − standard (nats)",
+                         gap(tables, "UNIFIED_TUNED", STANDARD), limit, "at its own LR",
+                         ours=True, matters=matters))  # fmt: skip
+    return judgement(criterion, parts)
+
+
+def sv17(tables: Tables, criterion: dict) -> Judgement:
+    """The gap widens during training, at every size; where there is none, that says nothing."""
+    limits, matters = criterion["thresholds"], criterion["smallest_effect"]
+    parts: list[Part] = []
+    contrast: list[Part] = []
+    for ending, width in sizes(tables)["width"].items():
+        gaps, group = course(tables, *named(ending)), f"width {width}"
+        end = at_share(gaps, 1.0)
+        parts.append(at_most(f"gap at the end − at half the steps, {group} (nats)",
+                             end - at_share(gaps, 0.5), 0.0, group, matters=matters))  # fmt: skip
+        contrast.append(at_most(f"gap at the end, {group} (nats)", end, limits["ahead"], group))
+    return judgement(criterion, parts, contrast=contrast)
+
+
+def sv18(tables: Tables, criterion: dict) -> Judgement:
+    """Over sizes the gap stays, and the loss falls more steeply with the unified design."""
+    limits = criterion["thresholds"]
+    gaps = list(size_gaps(tables).values())
+    found = slopes(tables)
+    parts = [
+        at_most(f"gap at the largest size − {limits['share']:g} × gap at the smallest (nats)",
+                gaps[-1] - limits["share"] * gaps[0], 0.0, "the gap stays"),
+        at_least("exponent of the loss in parameters, unified − standard",
+                 found[UNIFIED] - found[STANDARD], 0.0, "steeper"),
+    ]  # fmt: skip
+    contrast = [at_most("gap at the smallest size (nats)", gaps[0], limits["ahead"],
+                        "the gap stays")]  # fmt: skip
+    return judgement(criterion, parts, contrast=contrast)
+
+
+def sv20(tables: Tables, criterion: dict) -> Judgement:
+    """With Muon the unified design has the lower loss too."""
+    name, limit = "unified − standard, Muon (nats)", criterion["thresholds"]["better"]
+    gaps = gap(tables, "MUON_UNIFIED", "MUON_STANDARD")
+    return judgement(criterion, [at_most(name, gaps, limit, matters=criterion["smallest_effect"])])
+
+
+def sv21(tables: Tables, criterion: dict) -> Judgement:
+    """With WSD the gap grows while the LR is constant, and does not shrink while it falls."""
+    limits, matters = criterion["thresholds"], criterion["smallest_effect"]
+    gaps = course(tables, "WSD_UNIFIED", "WSD_STANDARD")
+    stable = constant_share(tables, "WSD_UNIFIED")
+    late = at_share(gaps, stable)
+    parts = [
+        at_most("gap at the end of the stable stage − at half of it (nats)",
+                late - at_share(gaps, stable / 2), 0.0, "grows while the LR is constant",
+                matters=matters),
+        at_most("gap at the end − at the end of the stable stage (nats)",
+                at_share(gaps, 1.0) - late, limits["kept"], "does not shrink while it falls"),
+    ]  # fmt: skip
+    contrast = [at_most("gap at the end of the stable stage (nats)", late, limits["ahead"])]
+    return judgement(criterion, parts, contrast=contrast)

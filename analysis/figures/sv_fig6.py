@@ -1,0 +1,77 @@
+"""Figure 6 of the second paper: the unified design against standard vectors, over sizes.
+
+a: gap of the training loss over training, unified less standard on the same batches, at each width;
+below 0 the unified design is ahead. b: loss after the decay against parameters, with power laws.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import NullLocator
+
+from analysis.drawing.axes import median
+from analysis.drawing.designs import LOOKS
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import NEUTRAL, plain_log_axis
+from analysis.quantities.losses import final_losses
+from analysis.quantities.unified import STANDARD, UNIFIED, course, named, sizes
+from analysis.tables.context import Context, stacked
+from analysis.tables.results import Tables
+
+EXPERIMENTS = {"sv_unified": ("STANDARD*", "UNIFIED*")}
+DESIGNS = {STANDARD: LOOKS["standard"], UNIFIED: LOOKS["unified"]}
+_SHADES = ("#88CCEE", "#44AA99", "#117733", "#999933", "#222222")
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, design, width, parameters, seed, share (of the steps), value (nats)."""
+    table = tables["sv_unified"]
+    losses, rows = final_losses(table), []
+    for ending, (parameters, width) in sizes(table).iterrows():
+        at = {"width": width, "parameters": parameters}
+        gaps = stacked(course(table, *named(ending)), panel="a", design=UNIFIED, **at)
+        rows.append(gaps)
+        for design in DESIGNS:
+            own = losses[losses["arm"] == design + ending][["seed", "value"]]
+            rows.append(own.assign(panel="b", design=design, **at))
+    found = pd.concat(rows, ignore_index=True)
+    return found[["panel", "design", "width", "parameters", "seed", "share", "value"]]
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Two panels."""
+    figure, axes = page(1, 2, 2.5, w_pad=0.06)
+    panels = dict(tuple(numbers.groupby("panel")))
+    widths = sorted(numbers["width"].unique())
+    handles = []
+    for width, colour in zip(widths, _SHADES, strict=False):
+        rows = panels["a"][panels["a"]["width"] == width]
+        median(axes[0], rows, "share", color=colour)
+        handles.append(key(f"width {width:g}", color=colour))
+    axes[0].axhline(0, **NEUTRAL)
+    label(axes[0], "a   Over training", xlabel="share of the steps",
+          ylabel="training loss,\nunified − standard (nats)")  # fmt: skip
+    for design, (colour, name, marker) in DESIGNS.items():
+        rows = panels["b"][panels["b"]["design"] == design]
+        median(axes[1], rows, "parameters", color=colour, marker=marker, ls="", ms=4)
+        means = np.log(rows.groupby("parameters")["value"].mean())
+        if len(means) > 1:
+            line = np.polyfit(np.log(means.index), means, 1)
+            axes[1].plot(means.index, np.exp(np.polyval(line, np.log(means.index))), color=colour)
+        handles.append(key(name, color=colour, marker=marker, ms=4))
+    plain_log_axis(axes[1])
+    axes[1].set_xscale("log")
+    ticks = sorted(panels["b"]["parameters"].unique())
+    axes[1].set_xticks(ticks, [_in_short(tick) for tick in ticks])
+    axes[1].xaxis.set_minor_locator(NullLocator())
+    label(axes[1], "b   Over sizes", xlabel="parameters", ylabel="loss after the decay\n(nats)")
+    legend_below(figure, handles, min(len(handles), 5))
+    return caption(figure, context, "medians and range of seeds; lines of b: power laws")
+
+
+def _in_short(count: float) -> str:
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= size:
+            return f"{count / size:.3g}{unit}"
+    return f"{count:g}"

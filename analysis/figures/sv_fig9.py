@@ -1,0 +1,45 @@
+"""Figure 9 of the second paper: the unified design with WSD, beside the cosine.
+
+Gap of the training loss over training, unified less standard on the same batches; below 0 the
+unified design is ahead. The LR of WSD falls in the shaded part.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.drawing.axes import median
+from analysis.drawing.page import caption, key, legend_below, page
+from analysis.drawing.style import NEUTRAL
+from analysis.quantities.unified import constant_share, course
+from analysis.tables.context import Context, stacked
+from analysis.tables.results import Tables
+
+EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "WSD_*")}
+# By name: the two arms and a colour.
+PAIRS = {
+    "WSD": ("WSD_UNIFIED", "WSD_STANDARD", "#AA4499"),
+    "cosine": ("UNIFIED", "STANDARD", "#888888"),
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: name, falls (share of the steps), seed, share, value (nats per token)."""
+    table, rows = tables["sv_unified"], []
+    for name, (arm, against, _) in PAIRS.items():
+        falls = constant_share(table, arm)
+        rows.append(stacked(course(table, arm, against), name=name, falls=falls))
+    return pd.concat(rows, ignore_index=True)[["name", "falls", "seed", "share", "value"]]
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """One panel."""
+    figure, axis = page(1, 1, 2.2)
+    for name, (_, _, colour) in PAIRS.items():
+        rows = numbers[numbers["name"] == name]
+        median(axis, rows, "share", color=colour, alpha=0.12)
+    axis.axvspan(numbers.loc[numbers["name"] == "WSD", "falls"].iloc[0], 1.0, color="#eeeeee")
+    axis.axhline(0, **NEUTRAL)
+    axis.set(xlabel="share of the steps", ylabel="training loss,\nunified − standard (nats)")
+    legend_below(figure, [key(name, color=colour) for name, (*_, colour) in PAIRS.items()], 2)
+    return caption(figure, context, "medians and range of seeds")

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.func import functional_call, vmap
 
 from lrm.errors import UserError
 from lrm.model import blocks
@@ -46,6 +47,8 @@ SMALL = small()
 _SPREAD = 0.3
 # More combinations of the logits than there are log-scales, so that none is missed.
 _SPARE = 16
+# Of them as many go through copies of the model in one pass; more take no less time.
+_AT_ONCE = 32
 # Singular values below this times the largest are 0 but for rounding.
 _THRESHOLD = 1.0e-10
 
@@ -70,7 +73,7 @@ def find(settings: Settings, seed: int = 0, filters: bool = False) -> Found:
     """The symmetries of a model of ``settings``, found in float64 without knowing them.
 
     At random weights, multipliers and norm weights, on random orders of the vocabulary. Meant for
-    small models: takes a backward pass for each log-scale. ``filters`` as in ``gauge.scales``.
+    small models: takes a backward pass for 32 log-scales. ``filters`` as in ``gauge.scales``.
     Raises UserError where nothing has a scale that learns.
     """
     settings = settings.model_copy(
@@ -134,19 +137,27 @@ def _jacobian(
 
     There are more combinations than entries, so that it has the null space of the whole.
     """
-    logits = model(tokens)
     generator = named_generator(seed, "symmetry/combinations")
+    every = dict(model.named_parameters())
+    names = {id(parameter): name for name, parameter in every.items()}
+    wanted = [names[id(parameter)] for parameter in parameters]
     rows = []
-    for _ in range(sum(block.size for block in scales) + _SPARE):
-        weights = torch.randn(logits.shape, generator=generator, dtype=logits.dtype)
-        gradients = torch.autograd.grad(logits, parameters, weights, retain_graph=True)
+    left = sum(block.size for block in scales) + _SPARE
+    while left > 0:
+        count = min(_AT_ONCE, left)
+        left -= count
+        copies = {name: p.detach().expand(count, *p.shape).clone() for name, p in every.items()}
+        leaves = [copies[name].requires_grad_() for name in wanted]
+        logits = vmap(lambda own: functional_call(model, own, (tokens,)))(copies)
+        weights = [torch.randn(one.shape, generator=generator, dtype=one.dtype) for one in logits]
+        gradients = torch.autograd.grad(logits, leaves, torch.stack(weights))
         # The scale of a filter is that of all its entries.
         parts = [
-            (gradient * leaf.detach()).reshape(block.size, -1).sum(1)
-            for block, gradient, leaf in zip(scales, gradients, parameters, strict=True)
+            (gradient * leaf.detach()).reshape(count, block.size, -1).sum(2)
+            for block, gradient, leaf in zip(scales, gradients, leaves, strict=True)
         ]
-        rows.append(torch.cat(parts))
-    return torch.stack(rows)
+        rows.append(torch.cat(parts, 1))
+    return torch.cat(rows)
 
 
 def _null_space(jacobian: np.ndarray) -> tuple[np.ndarray, float, float]:

@@ -339,11 +339,14 @@ class SeededLayerRun(_Layers):
 
 
 class TheoryRun(Run):
-    """Scale vectors on one matrix are simulated, as ``settings.theory`` says."""
+    """What a theory says of single layers is simulated, as ``settings.theory`` says."""
 
     kind = "theory"
-    performed_by = "lrm.noise.scale_vectors.run:run"
     matched = ()
+
+    @property
+    def performed_by(self) -> str:
+        return self.settings.theory.performed_by
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -38,10 +38,19 @@ MULTIPLIERS = [
     {"match": "projector", "multiplier": {"kind": "scalar"}, "forward": 0.5},
 ]
 PER_HEAD = {"norms_behind": {"attention.q": "head", "mlp.down": "full"}, "mamba_rms_norm": True}
+# A kind of optimizer for each of several tensors, slices of a merged matrix among them.
+KINDS = [
+    {"match": "embedding", "optimizer": "per_token", "rows": "seen"},
+    {"match": "projector", "optimizer": "per_token"},
+    {"match": "norm.mixer", "optimizer": "sign"},
+    {"match": "ssm.[Bx]", "optimizer": "normalized"},
+    {"match": "attention.*", "optimizer": "sgd"},
+]
 DESIGNS = {
     "adamw": {},
     "multipliers": {"rules": MULTIPLIERS},
     "muon": {"rules": MULTIPLIERS[:3], "optimizer": {"name": "muon"}},
+    "steepest": {"rules": MULTIPLIERS[:4] + KINDS, "optimizer": {"name": "muon"}},
     "norms": {"model": PER_HEAD, "rules": [{"match": "embedding", "forward": 3.0}]},
     "gdn": {
         "model": TINY_DELTA,

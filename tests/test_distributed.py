@@ -239,6 +239,16 @@ def in_parts(settings):
             found[name, implementation] = settings(
                 train=train, rules=RULES, optimizer={"name": name, "muon_matrices": "slices"}
             )
+    # Rows of a token lie on one process, and what is normalised as a whole on several.
+    kinds = {"embedding": "per_token", "projector": "per_token", "norm.mixer": "sign",
+             "ssm.[Cz]": "normalized", "ssm.conv_bias": "normalized",
+             "attention.*": "sgd"}  # fmt: skip
+    said = [{"match": match, "optimizer": kind} for match, kind in kinds.items()]
+    said.append({"match": "embedding", "rows": "seen"})
+    found["steepest", "forward"] = settings(
+        train={"batch_size": 8, "clip_norm": 0.3}, rules=RULES + said,
+        optimizer={"name": "muon", "muon_matrices": "slices"},
+    )  # fmt: skip
     return found
 
 

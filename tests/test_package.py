@@ -112,6 +112,10 @@ for name in ("numpy", "pandas", "pydantic", "yaml", "pyarrow", "scipy", "analysi
         continue
     raise AssertionError(f"the environment is not clean: {name}")
 assert "venv" in lrm.__file__ and lrm.__version__
+from lrm.optim import SteepestDescent
+optimizer = SteepestDescent(model, lr=0.1)
+(model(x) - x[:, :2]).square().mean().backward()
+optimizer.step()
 print("done")
 """
 

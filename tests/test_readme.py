@@ -200,7 +200,7 @@ def test_what_figures_need():
     command = [sys.executable, "-m", "analysis.needs", "fig0"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
-    assert done.stderr.startswith("error: unknown figure 'fig0'; there are fig1, fig10")
+    assert done.stderr.startswith("error: unknown figure 'fig0'; there are bm_fig1, fig1, fig10")
 
 
 def test_drawing_the_reference_leaves_it_alone(tmp_path):

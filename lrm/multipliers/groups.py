@@ -29,6 +29,7 @@ class Entry:
     in_clip_norm: bool
     optimizer: str = "adamw"
     matrix: str | None = None  # entries of one name are orthogonalised as one matrix by Muon
+    options: tuple[tuple[str, Any], ...] = ()  # what else the optimizer's group says
 
 
 def multiplier_entries(multipliers: Multipliers, optimizer: str = "adamw") -> Iterator[Entry]:
@@ -39,10 +40,11 @@ def multiplier_entries(multipliers: Multipliers, optimizer: str = "adamw") -> It
 
 
 def grouped(entries: Iterable[Entry]) -> list[list[Entry]]:
-    """Entries of one optimizer, LR and weight decay together, in the order of their first."""
-    found: dict[tuple[str, float, float], list[Entry]] = {}
+    """Entries of one optimizer with the same settings together, in the order of their first."""
+    found: dict[tuple, list[Entry]] = {}
     for entry in entries:
-        found.setdefault((entry.optimizer, entry.lr, entry.weight_decay), []).append(entry)
+        settings = (entry.optimizer, entry.lr, entry.weight_decay, entry.options)
+        found.setdefault(settings, []).append(entry)
     return list(found.values())
 
 
@@ -50,4 +52,5 @@ def param_group(members: list[Entry]) -> dict[str, Any]:
     """Torch's parameter group of entries that ``grouped`` put together."""
     first = members[0]
     leaves = [entry.leaf for entry in members]
-    return {"params": leaves, "lr": first.lr, "weight_decay": first.weight_decay}
+    rates = {"lr": first.lr, "weight_decay": first.weight_decay}
+    return {"params": leaves, **rates, **dict(first.options)}

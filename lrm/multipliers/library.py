@@ -80,7 +80,7 @@ def attach_multipliers(
     multipliers already; the model is then as it was. Warns where a preset leaves out convolutions
     that hold most of the model's weights.
     """
-    _check_model(model, "attach_multipliers")
+    check_model(model, "attach_multipliers")
     if _handles(model) or any("_readers" in module.__dict__ for module in model.modules()):
         raise UserError("the model has multipliers already; merge them first")
     for module in model.modules():
@@ -136,7 +136,7 @@ def build_param_groups(
     Raises UserError for an unknown kind or setting, a pattern that matches nothing, and weights
     that were distributed after their multipliers were attached.
     """
-    _check_model(model, "build_param_groups")
+    check_model(model, "build_param_groups")
     _check_rates({"lr": lr, "weight_decay": weight_decay})
     _check_sharding(model)
     special = {kind: dict(fields) for kind, fields in (by_kind or {}).items()}
@@ -151,12 +151,12 @@ def build_param_groups(
     given = {name: value for name, value in given.items() if value is not None}
     _check_rates(given)
     handles = _handles(model)
-    known = _kinds(model, handles)
+    known = _kinds(model)
     for pattern in no_decay:
         if not fnmatch.filter(known, pattern):
             raise UserError(f"no_decay: no parameter's name matches {pattern!r}")
     entries = []
-    for name, parameter in _named_weights(model):
+    for name, parameter in named_weights(model):
         if parameter.requires_grad:
             kind = known[name]
             decay = 0.0 if kind == "vector" else weight_decay
@@ -181,8 +181,8 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     In both implementations the norm is that of the gradients of W, not of W̄. Returns it, before
     clipping, a scalar. Raises UserError where there are no gradients.
     """
-    _check_model(model, "clip_grad_norm_")
-    parameters = [p for _, p in _named_weights(model) if p.grad is not None]
+    check_model(model, "clip_grad_norm_")
+    parameters = [p for _, p in named_weights(model) if p.grad is not None]
     if not parameters:
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
     norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type))
@@ -197,7 +197,7 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     new optimizer to train it further. A model without multipliers stays as it is. Raises UserError
     where they belong to a larger model.
     """
-    _check_model(model, "merge_multipliers")
+    check_model(model, "merge_multipliers")
     for handle in _handles(model):
         handle.merge()
     if any("_readers" in module.__dict__ for module in model.modules()):
@@ -210,7 +210,7 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
 
 def effective_weights(model: nn.Module) -> dict[str, Tensor]:
     """W̄ of every parameter that has multipliers, by the parameter's name; copies."""
-    _check_model(model, "effective_weights")
+    check_model(model, "effective_weights")
     return {k: v for handle in _handles(model) for k, v in handle.effective_weights().items()}
 
 
@@ -222,7 +222,7 @@ def same_weights(model: nn.Module) -> Iterator[None]:
     ends. A step of an optimizer within it raises UserError. With DistributedDataParallel give it
     the wrapped model. Compiled modules build W̄ each time in ``forward``.
     """
-    _check_model(model, "same_weights")
+    check_model(model, "same_weights")
     with contextlib.ExitStack() as stack:
         for handle in _handles(model):
             stack.enter_context(handle.unchanged(by_step=not _counts_gradients(model)))
@@ -240,7 +240,8 @@ def _handles(model: nn.Module) -> list[Attached]:
     return [m.__dict__[HANDLE] for m in model.modules() if HANDLE in m.__dict__]
 
 
-def _check_model(model: Any, call: str) -> None:
+def check_model(model: Any, call: str) -> None:
+    """Raise UserError where ``model`` is none; ``call`` is what was asked of it."""
     if not isinstance(model, nn.Module):
         raise UserError(
             f"lrm.{call} takes the model, not {type(model).__name__}; pass model, not "
@@ -268,14 +269,20 @@ def _warn_of_convolutions(found: Attached, placement: Placement) -> None:
         )
 
 
-def _kinds(model: nn.Module, handles: Sequence[Attached]) -> dict[str, str]:
-    """The kind of group of every parameter, by its name in ``model``."""
+def known_roles(model: nn.Module) -> dict[str, str]:
+    """The role of every parameter, by its name in ``model``, as it was before multipliers."""
     known = roles(model)
     paths = {id(module): path for path, module in model.named_modules()}
-    for handle in handles:
+    for handle in _handles(model):
         path = paths[id(handle.model)]
         inner = {f"{path}.{name}".lstrip("."): role for name, role in handle.roles.items()}
         known |= {name: role for name, role in inner.items() if name in known}
+    return known
+
+
+def _kinds(model: nn.Module) -> dict[str, str]:
+    """The kind of group of every parameter."""
+    known = known_roles(model)
     return {n: "embedding" if role in ("tied", "head") else role for n, role in known.items()}
 
 
@@ -293,7 +300,7 @@ def _check_sharding(model: nn.Module) -> None:
                 )
 
 
-def _named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def named_weights(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """(name, parameter) of all that is no multiplier."""
     added = {id(p) for handle in _handles(model) for _, _, p in handle.named()}
     for name, parameter in model.named_parameters():

@@ -27,10 +27,8 @@ _MATRICES: list[tuple[type, str]] = [
     (nn.MultiheadAttention, r"(in|q|k|v)_proj_weight"),
 ]
 # Classes that hold no matrix, whatever the shapes of their parameters.
-_PLAIN = (
-    nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase, nn.PReLU, nn.Bilinear,
-    nn.utils.parametrize.ParametrizationList,
-)  # fmt: skip
+_NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
+_PLAIN = (*_NORMS, nn.PReLU, nn.Bilinear, nn.utils.parametrize.ParametrizationList)
 # Elsewhere: names of matrices and of stacks of matrices (experts).
 _NAMED = re.compile(r"(\w+_)?(weights?|kernel|proj|projection|experts?|w|W)\d*|[wW](_\w+|\d+)?")
 # Words in the names of embeddings of positions, which are added and multiply nothing.
@@ -69,8 +67,13 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
     return found
 
 
+def is_norm(module: nn.Module) -> bool:
+    """Whether its weight is the gain of a norm, of torch or of others' code."""
+    return isinstance(module, _NORMS) or "Norm" in type(module).__name__
+
+
 def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
-    if dimensions < 2 or isinstance(module, _PLAIN) or "Norm" in type(module).__name__:
+    if dimensions < 2 or isinstance(module, _PLAIN) or is_norm(module):
         return "vector"
     if isinstance(module, nn.modules.conv._ConvNd):
         mixes = module.groups == 1 or module.groups < module.in_channels

@@ -53,7 +53,8 @@ def entries(model: nn.Module, plans: Sequence[TensorPlan], multipliers: Multipli
             keys = tuple(plan.key for plan in same)
             matrix = first.matrix.name if first.matrix else None
             rates = (first.lr, first.weight_decay)
-            found.append(Entry(keys, leaf, base, rows, *rates, True, first.optimizer, matrix))
+            mover = (first.optimizer, matrix, first.options)
+            found.append(Entry(keys, leaf, base, rows, *rates, True, *mover))
     found += multiplier_entries(multipliers)
     _check_complete(found, plans)
     return found
@@ -71,7 +72,10 @@ def _neighbours(group: list[TensorPlan]) -> list[list[TensorPlan]]:
 
 
 def _optimized(plan: TensorPlan) -> tuple:
-    return plan.trainable, plan.lr, plan.weight_decay, plan.matrix
+    # What is normalised as one is no longer than an address.
+    own = plan.key if plan.optimizer == "normalized" else None
+    return (plan.trainable, plan.lr, plan.weight_decay, plan.matrix, plan.optimizer, plan.options,
+            own)  # fmt: skip
 
 
 def _check_complete(found: list[Entry], plans: Sequence[TensorPlan]) -> None:

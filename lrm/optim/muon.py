@@ -16,27 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lrm.optim.directions import newton_schulz
 from lrm.optim.exchange import Exchange
 from lrm.optim.rows import Rows
 from lrm.plan.config import OptimizerConfig
-from lrm.plan.newton_schulz import COEFFICIENTS, shape_factor
-
-
-def newton_schulz(matrices: Tensor, iterations: int, eps: float) -> Tensor:
-    """U V^T of matrices (n, rows, columns) = U S V^T, roughly; same shape and dtype.
-
-    Singular values end between 0.7 and 1.2. A matrix is first divided by its Frobenius norm, or
-    by ``eps`` if that is larger.
-    """
-    a, b, c = COEFFICIENTS
-    tall = matrices.shape[-2] > matrices.shape[-1]
-    x = matrices.mT if tall else matrices
-    x = x / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp(min=eps)
-    for _ in range(iterations):
-        gram = x @ x.mT
-        gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        x = torch.baddbmm(x, gram, x, beta=a)
-    return x.mT if tall else x
+from lrm.plan.msign import shape_factor
 
 
 class Muon(torch.optim.Optimizer):

@@ -1,4 +1,4 @@
-"""AdamW beside Muon, and clipping.
+"""AdamW beside Muon, SGD and steepest descent, and clipping.
 
 Which optimizer moves a tensor is said by its plan (``lrm.plan.rules``). The schedule multiplies
 each group's initial LR. Weight decay is decoupled and multiplied by the raw LR:
@@ -7,6 +7,7 @@ each group's initial LR. Weight decay is decoupled and multiplied by the raw LR:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from lrm.errors import UserError
 from lrm.multipliers.groups import Entry, grouped, param_group
 from lrm.optim.muon import Muon
 from lrm.optim.rows import Rows, total_norm
+from lrm.optim.sgd import SGD
+from lrm.optim.steepest import Steepest
 from lrm.plan.config import OptimizerConfig, TrainConfig
 
 # An entry, and where its rows lie.
@@ -39,11 +42,29 @@ def _muon(groups: list[dict], members: list[Member], config: OptimizerConfig) ->
     return Muon(groups, list(matrices.values()), config)
 
 
-_BUILDERS = {"adamw": _adamw, "muon": _muon}
+def _sgd(groups: list[dict], members: list[Member], config: OptimizerConfig) -> SGD:
+    return SGD(groups, config.nesterov)
+
+
+def _steepest(groups: list[dict], members: list[Member], config: OptimizerConfig) -> Steepest:
+    placed = {entry.leaf: rows for entry, rows in members}
+
+    def norm(leaf: Tensor, moment: Tensor) -> tuple[Tensor, int]:
+        rows = placed[leaf]
+        return total_norm([(rows, moment)]), rows.count * math.prod(rows.base.shape[1:])
+
+    direction = members[0][0].optimizer
+    return Steepest([{**each, "direction": direction} for each in groups], config.nesterov, norm)
+
+
+_BUILDERS = {
+    "adamw": _adamw, "muon": _muon, "sgd": _sgd, "sign": _steepest, "normalized": _steepest,
+    "per_token": _steepest,
+}  # fmt: skip
 
 
 class Optimizer:
-    """AdamW and Muon over the entries, with clipping that leaves multipliers out (section 4.3).
+    """Side by side the optimizers of the entries; clipping leaves multipliers out (section 4.3).
 
     ``parts`` holds torch's optimizer of each name that an entry asks for.
 
@@ -78,6 +99,7 @@ class Optimizer:
         return [
             {
                 "optimizer": name,
+                **dict(same[0].options),
                 "lr": same[0].lr,
                 "weight_decay": same[0].weight_decay,
                 "lr_wd": same[0].lr * same[0].weight_decay,

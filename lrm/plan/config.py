@@ -18,6 +18,8 @@ from lrm.multipliers.multiplier import AXES, LR
 from lrm.multipliers.parametrization import PARAMETRIZATIONS
 from lrm.plan.theory import Theory
 
+# What moves a tensor, by rules; ``lrm.optim`` says what each does.
+OptimizerKind = Literal["adamw", "muon", "sgd", "sign", "normalized", "per_token"]
 _Package = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -96,7 +98,8 @@ class OptimizerConfig(Strict):
     """Base optimizer; weight decay is decoupled and multiplied by the raw LR (torch's AdamW).
 
     ``muon`` moves the hidden matrices (attention, SSM and MLP projections); the embedding, the
-    projector, convolutions, vectors and multipliers stay with AdamW, at the same base LR.
+    projector, convolutions, vectors and multipliers stay with AdamW, at the same base LR. A rule
+    may give any tensor another kind (``OptimizerKind``).
     """
 
     name: Literal["adamw", "muon"] = "adamw"
@@ -105,13 +108,17 @@ class OptimizerConfig(Strict):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
     eps: float = Field(1.0e-8, gt=0)  # at 0 rows that were never seen would be 0 / 0
+    # Of sgd, sign, normalized and per_token, where a rule does not give its own momentum.
+    momentum: float = Field(0.95, ge=0, le=0.999)
+    nesterov: bool = True
     # Only Muon uses what follows.
     muon_momentum: float = Field(0.95, ge=0, le=0.999)
     muon_nesterov: bool = True
     # What multiplies the LR of a step, in torch's words: "original" is Jordan's
     # sqrt(max(1, rows / columns)), "match_rms_adamw" Moonlight's 0.2 sqrt(max(rows, columns)).
-    # Weight decay keeps the raw LR.
-    shape_factor: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
+    # "spectral" is sqrt(rows / columns): inputs of RMS 1 change the output by an RMS of at most
+    # the LR. Weight decay keeps the raw LR.
+    shape_factor: Literal["original", "match_rms_adamw", "spectral"] = "match_rms_adamw"
     # Mamba2's merged in_proj as one matrix of its learning rows, or its slices (z, x, B, C, dt)
     # each for itself. As one, ``compensate`` is exact only with the same S on all its slices.
     muon_matrices: Literal["whole", "slices"] = "whole"
@@ -267,7 +274,7 @@ class Rule(Strict):
     # S of the paper: LR times S, weight decay over S, so that their product stays.
     relative_scale: float | None = Field(None, gt=0)
     # With relative_scale: start at S times the values and divide the output by S, which
-    # reproduces S = 1 step by step for a scale-free optimizer.
+    # reproduces S = 1 step by step for a scale-free optimizer (all but sgd).
     compensate: bool | None = None
     forward: float | None = Field(None, gt=0)
     forward_scale: float | None = Field(None, gt=0)
@@ -275,7 +282,12 @@ class Rule(Strict):
     width_exponent: WidthExponent | None = None
     weight: Literal["frozen", "scalar", "vector"] | None = None
     # Of the tensor itself. Without one Muon, if it is the run's optimizer, takes hidden matrices.
-    optimizer: Literal["adamw", "muon"] | None = None
+    optimizer: OptimizerKind | None = None
+    # Of sgd, sign, normalized and per_token; without one ``optimizer.momentum``.
+    momentum: float | None = Field(None, ge=0, le=0.999)
+    # Of sign and per_token on a matrix: "seen" moves only rows that have a gradient in that step,
+    # and "all" each row as far as any other, for as long as its momentum remembers a gradient.
+    rows: Literal["all", "seen"] | None = None
     multiplier: MultiplierRule | None = None
 
 

@@ -54,8 +54,9 @@ def of_process(run: TrainRun, processes: int = 1) -> Memory:
     state, layers, outside, kept, copy = 0, {}, 0, {}, 0
     for plan in run.plans:
         size, layer = plan.address.size, plan.address.layer
-        # Weights, and of what learns gradients with one moment (Muon) or two.
-        copies = 1 + plan.trainable * (2 if plan.optimizer == "muon" else 3)
+        # Weights, and of what learns gradients with two moments (AdamW), one, or none (SGD).
+        moments = 2 if plan.optimizer == "adamw" else int(dict(plan.options).get("momentum") != 0)
+        copies = 1 + plan.trainable * (1 + moments)
         state += copies * _FLOAT * size
         multipliers = sum(each.size for each in plan.multipliers)
         state += 4 * _FLOAT * multipliers * parts  # they lie whole on each process

@@ -14,16 +14,9 @@ import math
 import numpy as np
 
 from lrm.plan.config import OptimizerConfig
+from lrm.plan.msign import COEFFICIENTS, shape_factor
 
-COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 FEWEST = 4  # rows or columns for which ``covariances`` holds
-
-
-def shape_factor(rule: str, rows: int, columns: int) -> float:
-    """What multiplies a step's LR: Jordan's ("original") or Moonlight's ("match_rms_adamw")."""
-    if rule == "original":
-        return math.sqrt(max(1.0, rows / columns))
-    return 0.2 * math.sqrt(max(rows, columns))
 
 
 def step_flops(rows: int, columns: int, iterations: int) -> float:

@@ -18,6 +18,13 @@ from lrm.model.tensors import Address
 from lrm.multipliers.multiplier import Multiplier, of_kind
 from lrm.plan.config import AxisRule, Rule, Settings
 
+_OF_MATRICES = ("muon", "per_token")
+# What rules may say of each optimizer besides. AdamW's and Muon's are those of the whole run.
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "adamw": (), "muon": (), "sgd": ("momentum",), "normalized": ("momentum",),
+    "sign": ("momentum", "rows"), "per_token": ("momentum", "rows"),
+}  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -33,7 +40,8 @@ class TensorPlan:
     """Everything that the rules say about one tensor.
 
     ``optimizer`` is that of the tensor itself, multipliers always go by AdamW; ``matrix`` is set
-    where it is Muon and the tensor learns.
+    where it is Muon and the tensor learns. ``options`` are what the other kinds are told besides:
+    their momentum, and which rows are moved.
     """
 
     address: Address
@@ -45,6 +53,7 @@ class TensorPlan:
     multipliers: tuple[Multiplier, ...] = field(default=())
     optimizer: str = "adamw"
     matrix: Matrix | None = None
+    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def key(self) -> str:
@@ -110,13 +119,46 @@ def point_factors(settings: Settings) -> Mapping[str, float]:
 
 def _optimizer(address: Address, said: dict[str, Any], settings: Settings) -> str:
     """Which optimizer moves a tensor: the rule's; else Muon, if chosen, takes hidden matrices."""
-    if said.get("optimizer") == "muon" and len(address.shape) != 2:
+    kind = said.get("optimizer")
+    if kind in _OF_MATRICES and len(address.shape) != 2:
         raise UserError(
-            f"rule for {address.name!r}: optimizer = muon needs a matrix, this tensor has shape "
+            f"rule for {address.name!r}: optimizer = {kind} needs a matrix, this tensor has shape "
             f"{address.shape}; use adamw, or name matrices such as mlp.*"
         )
+    if kind not in (None, "adamw") and said.get("weight") == "scalar":
+        raise UserError(
+            f"rule for {address.name!r}: weight = scalar learns a multiplier, which AdamW moves; "
+            "drop optimizer or weight"
+        )
     hidden = address.role == "matrix" and address.layer is not None
-    return said.get("optimizer") or (settings.optimizer.name if hidden else "adamw")
+    return kind or (settings.optimizer.name if hidden else "adamw")
+
+
+def _options(
+    address: Address, rules: Sequence[Rule], optimizer: str, settings: Settings
+) -> tuple[tuple[str, Any], ...]:
+    """The momentum of a tensor that neither AdamW nor Muon moves, and which of its rows move.
+
+    What an earlier rule said of another optimizer does not count. Raises UserError where a rule
+    says what its optimizer does not know.
+    """
+    said: dict[str, Any] = {}
+    for rule in rules:
+        if rule.optimizer is not None:
+            said = {key: value for key, value in said.items() if key in _KNOWN[rule.optimizer]}
+        given = {"momentum": rule.momentum, "rows": rule.rows}
+        said |= {key: value for key, value in given.items() if value is not None}
+    where = f"rule for {address.name!r}: "
+    for key in said:
+        if key not in _KNOWN[optimizer]:
+            kinds = ", ".join(kind for kind, known in _KNOWN.items() if key in known)
+            raise UserError(
+                f"{where}{key} is for {kinds}, and this tensor is moved by {optimizer}; drop {key}"
+            )
+    if "rows" in said and len(address.shape) != 2:
+        raise UserError(f"{where}rows is for matrices, and its shape is {address.shape}; drop rows")
+    found = {"momentum": settings.optimizer.momentum, "rows": "all", **said}
+    return tuple((key, found[key]) for key in _KNOWN[optimizer])
 
 
 def _with_matrices(plans: list[TensorPlan], settings: Settings) -> tuple[TensorPlan, ...]:
@@ -174,6 +216,7 @@ def _plan(address: Address, rules: Sequence[Rule], settings: Settings) -> Tensor
         "multipliers": _multipliers(address, layers, settings),
         "optimizer": _optimizer(address, said, settings),
     }
+    plan["options"] = _options(address, rules, plan["optimizer"], settings)
     if address.role not in tensors.DECAYED and (plan["forward"] != 1 or plan["init_scale"] != 1):
         raise UserError(
             f"rule for {address.name!r}: forward and init_scale (and compensate) are for matrices "
@@ -243,6 +286,7 @@ def table(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, Any
                 "init": plan.init_scale,
                 "trainable": plan.trainable,
                 "optimizer": plan.optimizer,
+                **dict(plan.options),
                 "lr": plan.lr if plan.trainable else 0.0,
                 "weight_decay": plan.weight_decay if plan.trainable else 0.0,
                 "lr_wd": plan.lr * plan.weight_decay if plan.trainable else 0.0,

@@ -260,6 +260,12 @@ class NoiseRun(Run):
         super().__post_init__()
         for pattern in self.brownian.match:
             check_pattern(pattern, [plan.address for plan in self.plans], optional=False)
+        for plan in self.matched:
+            if plan.trainable and plan.optimizer not in ("adamw", "muon"):
+                raise UserError(
+                    f"brownian: {plan.key} is moved by {plan.optimizer}, and only what AdamW or "
+                    "Muon moves is walked; match other tensors, or other arms"
+                )
         if self.reads_corpus and any(p.matrix for p in self.matched if p.key == "embedding"):
             raise UserError(
                 "brownian.occurrences: rows of the embedding that Muon moves depend on each other; "
@@ -333,11 +339,14 @@ class SeededLayerRun(_Layers):
 
 
 class TheoryRun(Run):
-    """Scale vectors on one matrix are simulated, as ``settings.theory`` says."""
+    """What a theory says of single layers is simulated, as ``settings.theory`` says."""
 
     kind = "theory"
-    performed_by = "lrm.noise.scale_vectors.run:run"
     matched = ()
+
+    @property
+    def performed_by(self) -> str:
+        return self.settings.theory.performed_by
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,13 +1,16 @@
-"""What a run simulates of the theory of scale vectors (arXiv 2605.26895), which trains no model.
+"""What a run simulates of a theory, which trains no model. No torch here.
 
-A student W with scale vectors learns a linear teacher W⋆ of shape (``outputs``, ``inputs``) from
-inputs with E zzᵀ = I, so that the loss is ½‖A − W⋆‖²_F of the effective matrix A. The number of
-samples or of steps is ``train.steps``. No torch here.
+Of scale vectors (arXiv 2605.26895): a student W with scale vectors learns a linear teacher W⋆ of
+shape (``outputs``, ``inputs``) from inputs with E zzᵀ = I, so that the loss is ½‖A − W⋆‖²_F of the
+effective matrix A. The number of samples or of steps is ``train.steps``.
+
+Of steepest descent by layer (*Beyond MuP 3*, Su, https://kexue.fm/archives/11647): directions are
+compared on gradients that are drawn, and bounds on the loss are asked of heads that are drawn.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -23,7 +26,11 @@ _Positive = Annotated[float, Field(gt=0)]
 _CALL = 1.0e6  # FLOPs of one core in that time
 
 
-class _Teacher(Strict):
+class _ScaleVectors(Strict):
+    performed_by: ClassVar[str] = "lrm.noise.scale_vectors.run:run"
+
+
+class _Teacher(_ScaleVectors):
     outputs: int = Field(16, ge=1, le=1 << 10)
     inputs: int = Field(32, ge=2, le=1 << 10)
 
@@ -76,7 +83,7 @@ class AdamTheory(_Teacher):
         return 2 * 3 * _CALL
 
 
-class _Coordinate(Strict):
+class _Coordinate(_ScaleVectors):
     """One coordinate a = γw with the loss ½(a − ``target``)².
 
     γ is simulated without weight decay and with that of w; both see the same noise.
@@ -115,6 +122,46 @@ class SgdTheory(_Coordinate):
     enters: Literal["parameters", "target"]
 
 
+class _Steepest(Strict):
+    """A layer of ``width`` inputs with ``tokens`` rows, or a vector of that width."""
+
+    performed_by: ClassVar[str] = "lrm.noise.steepest.run:run"
+    width: int = Field(16, ge=2, le=1 << 12)
+    tokens: int = Field(48, ge=2, le=1 << 12)
+
+
+class DirectionsTheory(_Steepest):
+    """Five directions on drawn gradients of five kinds of layers, by each layer's criterion.
+
+    ``train.steps`` random directions are tried beside them for each gradient.
+    """
+
+    simulate: Literal["directions"]
+
+    @property
+    def flops(self) -> float:
+        """Of one random direction: for 30 gradients its criterion, of which some are SVDs."""
+        return 30 * (0.1 * _CALL + 20.0 * self.width**2 * self.tokens)
+
+
+class HeadTheory(_Steepest):
+    """Bounds on the loss of LM heads; its supremum by ``train.steps`` steps of ascent.
+
+    The ascent begins at ``starts`` random inputs for each token, and at the token's farthest row.
+    ``points`` random inputs, pairs of them and pairs of logits are asked for each bound.
+    """
+
+    simulate: Literal["head"]
+    starts: int = Field(4, ge=1, le=1 << 10)
+    points: int = Field(2000, ge=1, le=1 << 20)
+
+    @property
+    def flops(self) -> float:
+        """Of one step of ascent, for each of five heads."""
+        return 5 * (_CALL + 4.0 * self.tokens**2 * self.width * (1 + self.starts))
+
+
 Theory = Annotated[
-    FlowTheory | StartTheory | AdamTheory | SdeTheory | SgdTheory, Field(discriminator="simulate")
+    FlowTheory | StartTheory | AdamTheory | SdeTheory | SgdTheory | DirectionsTheory | HeadTheory,
+    Field(discriminator="simulate"),
 ]

@@ -39,7 +39,10 @@ def initial_norm(plan: TensorPlan, settings: Settings) -> float:
 
 
 def products(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
-    """One record for each decaying tensor and each multiplier."""
+    """One record for each decaying tensor and each multiplier.
+
+    The equilibrium under noise is known for AdamW and Muon alone.
+    """
     total = float(lr_factors(settings.schedule, settings.train.steps).sum())
     found: list[dict[str, Any]] = []
     for plan in plans:
@@ -50,15 +53,12 @@ def products(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, 
             )
             if plan.matrix:
                 target *= noise_gain(plan.matrix.rows, plan.matrix.columns, settings.optimizer)
-            found.append(
-                {
-                    "tensor": plan.key,
-                    "lr_wd_t": plan.lr * plan.weight_decay * total,
-                    "needed": max(0.0, math.log(start / (0.3 * target))) if start else 0.0,
-                    "initial_norm": start,
-                    "equilibrium_norm": target,
-                }
-            )
+            lr_wd_t = plan.lr * plan.weight_decay * total
+            record = {"tensor": plan.key, "lr_wd_t": lr_wd_t, "initial_norm": start}
+            if plan.optimizer in ("adamw", "muon"):
+                record["needed"] = max(0.0, math.log(start / (0.3 * target))) if start else 0.0
+                record["equilibrium_norm"] = target
+            found.append(record)
         for each in plan.multipliers:
             found.append(
                 {

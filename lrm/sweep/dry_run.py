@@ -121,7 +121,7 @@ def _rules(records: list[dict]) -> list[str]:
             "×".join(map(str, record["shape"])),
             f"{record['forward']:.4g}",
             f"{record['init']:.4g}",
-            record["optimizer"] if record["trainable"] else "",
+            _optimizer(record) if record["trainable"] else "",
             f"{record['lr']:.3g}" if record["trainable"] else "frozen",
             f"{record['weight_decay']:.3g}",
             f"{record['lr_wd']:.3g}",
@@ -135,6 +135,12 @@ def _rules(records: list[dict]) -> list[str]:
         for (name, *cells), layers in rows.items()
     ]
     return columns([head, *body])
+
+
+def _optimizer(record: dict) -> str:
+    """Its name, with the momentum where rules may give one, and which rows it moves if not all."""
+    momentum = f" {record['momentum']:g}" if "momentum" in record else ""
+    return record["optimizer"] + momentum + (" seen" if record.get("rows") == "seen" else "")
 
 
 def _products(records: list[dict]) -> list[str]:

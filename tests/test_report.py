@@ -17,7 +17,17 @@ from analysis.report import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import LIBRARY, Site, _figure, gather, newest
 from analysis.report.intervals import WIDTH, strip
-from analysis.report.overview import Row, current, listing, renewed, rows, table, tally
+from analysis.report.overview import (
+    Row,
+    _ledger,
+    current,
+    head,
+    listing,
+    renewed,
+    rows,
+    table,
+    tally,
+)
 from analysis.report.overview import pages as overviews
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS
@@ -103,6 +113,12 @@ def test_the_rows_of_the_overview_and_the_library_sum_to_its_head():
     claims = current()
     numbers = [(claim.id.partition(".")[0], claim.experiment) for claim in claims]
     assert len(set(numbers)) == len(numbers)
+    told = head(claims, _ledger()["multiplicity"])
+    counts = [int(n) for n in re.findall(r"(?:table has|and) (\d+) (?:of them|are of)", told)]
+    shown = [
+        sum(len(row.claims) for row in rows() if row.waits is waits) for waits in (False, True)
+    ]
+    assert counts == shown
     shown = [claim.id for row in rows() for claim in row.claims]
     shown += [claim.id for claim in claims if claim.experiment == LIBRARY]
     assert sorted(shown) == sorted(claim.id for claim in claims)

@@ -40,6 +40,11 @@ class Row:
     conclusion: str
     claims: list[Claim]
 
+    @property
+    def waits(self) -> bool:
+        """Whether none of its claims, if it has any, is judged so far."""
+        return all(claim.record["verdict"] == UNJUDGED for claim in self.claims)
+
 
 def rows() -> list[Row]:
     """All experiments with a README, in the order of their claims.
@@ -82,12 +87,16 @@ def tally(claims: Iterable[Claim]) -> str:
 def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     """The sum of all claims, what it leaves out, and how many parts chance could have made hold."""
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
+    judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
+    apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
     others = [entry.record["verdict"] for claim in claims for entry in claim.earlier]
     waiting = others.count(UNJUDGED)
     return (
-        f"**{len(claims)} claims: {tally(claims)}.** The table has {len(claims) - len(own)} of "
-        f"them; {', '.join(own)} are about the library. `make claims` has {len(others)} entries "
-        f"more: {waiting} wait for their runs, and newer ones of the same experiment replace "
+        f"**{len(claims)} claims: {tally(claims)}.** The table has "
+        f"{len(claims) - len(own) - len(apart)} of them; {', '.join(own)} are about the library, "
+        f"and {len(apart)} are of experiments of which nothing is judged yet "
+        f"([a list](experiments/README.md#what-they-found)). `make claims` has {len(others)} "
+        f"entries more: {waiting} wait for their runs, and newer ones of the same experiment replace "
         f"{len(others) - waiting}. Of {counts['tested']} parts {counts['held']} hold, "
         f"{counts['survive_holm']} after Holm's correction for testing all of them. "
         f"{counts['expected_false']:g} would hold by chance if the truth lay on the border of "
@@ -96,13 +105,13 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
 
 
 def table(shown: Iterable[Row]) -> str:
-    """The experiments that decide claims, as HTML in lines of at most 120 characters.
+    """The experiments of which claims are judged, as HTML in lines of at most 120 characters.
 
     Markdown has no way to break a row of a table. Above it stands what can be said of all claims.
     """
     lines = [*textwrap.wrap(head(current(), _ledger()["multiplicity"]), _WIDTH), ""]
     text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
-    for row in (row for row in shown if row.claims):
+    for row in (row for row in shown if not row.waits):
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
         cells = (_numbers(row.figures), link, row.conclusion, tally(row.claims))
         text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
@@ -122,8 +131,8 @@ def _numbers(figures: list[str]) -> str:
 
 
 def listing(shown: Iterable[Row]) -> str:
-    """The experiments that decide no claim, as a list."""
-    rest = [row for row in shown if not row.claims]
+    """The others, as a list."""
+    rest = [row for row in shown if row.waits]
     return "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
 
 

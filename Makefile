@@ -201,8 +201,8 @@ gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PA
 test: $(VENV)/.dev  ## run the tests, but for those of the four targets that follow
 	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
-test-models: $(VENV)/.dev  ## attach, train, save, load and merge models of many kinds; writes lrm/multipliers/MODELS.md
-	@$(BIN)/python -m pytest tests/models.py
+test-models: $(VENV)/.dev  ## train and save models of many kinds, and compile transformers' layers; writes lrm/multipliers/MODELS.md
+	@$(BIN)/python -m pytest tests/models.py tests/peers.py
 
 test-recipes: $(VENV)/.recipes  ## run lrm/multipliers/RECIPES.md with Lightning, TRL and torchao too, which it installs
 	@$(BIN)/python -m pytest -rs -p no:xdist tests/test_library_recipes.py

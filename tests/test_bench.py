@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from conftest import needs_a_compiler
 
 from analysis.tables.criteria import every_criterion
 from lrm.bench import tables
@@ -67,7 +66,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     plan = {**read_yaml(ROWS), **SMALL}
     plan["variants"]["unknown"] = {"settings": {"execution": {"unknown": True}}}
-    # The compiled peer has a test of its own, below; whole runs are compiled here.
+    # The compiled peer has a test of its own, in peers.py; whole runs are compiled here.
     for variant in ("probes", "optimizer"):
         plan["variants"][variant]["settings"]["execution"]["compile"] = "never"
     plan["variants"]["suite"]["search"] = [{"execution.threads": [1, 2]}]
@@ -214,12 +213,15 @@ def test_marks_leave_the_model_as_it_was(settings):
     assert torch.equal(losses[0], losses[2]) and torch.equal(losses[1], losses[3])
 
 
-@pytest.mark.parametrize("variant", ["uncompiled", pytest.param("plain", marks=needs_a_compiler)])
-def test_the_peer_follows_schedule_groups_and_clipping(settings, smoke_runs, variant):
+def test_the_peer_follows_schedule_groups_and_clipping(settings, smoke_runs):
+    """Of the compiled one: ``peers.py``."""
+    assert_the_peer_follows(settings, smoke_runs, "uncompiled")
+
+
+def assert_the_peer_follows(settings, smoke_runs, variant):
     """Ten steps with warmup, decay and a clipping norm that binds: equal losses and norms."""
     bench = Bench(ROWS, 1)
     candidate = bench.candidate(variant, "tiny 8x64")
-    # Shapes of ``measured``, whose compiled layers are found again.
     [smallest, *_] = smoke_runs("projector")
     model = smallest.settings.model.model_dump() | SMOKE["model"]
     changed = settings(model=model, train={"clip_norm": 0.3, "z_loss": 0.0})

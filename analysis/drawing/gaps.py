@@ -46,4 +46,4 @@ def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None:
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0, labelsize=SMALL)
-    axis.xaxis.set_major_locator(MaxNLocator(4))
+    axis.xaxis.set_major_locator(MaxNLocator(3))

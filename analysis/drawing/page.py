@@ -75,23 +75,24 @@ def legend_below(figure, handles: list, ncols: int, **options) -> None:
 def caption(figure, context, note: str = ""):
     """What every figure must say: scale, n and which seeds, corpus, own runs. Returns it.
 
-    It takes two lines where one is wider than the figure. Panels and the legend of
+    It takes more lines where one is wider than the figure. Panels and the legend of
     ``legend_below`` stand above it.
     """
-    n = ", ".join(
-        [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
-    )
+    n = [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
     smoke = " (tests that all works; no result)" if context.scale == "smoke" else ""
-    parts = [f"scale: {context.scale}{smoke}", n, f"corpus: {context.corpus}"]
+    parts = [f"scale: {context.scale}{smoke}", *n, f"corpus: {context.corpus}"]
     parts += ["own runs"] if context.source == "runs" else []
     parts += [note] if note else []
     text = figure.text(0.5, 0.005, "", ha="center", va="bottom", fontsize=SMALL, color="#444444",
                        linespacing=1.3)  # fmt: skip
-    for first in range(len(parts), 0, -1):
-        lines = "   ".join(parts[:first]), "   ".join(parts[first:])
-        text.set_text("\n".join(filter(None, lines)))
+    lines = [parts[0]]
+    for part in parts[1:]:
+        text.set_text(f"{lines[-1]}   {part}")
         if text.get_window_extent().width < 0.97 * figure.bbox.width:
-            break
+            lines[-1] = text.get_text()
+        else:
+            lines.append(part)
+    text.set_text("\n".join(lines))
     gap = _GAP / 72 * figure.dpi / figure.bbox.height
     used = text.get_window_extent().y1 / figure.bbox.height
     for legend in figure.legends:
@@ -106,5 +107,7 @@ def caption(figure, context, note: str = ""):
 def _seeds(seeds) -> str:
     if not seeds:
         return "Brownian motion alone"
-    exploring = "" if min(seeds) >= FIRST_JUDGING_SEED else "exploration "
-    return f"n = {len(seeds)} {exploring}seed{'s' * (len(seeds) > 1)}"
+    exploring = sum(seed < FIRST_JUDGING_SEED for seed in seeds)
+    word = "exploration " if exploring == len(seeds) else ""
+    told = f"n = {len(seeds)} {word}seed{'s' * (len(seeds) > 1)}"
+    return told if exploring in (0, len(seeds)) else f"{told} ({exploring} of exploration)"

@@ -74,6 +74,8 @@ class Manager(AsyncKernelManager):
     """Starts a kernel to which ``Client`` listens."""
 
     client_class = DottedObjectName(f"{Client.__module__}.{Client.__qualname__}")
+    # What is made in the end: its default in AsyncKernelManager does not look at client_class.
+    client_factory = Type(Client)
 
 
 def main() -> None:

@@ -171,6 +171,18 @@ def test_numbers_in_tables():
     assert with_interval([-1.0, 1.0]) == "0.000 [-12.706, 12.706]"
 
 
+def test_messages_are_looked_for_again():
+    """Or a notebook may stand still for as long as a cell may take."""
+    manager = notebooks.Manager()
+    manager.write_connection_file()
+    try:
+        client = manager.client()
+        assert isinstance(client.shell_channel, notebooks.Channel)
+        assert isinstance(client.iopub_channel, notebooks.Channel)
+    finally:
+        manager.cleanup_connection_file()
+
+
 def test_what_fails_or_is_large_is_not_stored(tmp_path, monkeypatch):
     path = tmp_path / "small.ipynb"
     cells = [nbformat.v4.new_code_cell(source) for source in ("print('a')", "print(1 / 0)")]

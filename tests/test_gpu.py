@@ -124,7 +124,7 @@ def test_what_a_toy_day_finds(toy):
     [profile] = [item["result"] for item in parts["profile"].values()]
     assert {"attention", "ssm scan", "mlp", "optimizer"} <= {part for part, *_ in profile["parts"]}
     assert profile["kinds"]["matrix products"] > 0 and profile["busy"] > 0
-    both = parts["runs at once"]
+    both = parts["together"]
     assert [item["result"]["runs"] for item in both.values()] == [1, 2]
     # The first of them is the run that the other item trains by itself.
     alone, first = (item["result"]["loss"] for item in both.values())
@@ -215,6 +215,7 @@ def test_bad_options(options, words, capsys, tmp_path):
 
 def test_every_item_of_the_plan_can_be_planned():
     assert list(PARTS) == list(gpu_tables._TABLES)
+    assert all(part.isidentifier() for part in PARTS)  # PART= of make is one word
     for toy in (False, True):
         plan = GpuPlan(toy)
         for name, part in PARTS.items():

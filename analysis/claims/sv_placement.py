@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from analysis.claims.judging import Judgement, at_least, at_most, judgement
-from analysis.quantities.designs import gap, train_gap
+from analysis.quantities.designs import at_share, course_of_gap, gap
 from analysis.tables.results import Tables
 
 
@@ -31,11 +31,11 @@ def sv11(tables: Tables, criterion: dict) -> Judgement:
 
 def sv12(tables: Tables, criterion: dict) -> Judgement:
     """Vectors on the outputs are ahead of those on the inputs early, and behind at the end."""
-    matters = criterion["smallest_effect"]
+    matters, gaps = criterion["smallest_effect"], course_of_gap(tables, "AP", "HG")
     parts = [
         at_most("outputs − inputs, training loss at a tenth of the steps (nats)",
-                train_gap(tables, "AP", "HG", 0.1), 0.0, "early", matters=matters),
+                at_share(gaps, 0.1), 0.0, "early", matters=matters),
         at_least("outputs − inputs, training loss at the end (nats)",
-                 train_gap(tables, "AP", "HG", 1.0), 0.0, "at the end", matters=matters),
+                 at_share(gaps, 1.0), 0.0, "at the end", matters=matters),
     ]  # fmt: skip
     return judgement(criterion, parts)

@@ -6,13 +6,11 @@ Gaps are losses of the unified design less those of standard vectors, in nats pe
 from __future__ import annotations
 
 from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement
-from analysis.quantities.designs import gap
+from analysis.quantities.designs import at_share, course_of_gap, gap
 from analysis.quantities.unified import (
     STANDARD,
     UNIFIED,
-    at_share,
     constant_share,
-    course,
     named,
     size_gaps,
     sizes,
@@ -42,7 +40,7 @@ def sv17(tables: Tables, criterion: dict) -> Judgement:
     parts: list[Part] = []
     contrast: list[Part] = []
     for ending, width in sizes(tables)["width"].items():
-        gaps, group = course(tables, *named(ending)), f"width {width}"
+        gaps, group = course_of_gap(tables, *named(ending)), f"width {width}"
         end = at_share(gaps, 1.0)
         parts.append(at_most(f"gap at the end − at half the steps, {group} (nats)",
                              end - at_share(gaps, 0.5), 0.0, group, matters=matters))  # fmt: skip
@@ -76,7 +74,7 @@ def sv20(tables: Tables, criterion: dict) -> Judgement:
 def sv21(tables: Tables, criterion: dict) -> Judgement:
     """With WSD the gap grows while the LR is constant, and does not shrink while it falls."""
     limits, matters = criterion["thresholds"], criterion["smallest_effect"]
-    gaps = course(tables, "WSD_UNIFIED", "WSD_STANDARD")
+    gaps = course_of_gap(tables, "WSD_UNIFIED", "WSD_STANDARD")
     stable = constant_share(tables, "WSD_UNIFIED")
     late = at_share(gaps, stable)
     parts = [

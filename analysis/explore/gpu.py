@@ -48,7 +48,7 @@ def draw(record: dict[str, Any]):
         ("shapes", "batches and lengths", _shapes),
         ("profile", "where the step goes", _profile),
         ("overhead", "tokens/s with multipliers", _overhead),
-        ("runs at once", "runs trained at once", _at_once),
+        ("together", "runs trained at once", _at_once),
         ("projector", "projector's sweep", _projector),
     ]
     for axis in axes.flat[len(panels) :]:

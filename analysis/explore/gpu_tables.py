@@ -177,6 +177,6 @@ _TABLES = {
     "shapes": _speed,
     "profile": _profile,
     "overhead": _overhead,
-    "runs at once": _at_once,
+    "together": _at_once,
     "projector": _projector,
 }

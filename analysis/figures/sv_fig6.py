@@ -14,8 +14,9 @@ from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, plain_log_axis
+from analysis.quantities.designs import course_of_gap
 from analysis.quantities.losses import final_losses
-from analysis.quantities.unified import STANDARD, UNIFIED, course, named, sizes
+from analysis.quantities.unified import STANDARD, UNIFIED, named, sizes
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -30,7 +31,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     losses, rows = final_losses(table), []
     for ending, (parameters, width) in sizes(table).iterrows():
         at = {"width": width, "parameters": parameters}
-        gaps = stacked(course(table, *named(ending)), panel="a", design=UNIFIED, **at)
+        gaps = stacked(course_of_gap(table, *named(ending)), panel="a", design=UNIFIED, **at)
         rows.append(gaps)
         for design in DESIGNS:
             own = losses[losses["arm"] == design + ending][["seed", "value"]]

@@ -11,8 +11,7 @@ import pandas as pd
 from analysis.drawing.axes import dots, median
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL
-from analysis.quantities.designs import gap
-from analysis.quantities.unified import course
+from analysis.quantities.designs import course_of_gap, gap
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -29,7 +28,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, share (of the steps), value (nats per token)."""
     table, rows = tables["sv_unified"], []
     for name, (arm, against, *_) in PAIRS.items():
-        rows.append(stacked(course(table, arm, against), panel="a", name=name))
+        rows.append(stacked(course_of_gap(table, arm, against), panel="a", name=name))
         last = gap(table, arm, against).rename("value").reset_index()
         rows.append(last.assign(panel="b", name=name))
     return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "share", "value"]]

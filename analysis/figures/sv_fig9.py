@@ -11,7 +11,8 @@ import pandas as pd
 from analysis.drawing.axes import median
 from analysis.drawing.page import caption, key, legend_below, page
 from analysis.drawing.style import NEUTRAL
-from analysis.quantities.unified import constant_share, course
+from analysis.quantities.designs import course_of_gap
+from analysis.quantities.unified import constant_share
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -28,7 +29,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table, rows = tables["sv_unified"], []
     for name, (arm, against, _) in PAIRS.items():
         falls = constant_share(table, arm)
-        rows.append(stacked(course(table, arm, against), name=name, falls=falls))
+        rows.append(stacked(course_of_gap(table, arm, against), name=name, falls=falls))
     return pd.concat(rows, ignore_index=True)[["name", "falls", "seed", "share", "value"]]
 
 

@@ -26,18 +26,24 @@ def scale_gap(tables: Tables, arm: str, size: float) -> pd.Series:
     return by_size[size] - by_size[1.0]
 
 
-def train_gap(tables: Tables, arm: str, against: str, share: float) -> pd.Series:
-    """Training loss of ``arm`` less that of ``against`` after ``share`` of the steps, by seed.
+def course_of_gap(tables: Tables, arm: str, against: str) -> pd.DataFrame:
+    """Gap of the training loss over training, means between two probes: seeds × shares of steps.
 
-    Both see the same batches. It is the mean over the steps between two probes, as published losses
-    are, of which the second stands at ``share`` of the steps or next behind it.
+    Both arms see the same batches.
     """
     settings = tables.runs.loc[tables.runs["arm"] == arm, "description"].iloc[0]["settings"]
-    every = settings["probes"]["every"]
-    losses = in_bins(tables.pick(arm=(arm, against), stat="train_loss"), every)
-    wanted = -(-share * losses["step"].max() // every) * every
-    means = losses[losses["step"] == wanted].pivot_table("value", "seed", "arm")
-    return means[arm] - means[against]
+    losses = tables.pick(kind="train", arm=(arm, against), stat="train_loss")
+    losses = in_bins(losses, settings["probes"]["every"])
+    means = losses.pivot_table("value", ["seed", "step"], "arm")
+    gaps = (means[arm] - means[against]).unstack("step")
+    steps = settings["train"]["steps"]
+    return gaps.rename(columns=lambda step: min(step / steps, 1.0)).rename_axis(columns="share")
+
+
+def at_share(gaps: pd.DataFrame, share: float) -> pd.Series:
+    """The gap between two probes, of which the second stands at ``share`` or next behind it."""
+    columns = gaps.columns.to_numpy()
+    return gaps.iloc[:, int(np.searchsorted(columns, share - 1e-9))]
 
 
 def excess_growth(tables: Tables, arm: str) -> pd.DataFrame:

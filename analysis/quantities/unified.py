@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.quantities.designs import gap
-from analysis.quantities.losses import final_losses, in_bins
+from analysis.quantities.losses import final_losses
 from analysis.tables.results import Tables, kept
 
 STANDARD, UNIFIED = "STANDARD", "UNIFIED"
@@ -40,26 +40,6 @@ def sizes(tables: Tables) -> pd.DataFrame:
             found[ending] = (count, description["settings"]["model"]["hidden_size"])
     table = pd.DataFrame.from_dict(found, orient="index", columns=["parameters", "width"])
     return table.sort_values("parameters")
-
-
-def course(tables: Tables, arm: str, against: str) -> pd.DataFrame:
-    """Gap of the training loss over training, means between two probes: seeds × shares of steps.
-
-    Both arms see the same batches.
-    """
-    settings = tables.runs.loc[tables.runs["arm"] == arm, "description"].iloc[0]["settings"]
-    losses = tables.pick(kind="train", arm=(arm, against), stat="train_loss")
-    losses = in_bins(losses, settings["probes"]["every"])
-    means = losses.pivot_table("value", ["seed", "step"], "arm")
-    gaps = (means[arm] - means[against]).unstack("step")
-    steps = settings["train"]["steps"]
-    return gaps.rename(columns=lambda step: min(step / steps, 1.0)).rename_axis(columns="share")
-
-
-def at_share(gaps: pd.DataFrame, share: float) -> pd.Series:
-    """``course`` between the two probes of which the second stands at ``share`` or next behind."""
-    columns = gaps.columns.to_numpy()
-    return gaps.iloc[:, int(np.searchsorted(columns, share - 1e-9))]
 
 
 def constant_share(tables: Tables, arm: str) -> float:

@@ -62,6 +62,7 @@ def folder() -> Path:
     return Path(torch._inductor.runtime.cache_dir_utils.cache_dir())
 
 
+# Whether the layers that were compiled last are replayed; a process trains one model, or one stack.
 _replaying = False
 
 

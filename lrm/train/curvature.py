@@ -31,9 +31,10 @@ Vector = Sequence[Tensor]
 def check_kernels(kernels: Kernels) -> None:
     """UserError for GPU kernels, which take half precision alone: curvature needs float32."""
     if kernels != PLAIN:
+        plain = ", ".join(f"{kernel}: torch" for kernel in dataclasses.asdict(PLAIN))
         raise UserError(
             "probes.curvature needs float32, which GPU kernels do not take; write "
-            "execution.kernels={scan: torch, attention: torch, convolution: torch}, or leave it out"
+            f"execution.kernels={{{plain}}}, or leave it out"
         )
 
 

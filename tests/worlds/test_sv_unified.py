@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from analysis.claims.judging import BELOW, OPEN
-from analysis.quantities.unified import at_share, constant_share, course, sizes, slopes
+from analysis.quantities.designs import at_share, course_of_gap
+from analysis.quantities.unified import constant_share, sizes, slopes
 from analysis.tables.results import Tables
 from tests.worlds.designs import SEEDS, checks
 from tests.worlds.planted import frame, judged, noise
@@ -150,7 +151,7 @@ def test_what_sizes_and_courses_are_read_from():
     assert sizes(tables).to_dict("list") == {
         "parameters": [100 * round(width**1.5) for width in (32, 64, 128)], "width": [32, 64, 128]
     }  # fmt: skip
-    gaps = course(tables, "WSD_UNIFIED", "WSD_STANDARD")
+    gaps = course_of_gap(tables, "WSD_UNIFIED", "WSD_STANDARD")
     assert gaps.columns[0] == 0.05 and gaps.columns[-1] == 1.0
     for share, gap in ((0.39, -0.02), (0.4, -0.02), (0.41, 0.3), (0.8, -0.06), (1.0, -0.08)):
         assert at_share(gaps, share).mean() == pytest.approx(gap)

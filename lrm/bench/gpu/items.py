@@ -113,6 +113,6 @@ PARTS = {
     "shapes": Part("the same over batches and lengths", _shapes),
     "profile": Part("where the step goes", _profile),
     "overhead": Part("what both implementations of multipliers cost", _overhead),
-    "runs at once": Part("runs of one small shape, trained at once", _at_once),
+    "together": Part("runs of one small shape, trained at once", _at_once),
     "projector": Part("a seed of the projector's sweep", _projector),
 }

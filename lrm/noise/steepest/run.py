@@ -21,6 +21,7 @@ from lrm.noise.steepest.directions import (
     steepest_in_differences,
 )
 from lrm.noise.tensor import seed_of
+from lrm.optim.directions import per_token
 from lrm.plan.run import Report, TheoryRun
 
 # Half of the random directions lie this near to the layer's own, relative to it.
@@ -112,7 +113,7 @@ def _head(run: TheoryRun, log: Log, tell: Tell) -> None:
     means = heads.inputs_of(tokens, width, generator)
     targets = torch.randint(tokens, (16 * tokens,), generator=generator)
     noise = heads.inputs_of(len(targets), width, generator)
-    data = heads.per_token(means[targets] + noise)
+    data = per_token(means[targets] + noise)
     common = torch.randn(1, width, generator=generator, dtype=torch.float64)
     each = {
         "initial": (initial, initial / 10),
@@ -126,7 +127,7 @@ def _head(run: TheoryRun, log: Log, tell: Tell) -> None:
         supremum, from_random = heads.supremum(head, theory.starts, steps, generator)
         one, two = (heads.inputs_of(points, width, generator) for _ in range(2))
         two = torch.where(torch.arange(points)[:, None] % 2 == 0, two,
-                          heads.per_token(one + 1e-3 * two))  # fmt: skip
+                          per_token(one + 1e-3 * two))  # fmt: skip
         labels = torch.randint(tokens, (points,), generator=generator)
         between = heads.losses(one, labels, head) - heads.losses(two, labels, head)
         apart = (one - two).square().mean(-1).sqrt()

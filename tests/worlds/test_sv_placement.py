@@ -29,7 +29,7 @@ MEASURED = {
 def world(seeds=SEEDS, spread=0.003, early=-0.05, late=0.05, **changes):
     """The losses, each with the changes ``<arm>=`` to ``GAPS``, and training losses."""
     rows = [row for seed in seeds for row in training(seed, spread, early, late)]
-    runs = runs_of(("HG", "AP"), seeds, {"probes": {"every": 20}})
+    runs = runs_of(("HG", "AP"), seeds, {"probes": {"every": 20}, "train": {"steps": 400}})
     return losses(arms(GAPS, changes), seeds, spread, rows, runs)
 
 

@@ -5,6 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 
+import huggingface_hub
 import numpy as np
 import pandas as pd
 import pytest
@@ -91,6 +92,19 @@ def test_an_exported_run_loads_and_generates(finished, tmp_path, fold):
     loss, _ = model(sequences[:, :-1], sequences[:, 1:])
     recorded = json.loads((finished / "done.json").read_text())["validation_loss"]
     assert loss.item() == pytest.approx(recorded, rel=1e-5)
+
+
+def test_an_exported_run_has_a_model_card(finished, tmp_path):
+    export(finished, tmp_path / "out")
+    card = huggingface_hub.ModelCard.load(tmp_path / "out" / "README.md")
+    assert (card.data.license, card.data.library_name) == ("apache-2.0", "transformers")
+    recorded = json.loads((finished / "done.json").read_text())["validation_loss"]
+    assert f"| validation loss | {recorded:.4f} nats a token |" in card.text
+    parameters = sum(parameter.numel() for parameter in trained(finished).parameters())
+    assert f"| parameters | {parameters:,}, float32 |" in card.text
+    # Six MLP matrices in two layers, one slice of the SSM in each, and the gain of a norm.
+    multipliers = "row and column of 6 tensors, scalar of 3 tensors; merged into the weights"
+    assert f"| learnable multipliers | {multipliers} |" in card.text
 
 
 def train_settings(description):

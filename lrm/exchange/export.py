@@ -13,12 +13,20 @@ from lrm import data
 from lrm.data import Corpus
 from lrm.data.tokenizer import END_OF_TEXT
 from lrm.errors import UserError, first_line
+from lrm.exchange.card import card
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.transformers import save_transformers
 from lrm.plan.config import Settings, validate
 from lrm.plan.run import TrainRun
 from lrm.plan.schedule import snapshot_steps
-from lrm.store.rundir import is_complete, read_description, read_file, weights_file
+from lrm.store.files import write_atomic
+from lrm.store.rundir import (
+    is_complete,
+    read_description,
+    read_file,
+    read_outcome,
+    weights_file,
+)
 from lrm.train import probes
 from lrm.train.learner import build
 
@@ -94,7 +102,7 @@ def _take(target: torch.Tensor, value: torch.Tensor, name: str) -> None:
 
 
 def export(path: Path, folder: Path, fold: bool = False, step: int | None = None) -> None:
-    """Write the run in ``path`` to ``folder``, with its tokenizer.
+    """Write the run in ``path`` to ``folder``, with its tokenizer and a model card.
 
     It is the model at the end, or after ``step`` steps. Forward multipliers stay in the
     configuration, or with ``fold`` are in the weights. Raises UserError where ``folder`` holds
@@ -105,6 +113,16 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
     model = trained(path, step)
     tokenizer = corpus_of(path).path / "tokenizer.json"
     save_transformers(model, folder, tokenizer, END_OF_TEXT, keep=not fold)
+    description, settings = training(path)
+    at_end = step in (None, settings.train.steps)
+    text = card(
+        description,
+        settings,
+        sum(parameter.numel() for parameter in model.parameters()),
+        None if at_end else step,
+        read_outcome(path)["validation_loss"] if at_end else None,
+    )
+    write_atomic(folder / "README.md", text.encode())
 
 
 def main(arguments: list[str]) -> None:

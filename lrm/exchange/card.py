@@ -49,8 +49,9 @@ def card(
 # {description["experiment"]}, {description["label"]}
 
 A language model that was trained to measure how learnable multipliers change the scales of its
-matrices. It is part of a reproduction of
-[Learnable Multipliers](https://arxiv.org/abs/2601.04890) (Falcon LLM team, 2026). It was not made to be useful for anything else.
+matrices. It is part of a reproduction of the paper
+[Learnable Multipliers](https://arxiv.org/abs/2601.04890) (Falcon LLM team, 2026).
+It was not made to be useful for anything else.
 
 | what | value |
 |---|---|

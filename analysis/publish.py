@@ -9,6 +9,7 @@ that a claim reads.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 
 from analysis.claims.judges import judge_of
@@ -33,6 +34,13 @@ def main() -> None:
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("--scale", default="tiny", choices=SCALES)
     parser.add_argument("--seeds", default="1", help="as in run.py: 3, or 100-107")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only runs whose label matches, for claims that read no others (repeatable)",
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument(
         "--digests",
@@ -53,7 +61,7 @@ def _main(options: argparse.Namespace) -> None:
     seeds = parse_seeds(options.seeds)
     drawings = options.results / "reference" / options.scale / "figures"
     for experiment in options.experiments:
-        folder = publish(experiment, options.scale, seeds, options.results)
+        folder = publish(experiment, options.scale, seeds, options.results, options.only)
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
         for figure in figures():
@@ -66,9 +74,19 @@ def _main(options: argparse.Namespace) -> None:
     judge_and_write(options.scale, "reference", options.results)
 
 
-def publish(experiment: str, scale: str, seeds: list[int], results: Path = RESULTS) -> Path:
-    """Copy finished runs of ``seeds`` into ``results/reference``; returns the folder."""
-    return compact.publish(experiment, scale, seeds, results, kept(experiment))
+def publish(
+    experiment: str,
+    scale: str,
+    seeds: list[int],
+    results: Path = RESULTS,
+    only: Collection[str] = (),
+) -> Path:
+    """Copy finished runs of ``seeds`` into ``results/reference``; returns the folder.
+
+    ``only``, patterns of labels, publishes those runs alone. Seeds that lack other runs then are in
+    no figure, and judge the claims alone whose entries say ``only`` as well.
+    """
+    return compact.publish(experiment, scale, seeds, results, kept(experiment), only)
 
 
 def list_digests(reference: Path) -> list[Path]:

@@ -29,11 +29,12 @@ from analysis.claims.judging import (
 )
 from analysis.claims.ledger import as_ledger, judge_all, left_out
 from analysis.claims.stored import claims_file, read_ledger, text
+from analysis.publish import publish
 from analysis.quantities.stats import holm
 from analysis.tables import criteria as criteria_module
 from analysis.tables.criteria import criteria_of, every_criterion, locks_of
-from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT
-from analysis.tables.results import FIRST_JUDGING_SEED
+from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, NothingFound
+from analysis.tables.results import FIRST_JUDGING_SEED, load
 from lrm.cli import parse_seeds
 from lrm.errors import UserError
 from lrm.plan.identity import criterion_hash
@@ -353,3 +354,27 @@ def test_the_command(tmp_path):
     code = "import sys, analysis.claims.__main__; print('pandas' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.stdout == "False\n"
+
+
+def test_a_claim_that_reads_some_runs_needs_no_others(smoke_results, tmp_path, monkeypatch):
+    """Its seeds are trained and published without them, and no figure takes such a seed."""
+    shutil.copytree(smoke_results / "runs" / "grad_clipping", tmp_path / "runs" / "grad_clipping")
+    for path in (tmp_path / "runs").glob("*/*/run.json"):
+        if json.loads(path.read_text())["arm"] == "INCLUDED":
+            shutil.rmtree(path.parent)
+
+    def judge(tables, criterion):
+        assert set(tables.trained["arm"]) == {"NONE", "EXCLUDED"}
+        return Judgement([at_least("x", ONES, 0.5)], 3)
+
+    monkeypatch.setattr("analysis.claims.ledger.judge_of", lambda experiment, claim: judge)
+    read = {"C1": CRITERIA["C1"] | {"only": ["NONE *", "EXCLUDED *"]}, "C2": CRITERIA["C2"]}
+    monkeypatch.setattr("analysis.claims.ledger.every_criterion", lambda: read)
+    with pytest.raises(UserError, match="no finished runs of grad_clipping at smoke"):
+        publish("grad_clipping", "smoke", [0], tmp_path)
+    publish("grad_clipping", "smoke", [0], tmp_path, read["C1"]["only"])
+    for source in ("runs", "reference"):
+        first, second = judge_all("smoke", source, tmp_path)
+        assert (first["verdict"], second["verdict"]) == (HOLDS, UNJUDGED)
+    with pytest.raises(NothingFound, match="incomplete"):
+        load("grad_clipping", "smoke", "reference", tmp_path)

@@ -142,14 +142,15 @@ def judge_all(
     criteria = every_criterion()
     if experiments:
         criteria = {k: c for k, c in criteria.items() if c.get("experiment") in experiments}
-    tables_of = cache(lambda experiment: _tables(experiment, scale, source, folder))
-    chosen = cache(lambda experiment, seeds: _of_seeds(tables_of(experiment), seeds))
+    tables_of = cache(lambda experiment, only: _tables(experiment, scale, source, folder, only))
+    chosen = cache(lambda experiment, seeds, only: _of_seeds(tables_of(experiment, only), seeds))
     verdicts: dict[str, str] = {}
     records = []
     for claim, criterion in criteria.items():
         record = {"id": claim, "statement": criterion["statement"], "scale": scale}
         if "experiment" in criterion:
-            tables = chosen(criterion["experiment"], str(criterion["seeds"]["judge"]))
+            only = tuple(criterion.get("only", ()))
+            tables = chosen(criterion["experiment"], str(criterion["seeds"]["judge"]), only)
             record |= _of_experiment(claim, criterion, tables, verdicts)
             verdicts[claim] = record["verdict"]
         else:
@@ -158,9 +159,11 @@ def judge_all(
     return records
 
 
-def _tables(experiment: str, scale: str, source: str, folder: Path) -> Tables | None:
+def _tables(
+    experiment: str, scale: str, source: str, folder: Path, only: Collection[str]
+) -> Tables | None:
     try:
-        tables = load_tables(experiment, scale, source, folder)
+        tables = load_tables(experiment, scale, source, folder, only)
     except NothingFound:
         return None
     corpus_name(tables.runs)  # one corpus, or an error

@@ -40,13 +40,21 @@ class Kept:
     gradients: float = 0.0
 
 
-def publish(experiment: str, scale: str, seeds: list[int], results: Path, kept: Kept) -> Path:
+def publish(
+    experiment: str,
+    scale: str,
+    seeds: list[int],
+    results: Path,
+    kept: Kept,
+    only: Collection[str] = (),
+) -> Path:
     """Copy finished runs of ``seeds`` into ``results/reference``, one compact file per table.
 
     Brownian motions come along. Runs that are published already stay, but for those that are
-    published anew. Raises UserError where a run of those seeds is not finished.
+    published anew. ``only``, patterns of labels, publishes those runs alone. Raises UserError where
+    one of them is not finished.
     """
-    runs = find(experiment, scale, "runs", results)
+    runs = find(experiment, scale, "runs", results, only=only)
     chosen = [(d, p) for d, p in runs if d["kind"] == "brownian" or d["seed"] in seeds]
     missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] != "brownian"}
     if missing:

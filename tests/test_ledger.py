@@ -378,3 +378,9 @@ def test_a_claim_that_reads_some_runs_needs_no_others(smoke_results, tmp_path, m
         assert (first["verdict"], second["verdict"]) == (HOLDS, UNJUDGED)
     with pytest.raises(NothingFound, match="incomplete"):
         load("grad_clipping", "smoke", "reference", tmp_path)
+
+
+def test_a_few_seeds_that_explore_are_no_verdict(smoke_results):
+    for record in judge_all("smoke", "runs", smoke_results, ["grad_clipping"]):
+        assert (record["verdict"], record["line"]) == (UNJUDGED, "Not judged.")
+        assert record["stage"] == "exploration" and record["n"] == 1 and record["parts"]

@@ -32,6 +32,7 @@ from lrm.store.files import as_json, make_folder, write_json, write_listed
 
 # Half of what lies outside of a 95% interval: how often a part holds although it is not so.
 _FALSE_ALARM = 0.025
+UNJUDGED_LINE = "Not judged."
 CHANGED = "what judges changed after these seeds ran: run new seeds"
 
 
@@ -221,7 +222,7 @@ def _without(criterion: dict, verdict: str, note: str) -> dict[str, Any]:
     """The record of a claim that has no parts."""
     return {
         "verdict": verdict,
-        "line": "Yes, by tests." if verdict == TESTED else "Not judged.",
+        "line": "Yes, by tests." if verdict == TESTED else UNJUDGED_LINE,
         "n": 0,
         "planned": planned_seeds(criterion) if "seeds" in criterion else None,
         "stage": None,
@@ -249,10 +250,13 @@ def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[st
         for part in judgement.parts
     ]
     contrast = [_part(part, planned, part.verdict(planned)) for part in judgement.contrast]
+    n = min((part["n"] for part in parts), default=0)
+    # A few seeds that explore say how the claim may come out, which is no verdict.
+    explored = stage == "exploration" and n < planned
     return {
-        "verdict": judgement.verdict,
-        "line": judgement.line,
-        "n": min((part["n"] for part in parts), default=0),
+        "verdict": UNJUDGED if explored else judgement.verdict,
+        "line": UNJUDGED_LINE if explored else judgement.line,
+        "n": n,
         "planned": planned,
         "stage": stage,
         "criterion": criterion["criterion"],

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shutil
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markupsafe import Markup
 
 from analysis.report.archive import packed
 from analysis.report.content import LIBRARY, Site, gather
 from analysis.report.intervals import WIDTH
+from analysis.report.readme import OUTCOME
 from analysis.tables.find import RESULTS, SOURCES, relative
 from lrm.cli import guarded
 from lrm.errors import UserError
@@ -69,8 +73,8 @@ def write(site: Site, folder: Path) -> None:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["number"] = _number
-    environment.globals |= {"site": site, "width": WIDTH, "library": LIBRARY}
+    environment.filters |= {"number": _number, "inline": _inline, "shortened": _shortened}
+    environment.globals |= {"site": site, "width": WIDTH, "library": LIBRARY, "outcome": OUTCOME}
     for name in STATIC:
         write_atomic(fresh / name, (Path(__file__).with_name("templates") / name).read_bytes())
     front = environment.get_template("front.html").render()
@@ -102,6 +106,18 @@ def pack(folder: Path) -> Path:
 def _number(value: float) -> str:
     """Three digits, and a minus sign that is one."""
     return f"{value:.3g}".replace("-", "−")
+
+
+def _inline(text: str) -> Markup:
+    """A paragraph of Markdown without its tags."""
+    return Markup(MarkdownIt().renderInline(text))
+
+
+def _shortened(statement: str) -> str:
+    """A statement for a small button: without what stands in brackets, in at most nine words."""
+    words = re.sub(r"\([^)]*\)", "", statement).split()
+    text = " ".join(words) if len(words) <= 9 else f"{' '.join(words[:8])} …"
+    return text[:1].upper() + text[1:]
 
 
 if __name__ == "__main__":

@@ -25,9 +25,12 @@ from lrm.plan.experiment import load
 from lrm.plan.yaml import read_yaml
 from lrm.store.digests import restore
 
+# The scale whose published runs are summed up.
+SCALE = "tiny"
 ABSTRACT = Path(__file__).with_name("abstract.yaml")
 # Where claims that no experiment decides are shown.
 LIBRARY = "library"
+PAPER, OURS = "the paper", "ours"
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
 FORMATS = ("png", "svg", "pdf", "csv")
 
@@ -36,12 +39,14 @@ FORMATS = ("png", "svg", "pdf", "csv")
 class Claim:
     """A claim's record of the ledger, the experiment that decides it, and its strips.
 
-    ``published`` is the published verdict, where the record is of somebody's own runs. ``earlier``
-    are the other entries of its number in the same experiment, oldest last.
+    ``text`` is whose claim it is: ``PAPER``, a text that it names, or ``OURS``. ``published`` is
+    the published verdict, where the record is of somebody's own runs. ``earlier`` are the other
+    entries of its number in the same experiment, oldest last.
     """
 
     record: dict[str, Any]
     experiment: str
+    text: str
     strips: list[tuple[dict[str, Any], Strip | None]]
     contrast: list[tuple[dict[str, Any], Strip | None]]
     published: str | None = None
@@ -55,6 +60,12 @@ class Claim:
     def statement(self) -> str:
         text = self.record["statement"]
         return text[0].upper() + text[1:]
+
+    @property
+    def main(self) -> dict[str, Any] | None:
+        """The first of its parts that was measured."""
+        measured = (part for part in self.record["parts"] if part["value"] is not None)
+        return next(measured, None)
 
     @property
     def page(self) -> str:
@@ -91,6 +102,16 @@ class Page:
     facts: dict[str, str | None]
 
     @property
+    def waits(self) -> bool:
+        """Whether it has no verdict so far, and if it asks for none, nothing to see either."""
+        return none_judged(self.claims) and not (self.figures and not self.claims)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many of its claims have each verdict that there is."""
+        return counts_of(self.claims)
+
+    @property
     def seeds(self) -> list[int]:
         return sorted({run["seed"] for run in self.runs if run["kind"] != "brownian"})
 
@@ -111,6 +132,7 @@ class Site:
 
     scale: str
     source: str
+    bottom_line: str
     abstract: list[Sentence]
     pages: list[Page]
     multiplicity: dict[str, Any]
@@ -120,9 +142,24 @@ class Site:
         return [claim for page in self.pages for claim in page.claims]
 
     @property
+    def texts(self) -> list[str]:
+        """Whose claims there are, in the order in which they come."""
+        return list(dict.fromkeys(claim.text for claim in self.claims))
+
+    @property
     def counts(self) -> dict[str, int]:
-        verdicts = [claim.record["verdict"] for claim in self.claims]
-        return {word: verdicts.count(word) for word in VERDICTS if word in verdicts}
+        return counts_of(self.claims)
+
+
+def none_judged(claims: Iterable[Claim]) -> bool:
+    """Whether none of these claims, if there are any, is judged so far."""
+    return all(claim.record["verdict"] == UNJUDGED for claim in claims)
+
+
+def counts_of(claims: Iterable[Claim]) -> dict[str, int]:
+    """How many claims have each verdict, of those that there are."""
+    verdicts = [claim.record["verdict"] for claim in claims]
+    return {word: verdicts.count(word) for word in VERDICTS if word in verdicts}
 
 
 def gather(scale: str, source: str, results: Path) -> Site:
@@ -145,7 +182,8 @@ def gather(scale: str, source: str, results: Path) -> Site:
         own = [claim for claim in claims if claim.experiment == name]
         pages.append(_page(name, own, scale, source, results))
     pages.append(_library([claim for claim in claims if claim.experiment == LIBRARY]))
-    return Site(scale, source, _abstract(claims), pages, ledger["multiplicity"])
+    said = bottom_line() if (scale, source) == (SCALE, "reference") else ""
+    return Site(scale, source, said, _abstract(claims), pages, ledger["multiplicity"])
 
 
 def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
@@ -155,12 +193,14 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
     (S6.2 is about bfloat16, S6.3 about float16), so that its entry stands beside them.
     """
     criteria = every_criterion()
+    texts = {name: facts_of(EXPERIMENTS / name / "config.yaml")["text"] for name in ordered()}
     entries: dict[tuple[str, str], list[Claim]] = {}
     for record in records:
         experiment = criteria.get(record["id"], {}).get("experiment", LIBRARY)
+        text = _text(record["statement"], texts.get(experiment))
         parts = [(part, strip(part)) for part in record["parts"]]
         needed = [(part, strip(part)) for part in record["contrast"]]
-        claim = Claim(record, experiment, parts, needed, published.get(record["id"]))
+        claim = Claim(record, experiment, text, parts, needed, published.get(record["id"]))
         entries.setdefault((_number(claim.id), experiment), []).append(claim)
     found = []
     for of_claim in entries.values():
@@ -170,6 +210,11 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
         first.earlier.extend(others)
         found.append(first)
     return found
+
+
+def _text(statement: str, named: str | None) -> str:
+    """Whose claim it is; a statement of ours says so in front or at its end."""
+    return OURS if re.search(r"^\(?ours\b|\(ours\)$", statement) else named or PAPER
 
 
 def _number(claim: str) -> str:
@@ -221,7 +266,12 @@ def _library(claims: list[Claim]) -> Page:
         claims,
         [],
         [],
-        {"question": None, "run": "make bench, make test", "cost": None, "figures": None},
+        {
+            "question": "What do multipliers cost, and do both implementations train alike?",
+            "run": "make bench, make test",
+            "cost": None,
+            "figures": None,
+        },
     )
 
 
@@ -269,7 +319,7 @@ def _first_line(figure: str) -> str:
 
 def facts_of(config: Path) -> dict[str, str | None]:
     """The fields of the comment that opens a YAML: run, cost and others."""
-    found: dict[str, str | None] = dict.fromkeys(("question", "run", "cost", "figures"))
+    found: dict[str, str | None] = dict.fromkeys(("question", "run", "cost", "figures", "text"))
     for line in config.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
@@ -291,6 +341,11 @@ def _link(folder: Path, target: str) -> str | None:
     if path.suffix == ".png" and path.stem in figures():
         return f"figures/{path.name}"
     return None
+
+
+def bottom_line() -> str:
+    """What the published runs come to: Markdown in one paragraph."""
+    return " ".join(read_yaml(ABSTRACT)["bottom_line"].split())
 
 
 def _abstract(claims: list[Claim]) -> list[Sentence]:

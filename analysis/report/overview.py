@@ -16,7 +16,19 @@ from typing import Any
 
 from analysis.claims.judging import HOLDS, UNJUDGED
 from analysis.claims.stored import claims_file, read_ledger
-from analysis.report.content import LIBRARY, VERDICTS, Claim, facts_of, newest, ordered
+from analysis.report.content import (
+    LIBRARY,
+    OURS,
+    PAPER,
+    SCALE,
+    Claim,
+    bottom_line,
+    counts_of,
+    facts_of,
+    newest,
+    none_judged,
+    ordered,
+)
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, relative
 from lrm.cli import guarded
@@ -25,9 +37,9 @@ from lrm.store.files import write_atomic
 
 # The pages with a part that is made here.
 README, INDEX = ROOT / "README.md", EXPERIMENTS / "README.md"
-SCALE = "tiny"
 BEGIN, END = "<!-- results: make readme -->\n", "<!-- end of the results -->\n"
 _WIDTH = 120
+_CLAIMS_OF = {PAPER: "The paper's claims", OURS: "Ours"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +55,7 @@ class Row:
     @property
     def waits(self) -> bool:
         """Whether none of its claims, if it has any, is judged so far."""
-        return all(claim.record["verdict"] == UNJUDGED for claim in self.claims)
+        return none_judged(self.claims)
 
 
 def rows() -> list[Row]:
@@ -77,31 +89,38 @@ def _ledger() -> dict[str, Any]:
 
 def tally(claims: Iterable[Claim]) -> str:
     """How many claims have each verdict, such as ``7 hold, 1 open``."""
-    verdicts = [claim.record["verdict"] for claim in claims]
-    counts = {word: verdicts.count(word) for word in VERDICTS}
     return ", ".join(
-        f"{n} {'hold' if word == HOLDS and n > 1 else word}" for word, n in counts.items() if n
+        f"{n} {'hold' if word == HOLDS and n > 1 else word}"
+        for word, n in counts_of(claims).items()
     )
 
 
 def head(claims: list[Claim], counts: dict[str, Any]) -> str:
-    """The sum of all claims, what it leaves out, and how many parts chance could have made hold."""
+    """The sums of all claims, what they leave out, and how many parts chance could make hold."""
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
     judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
     apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
     others = [entry.record["verdict"] for claim in claims for entry in claim.earlier]
     waiting = others.count(UNJUDGED)
+    sums = []
+    for text in sorted({claim.text for claim in claims}, key=_place):
+        of_text = [claim for claim in claims if claim.text == text]
+        whose = _CLAIMS_OF.get(text, text[0].upper() + text[1:])
+        sums.append(f"{whose} ({len(of_text)}): {tally(of_text)}.")
     return (
-        f"**{len(claims)} claims: {tally(claims)}.** The table has "
+        f"{' '.join(sums)} The table has "
         f"{len(claims) - len(own) - len(apart)} of them; {', '.join(own)} are about the library, "
         f"and {len(apart)} are of experiments of which nothing is judged yet "
-        f"([a list](experiments/README.md#what-they-found)). `make claims` has {len(others)} "
-        f"entries more: {waiting} wait for their runs, and newer ones of the same experiment "
-        f"replace {len(others) - waiting}. Of {counts['tested']} parts {counts['held']} hold, "
-        f"{counts['survive_holm']} after Holm's correction for testing all of them. "
-        f"{counts['expected_false']:g} would hold by chance if the truth lay on the border of "
-        f"every criterion."
+        f"([a list](experiments/README.md#what-they-found)). `make claims` lists {len(others)} "
+        f"more: {waiting} wait for their runs, and newer ones replace {len(others) - waiting}. "
+        f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
+        f"Holm's correction for testing all of them. {counts['expected_false']:g} would hold by "
+        f"chance if the truth lay on the border of every criterion."
     )
+
+
+def _place(text: str) -> tuple[int, str]:
+    return {PAPER: 0, OURS: 2}.get(text, 1), text
 
 
 def table(shown: Iterable[Row]) -> str:
@@ -109,7 +128,8 @@ def table(shown: Iterable[Row]) -> str:
 
     Markdown has no way to break a row of a table. Above it stands what can be said of all claims.
     """
-    lines = [*textwrap.wrap(head(current(), _ledger()["multiplicity"]), _WIDTH), ""]
+    lines = [*textwrap.wrap(bottom_line(), _WIDTH), ""]
+    lines += [*textwrap.wrap(head(current(), _ledger()["multiplicity"]), _WIDTH), ""]
     text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
     for row in (row for row in shown if not row.waits):
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'

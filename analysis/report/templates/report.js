@@ -14,6 +14,7 @@ if (table && form) {
       const text = row.textContent.toLowerCase();
       row.hidden = (form.verdict.value && row.dataset.verdict !== form.verdict.value)
         || (form.experiment.value && row.dataset.experiment !== form.experiment.value)
+        || (form.text.value && row.dataset.text !== form.text.value)
         || !words.every((word) => text.includes(word));
       shown += !row.hidden;
     }
@@ -39,7 +40,7 @@ if (table && form) {
   form.addEventListener("submit", (event) => event.preventDefault());
   // index.html?verdict=open&sort=n: a view that can be linked to.
   const asked = new URLSearchParams(location.search);
-  for (const name of ["verdict", "experiment", "words"]) form[name].value = asked.get(name) ?? "";
+  for (const name of ["verdict", "experiment", "text", "words"]) form[name].value = asked.get(name) ?? "";
   const column = heads.findIndex((head) => head.dataset.name === asked.get("sort"));
   if (column >= 0) sort(column);
   filter();

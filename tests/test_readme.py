@@ -51,7 +51,7 @@ def test_the_guide_trains_and_draws(tree):
     copy, commands = tree
     for command in commands:
         words = command.split()
-        assert words[0] == "python"
+        assert words[0] == ".venv/bin/python"
         call(copy, *words[1:])
     png = copy / "results" / "figures" / "smoke" / "my_figure.png"
     assert png.stat().st_size > 10_000

@@ -11,6 +11,12 @@ from lrm.store.digests import is_listed, read_listed, restore
 from lrm.store.files import read_json
 
 _WIDTH = 80
+_VERDICTS = (
+    "A part of a claim holds if its whole 95% interval meets the criterion, is refuted if all of "
+    "it misses, and is open if it crosses a border or seeds are missing. Below what matters: the "
+    "interval lies within the smallest effect that matters. Partly: some groups of parts hold. "
+    "Not judged: no seed that judges has run."
+)
 
 
 def claims_file(scale: str, source: str, folder: Path) -> Path:
@@ -51,7 +57,9 @@ def text(ledger: dict[str, Any], claim: str | None = None, parts: bool = False) 
                 lines += _wrapped(f"note: {record['note']}")
         if (parts or claim) and record["if_open"]:
             lines += _wrapped(f"what would decide: {record['if_open']}")
-    return "\n".join(lines if claim else [*lines, "", *_multiplicity(ledger["multiplicity"])])
+    if not claim:
+        lines += ["", *textwrap.wrap(_VERDICTS, _WIDTH), *_multiplicity(ledger["multiplicity"])]
+    return "\n".join(lines)
 
 
 def _claim(record: dict[str, Any]) -> list[str]:

@@ -185,6 +185,19 @@ def test_backward_is_given_to_the_part_whose_forward_made_it(settings, autocast,
     assert names == ["embedding", *layer, *layer, "norms", "projector, loss"]
 
 
+def test_the_parts_of_a_gated_delta_network(settings):
+    own = {"heads": 2, "key_dim": 4, "value_dim": 8, "kernel": 4, "chunk": 8}
+    settings = settings(model={"mixer": "gdn", "mixer_sizes": {"gdn": own}})
+    learner = build(settings, 0)
+    batch = torch.randint(settings.model.vocab_size, (4, 17))
+    with Marks(learner.model) as marks:
+        marks.enter("optimizer")
+        train_step(learner, batch, settings, 0)
+    parts = {part for part, direction in marks.seconds() if direction == BACKWARD}
+    mixer = {"gdn in_proj", "gdn conv", "gdn scan", "gdn out"}
+    assert parts == {"embedding", "norms", *mixer, "residual", "mlp", "projector, loss"}
+
+
 def _graph(root):
     nodes, waiting = [], [root.grad_fn]
     while waiting:

@@ -29,13 +29,16 @@ _MODULES = {
     "pre_ff_layernorm": ("norms", "norms"),
     "final_layernorm": ("norms", "projector, loss"),
     "mamba": ("ssm in_proj", "residual"),
+    "linear_attn": ("gdn in_proj", "residual"),
     "self_attn": ("attention", "residual"),
     "feed_forward": ("mlp", "residual"),
 }
-# Kernels by their name in ``lrm.model.ops``, which the model looks up at every call.
+# Kernels by their name in ``lrm.model.ops``, which the model looks up at every call; of the mixer
+# that calls them.
 _KERNELS = {
-    "causal_conv1d": ("ssm conv", "ssm scan"),
-    "ssd": ("ssm scan", "ssm out"),
+    "causal_conv1d": ("conv", "scan"),
+    "ssd": ("scan", "out"),
+    "gated_delta": ("scan", "out"),
 }
 FORWARD, BACKWARD, NEITHER = "forward", "backward", ""
 # The time that goes into finding where the parts of the backward pass begin.
@@ -95,9 +98,10 @@ class Marks:
 
     def _kernel(self, function: Callable, part: str, after: str) -> Callable:
         def marked(*arguments, **named):
-            self._enter_forward(part)
+            mixer = self.entered[-1].partition(" ")[0]
+            self._enter_forward(f"{mixer} {part}")
             output = function(*arguments, **named)
-            self._enter_forward(after)
+            self._enter_forward(f"{mixer} {after}")
             return output
 
         return marked

@@ -12,7 +12,7 @@ from analysis.drawing.axes import dots
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
-from analysis.tables.results import Tables
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
 
 @dataclass(frozen=True)
@@ -36,14 +36,40 @@ def measured(tables: Mapping[str, Tables], panels: Mapping[str, Sequence[Compari
     return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "value"]]
 
 
-def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None:
-    """``rows`` of one panel of ``measured``, in the order of ``compared``; left of 0 is better."""
-    values = rows.groupby("name")["value"]
-    named = {each.name: values.get_group(each.name) for each in compared}
+def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: float = 0.0) -> None:
+    """``rows`` of one panel of ``measured``, in the order of ``compared``; left of 0 is better.
+
+    Seeds that explore are hollow, and bars leave them out; points stand ``below`` the bars.
+    """
+    named: dict[str, pd.Series] = {}
+    hollow: dict[str, pd.Series] = {}
+    for each in compared:
+        own = rows[rows["name"] == each.name]
+        judging = own["seed"] >= FIRST_JUDGING_SEED
+        named[each.name], hollow[each.name] = own.loc[judging, "value"], own.loc[~judging, "value"]
     looks = {each.name: LOOKS[each.design] for each in compared}
     colours = {name: colour for name, (colour, _, _) in looks.items()}
-    dots(axis, named, colours, markers={name: marker for name, (*_, marker) in looks.items()})
+    markers = {name: marker for name, (*_, marker) in looks.items()}
+    dots(axis, named, colours, markers=markers, hollow=hollow, below=below)
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0, labelsize=SMALL)
     axis.xaxis.set_major_locator(MaxNLocator(3))
+
+
+def told_of_points(rows: pd.DataFrame) -> str:
+    """What a caption says of the points and bars of ``draw_gaps``, by the column seed of ``rows``.
+
+    Seeds that explore judge nothing, and have no bars.
+    """
+    seeds = rows["seed"].unique()
+    judging = sum(seeds >= FIRST_JUDGING_SEED)
+    parts = []
+    if judging:
+        parts.append("points: seeds")
+    if judging > 1:
+        parts.append("bars: means, 95%")
+    if exploring := len(seeds) - judging:
+        who = "one seed that explores" if exploring == 1 else "seeds that explore"
+        parts.append(f"hollow: {who}, not judged")
+    return "; ".join(parts)

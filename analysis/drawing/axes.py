@@ -151,7 +151,7 @@ def dots(
         axis.plot(values, under, **look, alpha=0.45, mew=0)
         left_out = hollow.get(name, ()) if hollow else ()
         under = [height - below] * len(left_out)
-        axis.plot(left_out, under, **look, markerfacecolor="none", mew=0.8)
+        axis.plot(left_out, under, **look, markerfacecolor="none", mew=0.6)
         if len(values) < 2:
             continue
         mean = interval(values)

@@ -13,6 +13,7 @@ from analysis.drawing.designs import LOOKS
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
+from lrm.cli import parse_seeds
 
 
 @dataclass(frozen=True)
@@ -73,3 +74,17 @@ def told_of_points(rows: pd.DataFrame) -> str:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"
         parts.append(f"hollow: {who}, not judged")
     return "; ".join(parts)
+
+
+def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:
+    """Whether the column seed of ``rows`` has a seed that judges by an entry of criteria.yaml."""
+    return rows["seed"].isin(parse_seeds(f"{criterion['seeds']['judge']},"))
+
+
+def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:
+    """What a caption says of points, solid where ``judging``, and of their bars."""
+    others = rows.loc[~judging, "seed"].nunique()
+    if not judging.any():
+        return "hollow: seeds that do not judge"
+    said = "solid: seeds that judge; bars: means, 95%"
+    return said + (f"; hollow: {others} other seed{'s' * (others > 1)}" if others else "")

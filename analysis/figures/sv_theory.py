@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.axes import dots, spread_out
+from analysis.drawing.axes import dots, mean, spread_out
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, plain_log_axis, shade
 from analysis.quantities import sv_theory
-from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
@@ -75,22 +74,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     return caption(figure, context, "means over draws; bars: 95%, in a and d narrower than lines")
 
 
-def _lines(axis, rows: pd.DataFrame, **look) -> pd.Series:
-    """Means over seeds against x with their 95% intervals; returns the means."""
-    found = rows.groupby("x")["value"].apply(interval)
-    means = found.map(lambda one: one.mean)
-    axis.plot(means.index, means, **look)
-    low, high = (found.map(lambda one, end=end: getattr(one, end)) for end in ("low", "high"))
-    if np.isfinite(low).all():
-        axis.fill_between(means.index, low, high, color=look["color"], alpha=0.2, lw=0)
-    return means
-
-
 def _growth(axis, rows: pd.DataFrame) -> None:
     for noise, style in zip(_NOISES, ("-", "--"), strict=True):
         for tensor, colour in (("undecayed", FREE), ("decayed", DECAYED)):
             own = rows[rows["of"] == f"{tensor}, q = {noise:g}"]
-            means = _lines(axis, own, color=colour, ls=style)
+            means = mean(axis, own, "x", color=colour, ls=style)
             if tensor == "undecayed":
                 axis.annotate(f"q = {noise:g}", (means.index[-1], means.iloc[-1]), (3, 0),
                               textcoords="offset points", va="center", fontsize=6.5,
@@ -119,7 +107,7 @@ def _starts(axis, rows: pd.DataFrame) -> None:
     for design in DRAWN:
         colour, name, marker = LOOKS[design]
         own = rows[rows["of"] == design]
-        means = _lines(axis, own[~late[own.index]], color=colour, marker=marker, ms=3)
+        means = mean(axis, own[~late[own.index]], "x", color=colour, marker=marker, ms=3)
         names[name] = colour, means.iloc[0]
         for x in own.loc[late[own.index], "x"].unique():
             # A dashed way to the top, at which the points of all such designs stand side by side.
@@ -165,7 +153,7 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
              "target": (shade(DECAYED, 0.1), "noise in the target", "s", "--")}  # fmt: skip
     for enters, (colour, name, marker, style) in looks.items():
         own = rows[rows["of"] == enters].assign(value=lambda found: 100 * found["value"])
-        means = _lines(axis, own, color=colour, marker=marker, ls=style, ms=3)
+        means = mean(axis, own, "x", color=colour, marker=marker, ls=style, ms=3)
         axis.annotate(name, (means.index[0], means.iloc[0]), (12, 0), fontsize=7, color=colour,
                       textcoords="offset points")  # fmt: skip
     axis.axhline(0, **NEUTRAL)

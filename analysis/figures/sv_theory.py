@@ -158,8 +158,10 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
 
 
 def _sgd(axis, rows: pd.DataFrame) -> None:
-    looks = {"parameters": (shade(DECAYED, -0.5), "noise in w and γ", "o", "-", (12, 0)),
-             "target": (shade(DECAYED, 0.1), "noise in the target", "s", "--", (3, -16))}  # fmt: skip
+    looks = {
+        "parameters": (shade(DECAYED, -0.5), "noise in w and γ", "o", "-", (12, 0)),
+        "target": (shade(DECAYED, 0.1), "noise in the target", "s", "--", (3, -16)),
+    }
     for enters, (colour, name, marker, style, aside) in looks.items():
         own = rows[rows["of"] == enters].assign(value=lambda found: 100 * found["value"])
         means = mean(axis, own, "x", color=colour, marker=marker, ls=style, ms=3)

@@ -63,7 +63,7 @@ def told_of_points(rows: pd.DataFrame) -> str:
 
     Seeds that explore judge nothing, and have no bars.
     """
-    seeds = rows["seed"].unique()
+    seeds = rows["seed"].dropna().unique()
     judging = sum(seeds >= FIRST_JUDGING_SEED)
     parts = []
     if judging:

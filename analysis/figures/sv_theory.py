@@ -66,7 +66,7 @@ def _long(frame: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels: above where the gain of scales ends, below what decay on them does."""
-    figure, axes = page(2, 2, 4.7, w_pad=0.08, h_pad=0.06, width_ratios=[1, 1])
+    figure, axes = page(2, 2, 4.7, w_pad=0.08, h_pad=0.06)
     panels = dict(tuple(numbers.groupby("panel")))
     _starts(axes[0, 0], panels["a"])
     _adam(axes[0, 1], panels)
@@ -107,8 +107,10 @@ def _starts(axis, rows: pd.DataFrame) -> None:
     top, names = 1.4 * horizon, {}
     for design in DRAWN:
         colour, name, marker = LOOKS[design]
-        own = rows[rows["of"] == design]
-        means = mean(axis, own[~late[own.index]], "x", color=colour, marker=marker, ms=3)
+        own = rows[(rows["of"] == design) & ~late]
+        if own.empty:
+            continue
+        means = mean(axis, own, "x", color=colour, marker=marker, ms=3)
         names[name] = colour, means.iloc[0]
     starts = np.array([y for _, y in names.values()])
     heights = spread_out(starts, np.full(len(starts), 0.075 * top))

@@ -103,9 +103,7 @@ def draw(numbers: pd.DataFrame, context: Context):
 def _streams(axis, rows: pd.DataFrame, decays_from: int) -> None:
     groups, ends = dict(tuple(rows.groupby("arm"))), {}
     for arm, (colour, *names) in STREAM.items():
-        for twin, look, name in zip(
-            (arm, f"{arm}{TWIN}"), ("-", (0, (3, 1.2))), names, strict=True
-        ):
+        for twin, look, name in zip((arm, f"{arm}{TWIN}"), _DASHES, names, strict=True):
             median(axis, groups[twin], "step", color=colour, ls=look)
             if name:
                 ends[name] = end(groups[twin], "step"), shade(colour, -0.2)

@@ -41,6 +41,20 @@ def median(
         axis.fill_between(middle.index, low, high, color=look["color"], alpha=alpha, lw=0)
 
 
+def mean(axis, rows: pd.DataFrame, x: str, **look) -> pd.Series:
+    """The mean of ``value`` over seeds against ``x``, in the line's ``look`` with its ``color``.
+
+    With several seeds it draws also the band of the 95% intervals. Returns the means.
+    """
+    found = rows.groupby(x)["value"].apply(interval)
+    means = found.map(lambda one: one.mean)
+    axis.plot(means.index, means, **look)
+    low, high = (found.map(lambda one, end=end: getattr(one, end)) for end in ("low", "high"))
+    if np.isfinite(low).all():
+        axis.fill_between(means.index, low, high, color=look["color"], alpha=0.2, lw=0)
+    return means
+
+
 def each(
     axis,
     rows: pd.DataFrame,
@@ -132,19 +146,31 @@ def dots(
     raised: float = 0.0,
     intervals: bool = True,
     markers: Mapping[str, str] | None = None,
+    hollow: Mapping[str, Collection[float]] | None = None,
+    below: float = 0.0,
 ) -> None:
     """A line for each name, from top to bottom, with the values of its seeds.
 
     Without ``markers`` an arm's colour brings the arm's marker, and any other a circle.
-    Points are seeds, the bar is the mean and the line its 95% interval (of several seeds). Lines
-    stand one apart; ``raised`` moves them up, to draw twice on the same axis.
+    Points are seeds, the bar is the mean and the line its 95% interval (of several seeds; one
+    alone is a point). ``hollow`` has values that the bar leaves out, of seeds that do not judge.
+    Lines stand one apart; ``raised`` moves them up, to draw twice on the same axis, and points
+    stand ``below`` their bar.
     """
     for place, (name, values) in enumerate(reversed(named.items())):
-        height, colour, mean = place + raised, colours[name], interval(values)
-        marker = markers[name] if markers else _MARKERS.get(colour, "o")
-        axis.plot(values, [height] * len(values), marker, color=colour, alpha=0.45, ms=3.2, mew=0)
-        axis.plot(mean.mean, height, "|", color=shade(colour, -0.3), ms=9, mew=1.8, zorder=4)
-        if intervals and mean.n > 1:
-            axis.plot([mean.low, mean.high], [height] * 2, color=colour, lw=1.2)
+        height, colour = place + raised, colours[name]
+        look = {"marker": markers[name] if markers else _MARKERS.get(colour, "o"), "lw": 0,
+                "color": colour, "ms": 3.2}  # fmt: skip
+        under = [height - below] * len(values)
+        axis.plot(values, under, **look, alpha=0.45, mew=0)
+        left_out = hollow.get(name, ()) if hollow else ()
+        under = [height - below] * len(left_out)
+        axis.plot(left_out, under, **look, markerfacecolor="none", mew=0.6)
+        if len(values) < 2:
+            continue
+        found = interval(values)
+        axis.plot(found.mean, height, "|", color=shade(colour, -0.3), ms=9, mew=1.8, zorder=4)
+        if intervals:
+            axis.plot([found.low, found.high], [height] * 2, color=colour, lw=1.2)
     axis.set_yticks(range(len(named)), reversed(named))
     axis.set_ylim(-0.6, len(named) - 0.4)

@@ -12,7 +12,8 @@ from analysis.drawing.axes import dots
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
-from analysis.tables.results import Tables
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
+from lrm.cli import parse_seeds
 
 
 @dataclass(frozen=True)
@@ -36,14 +37,54 @@ def measured(tables: Mapping[str, Tables], panels: Mapping[str, Sequence[Compari
     return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "value"]]
 
 
-def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None:
-    """``rows`` of one panel of ``measured``, in the order of ``compared``; left of 0 is better."""
-    values = rows.groupby("name")["value"]
-    named = {each.name: values.get_group(each.name) for each in compared}
+def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: float = 0.0) -> None:
+    """``rows`` of one panel of ``measured``, in the order of ``compared``; left of 0 is better.
+
+    Seeds that explore are hollow, and bars leave them out; points stand ``below`` the bars.
+    """
+    named: dict[str, pd.Series] = {}
+    hollow: dict[str, pd.Series] = {}
+    for each in compared:
+        own = rows[rows["name"] == each.name]
+        judging = own["seed"] >= FIRST_JUDGING_SEED
+        named[each.name], hollow[each.name] = own.loc[judging, "value"], own.loc[~judging, "value"]
     looks = {each.name: LOOKS[each.design] for each in compared}
     colours = {name: colour for name, (colour, _, _) in looks.items()}
-    dots(axis, named, colours, markers={name: marker for name, (*_, marker) in looks.items()})
+    markers = {name: marker for name, (*_, marker) in looks.items()}
+    dots(axis, named, colours, markers=markers, hollow=hollow, below=below)
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0, labelsize=SMALL)
     axis.xaxis.set_major_locator(MaxNLocator(3))
+
+
+def told_of_points(rows: pd.DataFrame) -> str:
+    """What a caption says of the points and bars of ``draw_gaps``, by the column seed of ``rows``.
+
+    Seeds that explore judge nothing, and have no bars.
+    """
+    seeds = rows["seed"].dropna().unique()
+    judging = sum(seeds >= FIRST_JUDGING_SEED)
+    parts = []
+    if judging:
+        parts.append("points: seeds")
+    if judging > 1:
+        parts.append("bars: means, 95%")
+    if exploring := len(seeds) - judging:
+        who = "one seed that explores" if exploring == 1 else "seeds that explore"
+        parts.append(f"hollow: {who}, not judged")
+    return "; ".join(parts)
+
+
+def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:
+    """Whether the column seed of ``rows`` has a seed that judges by an entry of criteria.yaml."""
+    return rows["seed"].isin(parse_seeds(f"{criterion['seeds']['judge']},"))
+
+
+def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:
+    """What a caption says of points, solid where ``judging``, and of their bars."""
+    others = rows.loc[~judging, "seed"].nunique()
+    if not judging.any():
+        return "hollow: seeds that do not judge"
+    said = "solid: seeds that judge; bars: means, 95%"
+    return said + (f"; hollow: {others} other seed{'s' * (others > 1)}" if others else "")

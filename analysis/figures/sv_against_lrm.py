@@ -12,7 +12,7 @@ import pandas as pd
 
 from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.gaps import Comparison, draw_gaps, measured
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
 from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import NEUTRAL
 from analysis.quantities.designs import scale_gap
@@ -74,4 +74,4 @@ def draw(numbers: pd.DataFrame, context: Context):
         for design, name in SCALED.values()
     ]
     legend_below(figure, handles, 2)
-    return caption(figure, context, "a, c: means, 95%; b: medians and range of seeds")
+    return caption(figure, context, f"b: medians and range; {told_of_points(numbers)}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.gaps import Comparison, draw_gaps, measured
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, plain_log_axis
 from analysis.quantities.vector_decay import sizes
@@ -70,4 +70,4 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(axes[3], "d   Behind norms of DNP", xlabel="loss − decay on inputs alone (nats)")
     handles = [key(name, color=colour, ls=line) for colour, name, line in LOOKS.values()]
     legend_below(figure, handles, 4)
-    return caption(figure, context, "a to c: medians and range of seeds; d: means, 95%")
+    return caption(figure, context, f"a to c: medians and range; {told_of_points(numbers)}")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.gaps import Comparison, draw_gaps, measured
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.quantities.losses import final_losses
 from analysis.tables.context import Context
@@ -76,4 +76,4 @@ def draw(numbers: pd.DataFrame, context: Context):
         for design, name in {"none": "no scale vectors", "standard": "standard vectors"}.items()
     ]
     legend_below(figure, handles, 2)
-    return caption(figure, context, "a, b: medians and range of seeds; c: means, 95%")
+    return caption(figure, context, f"a, b: medians and range; {told_of_points(numbers)}")

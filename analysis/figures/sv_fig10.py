@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.gaps import Comparison, draw_gaps, measured
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
 from analysis.drawing.page import caption, page
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -32,4 +32,4 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axis = page(1, 1, 1.4)
     draw_gaps(axis, numbers, PANELS["a"])
     axis.set_xlabel("loss − loss with standard vectors (nats); left of 0 is better")
-    return caption(figure, context, "points: seeds; bars: means, 95%")
+    return caption(figure, context, told_of_points(numbers))

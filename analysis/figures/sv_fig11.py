@@ -1,9 +1,9 @@
 """The second paper's figure 11: theorem 9.2 on magnitude and direction apart (OR), in simulation.
 
-a: the rate −dL/dt of OR over that of the standard vector at the same state, along a trajectory and
-at random states that have its conserved quantities, and at those that have not (ours). b: how far
-OR lies below the standard vector, against ⅔(1 − 1/d)‖W⋆‖⁴t³. c: both losses for columns of one
-norm, with the closed form.
+a: the rate −dL/dt of OR over that of the standard vector at the same state: along a trajectory, at
+random states that have its conserved quantities, at those that have not, and at a state that was
+made to be slow (the last two are ours). b: how far OR lies below the standard vector, against
+⅔(1 − 1/d)‖W⋆‖⁴t³. c: both losses for columns of one norm, with the closed form.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL
+from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.sv_theory import balanced_course
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -25,19 +25,24 @@ EXPERIMENTS = {"sv_theory": ("FLOW design=or *",)}
 STANDARD, OR, ANY = LOOKS["standard"][0], LOOKS["or"][0], "#222222"
 # Gaussian teachers of panel b.
 _NAMED = {"large": r"$3\,W_{*}$", "gaussian": r"$W_{*}$", "small": r"$0.3\,W_{*}$"}
-_STATES = {"kept": "as on a\nflow", "any": "any\n(ours)"}
+_STATES = {"kept": "random states\nas on a flow", "any": "any random\nstates (ours)"}
+_MADE, _MADE_NAME = "counterexample", "counterexample\n(ours)"
+# Below this ratio of rates a state counts as slower.
+_SLOWER = 0.99
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, of (a teacher or states), seed, stat, time, value.
 
-    The first seed's courses, and the gap's predicted coefficient.
+    The first seed's courses and states, and the gap's predicted coefficient; the counterexample of
+    every seed.
     """
     table = tables["sv_theory"]
     flow = table.pick(arm="FLOW", design="or")
+    made = flow[(flow["tensor"] == _MADE) & (flow["stat"] == "rate_ratio")]
     flow = flow[flow["seed"] == flow["seed"].min()]
     wanted = {"a": ("rate_ratio", ("gaussian",)), "b": ("gap", tuple(_NAMED))}
-    rows = []
+    rows = [made.assign(panel="a", time=np.nan)]
     times = flow[flow["stat"] == "time"].set_index(["tensor", "step"])["value"]
     for panel, (stat, teachers) in wanted.items():
         rows.append(_course(flow, times, panel, stat, teachers))
@@ -69,76 +74,87 @@ def _course(flow: pd.DataFrame, times: pd.Series, panel: str, stat: str, of: tup
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels, the first in two parts."""
-    figure, axes = page(1, 4, 3.0, w_pad=0.03, width_ratios=[0.68, 0.78, 1.0, 1.1])
+    figure, axes = page(2, 2, 4.4, w_pad=0.06, h_pad=0.05, height_ratios=[1, 1.15])
     panels = dict(tuple(numbers.groupby("panel")))
-    _rates(axes[:2], panels["a"])
-    _early(axes[2], panels["b"])
-    _balanced(axes[3], panels["c"])
+    _rates(axes[0], panels["a"])
+    _early(axes[1, 0], panels["b"])
+    _balanced(axes[1, 1], panels["c"])
     said = (
         "OR learns the length β and the direction of γ apart; the standard vector learns γ.\n"
         "as on a flow: states that conserve β² − ‖V‖² = 1, V: the matrix.   "
         r"$W_{*}$: what is learned, with $d$ inputs."
     )
     legend_below(figure, [key(said, lw=0)], 1, handlelength=0, handletextpad=0)
-    # Every point and line is of one draw.
-    drawn = sorted(map(int, numbers["seed"].dropna().unique()))
-    return caption(figure, dataclasses.replace(context, seeds=drawn), "one draw: no intervals")
+    # Every point and line but the counterexample's is of one draw, whose courses are published.
+    drawn = sorted(map(int, numbers.loc[numbers["of"] != _MADE, "seed"].dropna().unique()))
+    made = numbers.loc[numbers["of"] == _MADE, "seed"].nunique()
+    note = f"one draw: no intervals (counterexample: {made} draws); slower: below {_SLOWER:g}"
+    return caption(figure, dataclasses.replace(context, seeds=drawn), note)
 
 
 def _rates(axes, rows: pd.DataFrame) -> None:
     """Along the flow, and beside it with the same y axis at random states."""
     flow, states = axes
-    course = rows[rows["stat"] == "rate_ratio"]
+    course = rows[rows["time"].notna()]
     flow.plot(course["time"], course["value"], color=OR)
-    flow.text(course["time"].min(), 2.0, "along\nits flow", fontsize=6.5, color=OR, va="bottom")
+    flow.text(course["time"].min(), 2.0, "along its flow", fontsize=SMALL, color=OR, va="bottom")
     flow.set_xscale("log")
-    flow.set_xticks([0.001, 1], ["0.001", "1"])
+    flow.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
     spread = np.random.default_rng(0)
     for place, state in enumerate(_STATES):
         values = rows.loc[(rows["stat"] == "rate_ratios") & (rows["of"] == state), "value"]
         jitter = place + spread.uniform(-0.3, 0.3, len(values))
         colour = OR if state == "kept" else ANY
         states.scatter(jitter, values, s=4, color=colour, alpha=0.45, lw=0)
-    states.set(xlim=(-0.6, 1.6), xlabel="random states")
-    states.set_xticks(range(len(_STATES)), _STATES.values(), fontsize=6.5)
+        slower = f"{(values < _SLOWER).sum()} of {len(values)}\nslower"
+        states.text(place, 0.135, slower, ha="center", va="bottom", fontsize=SMALL, color=colour)
+    made = rows.loc[rows["of"] == _MADE, "value"]
+    last = len(_STATES)
+    states.plot([last] * len(made), made, "*", color=ANY, ms=6, mew=0, alpha=0.7)
+    if len(made):
+        states.text(last, 1.12 * made.max(), f"{made.mean():.2f}", ha="center", va="bottom",
+                    fontsize=SMALL)  # fmt: skip
+    states.set(xlim=(-0.6, last + 0.6))
+    states.set_xticks(range(last + 1), [*_STATES.values(), _MADE_NAME], fontsize=SMALL)
+    states.tick_params(axis="x", length=0)
+    states.grid(axis="x", visible=False)
     for axis in axes:
         axis.axhline(1, **NEUTRAL, ls=":")
-        axis.set(yscale="log", ylim=(0.22, 2.9))
+        axis.set(yscale="log", ylim=(0.125, 2.9))
         axis.set_yticks([0.25, 0.5, 1, 2], ["¼", "½", "1", "2"])
         axis.xaxis.set_minor_locator(NullLocator())
         axis.yaxis.set_minor_locator(NullLocator())
     states.tick_params(labelleft=False)
-    label(flow, "a   At the same state: faster on\nits flow, not everywhere", xlabel="time t",
-          ylabel="rate of OR / standard vector's")  # fmt: skip
+    label(flow, "a   At the same state: faster on its flow, elsewhere it can be slower",
+          xlabel="time t", ylabel="rate of OR / standard")  # fmt: skip
 
 
 def _early(axis, rows: pd.DataFrame) -> None:
-    for number, (teacher, name) in enumerate(_NAMED.items()):
+    for teacher, name in _NAMED.items():
         own = rows[(rows["of"] == teacher) & (rows["stat"] == "gap")].sort_values("time")
         slope = rows.loc[(rows["of"] == teacher) & (rows["stat"] == "predicted_coefficient")]
         slope = -slope["value"].iloc[0]
         own = own[own["time"] <= 1]
         axis.plot(own["time"], -own["value"], color=OR, marker="o", ms=2.2, lw=0, zorder=3)
         axis.plot(own["time"], own["time"] ** 3 * slope, color="#222222", lw=0.9)
-        # Along its line, below it; of higher lines further on, so that names stand apart.
-        at = 0.003 * 2.2 ** (len(_NAMED) - 1 - number)
-        axis.annotate(name, (at, slope * at**3), (4, -4), ha="center", va="center", fontsize=6.5,
-                      rotation=48, textcoords="offset points", color="#444444")  # fmt: skip
+        first = own.iloc[0]
+        axis.annotate(name, (first["time"], -first["value"]), (-4, 0), ha="right", va="center",
+                      fontsize=SMALL, textcoords="offset points", color="#444444")  # fmt: skip
     gaps = rows[rows["stat"] == "gap"]
     earliest = gaps["time"].min()
     lowest = -gaps.loc[gaps["time"] == earliest, "value"].max()
     axis.set(xscale="log", yscale="log", ylim=(lowest / 6000, -8 * gaps["value"].min()),
-             xlim=(earliest / 1.6, 1.6))  # fmt: skip
+             xlim=(earliest / 7, 1.6))  # fmt: skip
     axis.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.text(0.98, 0.03, "lines:\n" + r"$\frac{2}{3}(1-\frac{1}{d})\,\|W_{*}\|^4\,t^3$",
               transform=axis.transAxes, ha="right", va="bottom", fontsize=7)  # fmt: skip
-    label(axis, "b   From t = 0:\nahead as t³", xlabel="time t",
+    label(axis, "b   From t = 0: ahead as t³", xlabel="time t",
           ylabel=r"$L_\mathrm{standard} - L_\mathrm{OR}$")  # fmt: skip
 
 
 def _balanced(axis, rows: pd.DataFrame) -> None:
-    looks = {"reference_loss": (STANDARD, "standard\nvector", 0.36), "loss": (OR, "OR", 0.3)}
+    looks = {"reference_loss": (STANDARD, "standard vector", 0.36), "loss": (OR, "OR", 0.3)}
     for stat, (colour, name, share) in looks.items():
         own = rows[rows["stat"] == stat].sort_values("time")
         closed = rows[rows["stat"] == f"{stat}_closed_form"].sort_values("time")
@@ -146,10 +162,10 @@ def _balanced(axis, rows: pd.DataFrame) -> None:
         axis.plot(closed["time"], closed["value"], color="#222222", lw=0.9)
         axis.plot(seen["time"], seen["value"], "o", color=colour, ms=2.8, zorder=3)
         middle = closed.iloc[(closed["time"] - share * own["time"].max()).abs().argmin()]
-        axis.annotate(name, (middle["time"], middle["value"]), (6, 4), color=colour, fontsize=7,
+        axis.annotate(name, (middle["time"], middle["value"]), (8, 6), color=colour, fontsize=7,
                       textcoords="offset points", va="center")  # fmt: skip
     axis.text(0.97, 0.05, "lines:\nclosed form", transform=axis.transAxes, ha="right", fontsize=7)
     last = rows.loc[rows["stat"] == "reference_loss", "time"].max()
     axis.set(yscale="log", xlim=(0, 1.05 * last))
     axis.yaxis.set_minor_locator(NullLocator())
-    label(axis, "c   Equal columns:\nfaster all the way", xlabel="time t", ylabel="loss")
+    label(axis, "c   Equal columns: faster all the way", xlabel="time t", ylabel="loss")

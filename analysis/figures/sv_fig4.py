@@ -1,69 +1,74 @@
 """Figure 4 of the second paper: norms of query, key and value matrices over training.
 
-a: root mean square of the matrices, means over layers, and of their Brownian motion under the same
-schedule. b: ln of the ratio, whose differences between branches are no noise; dotted: the same
-initial values in another order of the data.
+Each norm over what noise makes of it, means over layers: the norm of a Brownian motion under the
+same schedule. Crosses: the same initial values in another order of the data.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import NullFormatter, NullLocator
 
-from analysis.drawing.axes import median
+from analysis.drawing.axes import end, median, name_ends
+from analysis.drawing.gaps import that_judge
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import BROWNIAN, NEUTRAL, NOISE_COLOUR, plain_log_axis
+from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, BROWNIAN, NEUTRAL, shade
 from analysis.quantities.designs import BRANCHES, excess_growth
 from analysis.tables.context import Context, stacked
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("sv_heterogeneity",)
-COLOURS = dict(zip(BRANCHES, ("#0077BB", "#EE7733", "#009988"), strict=True))
 NAMES = dict(zip(BRANCHES, ("query", "key", "value"), strict=True))
-ARMS = ("STANDARD", "STANDARD_REORDERED")
+# Attention's colour, in three shades.
+_SHADES = (-0.55, 0.0, -0.3)
+COLOURS = {
+    tensor: shade(BLOCK_LOOKS["attention"]["color"], share)
+    for tensor, share in zip(BRANCHES, _SHADES, strict=True)
+}
+OWN, REORDERED = "STANDARD", "STANDARD_REORDERED"
+_CROSS = {"color": "#222222", "marker": "x", "ms": 3, "mew": 0.8, "lw": 0}
+_TICKS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 2.0)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, arm, kind, seed, step, tensor, value (norm, or ln of the ratio)."""
+    """Columns: arm, seed, step, tensor, value (norm over that of Brownian motion)."""
     table = tables["sv_heterogeneity"]
-    norms = table.pick(arm="STANDARD", stat="weight_norm", tensor=BRANCHES)
-    norms = norms[norms["step"] > 0].assign(value=lambda rows: np.log(rows["value"]))
-    keys = ["kind", "arm", "seed", "step", "tensor"]
-    means = np.exp(norms.groupby(keys, dropna=False)["value"].mean()).reset_index()
-    rows = [means.assign(panel="a")]
-    for arm in ARMS:
-        growth = stacked(excess_growth(table, arm).rename_axis(columns="tensor"), arm=arm)
-        rows.append(growth.assign(panel="b", kind="train"))
-    found = pd.concat(rows, ignore_index=True)
-    return found[["panel", "arm", "kind", "seed", "step", "tensor", "value"]]
+    rows = []
+    for arm in (OWN, REORDERED):
+        growth = np.exp(excess_growth(table, arm)).rename_axis(columns="tensor")
+        rows.append(stacked(growth, arm=arm))
+    return pd.concat(rows, ignore_index=True)[["arm", "seed", "step", "tensor", "value"]]
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two panels."""
-    figure, axes = page(1, 2, 2.4, w_pad=0.06)
-    panels = dict(tuple(numbers.groupby("panel")))
-    norms = panels["a"]
-    noise = norms[norms["kind"] == "brownian"]
-    # All three have the same noise.
-    axes[0].plot(*_means(noise), color=NOISE_COLOUR, ls="--", lw=1.2)
+    """One panel."""
+    judging = that_judge(numbers, criteria_of("sv_heterogeneity")["SV8"])
+    rows = numbers[judging] if judging.any() else numbers
+    figure, axis = page(1, 1, 2.5)
+    ends = {}
     for tensor, colour in COLOURS.items():
-        own = norms[(norms["kind"] == "train") & (norms["tensor"] == tensor)]
-        median(axes[0], own, "step", color=colour)
-        for arm, look in zip(ARMS, ({}, {"lw": 0.8, "alpha": 0.08, "ls": ":"}), strict=True):
-            rows = panels["b"]
-            rows = rows[(rows["tensor"] == tensor) & (rows["arm"] == arm)]
-            median(axes[1], rows, "step", color=colour, **look)
-    axes[1].axhline(0, **NEUTRAL)
-    plain_log_axis(axes[0])
-    label(axes[0], "a   Norms", xlabel="step", ylabel="root mean square of W")
-    label(axes[1], "b   Beyond noise", xlabel="step", ylabel="ln (‖W‖ / noise's)")
-    handles = [key(NAMES[tensor], color=colour) for tensor, colour in COLOURS.items()]
-    handles.append(key(BROWNIAN, color=NOISE_COLOUR, ls="--"))
-    handles.append(key("another order of the data", color="#555555", ls=":", lw=0.8))
-    legend_below(figure, handles, 5)
-    return caption(figure, context, "lines: medians; bands: range of seeds")
-
-
-def _means(rows: pd.DataFrame):
-    means = rows.groupby("step")["value"].mean()
-    return means.index, means
+        own, other = (
+            rows[(rows["tensor"] == tensor) & (rows["arm"] == arm)] for arm in (OWN, REORDERED)
+        )
+        median(axis, own, "step", color=colour, lw=1.6)
+        median(axis, other, "step", band=None, zorder=4, markevery=2, **_CROSS)
+        ends[NAMES[tensor]] = end(own, "step"), colour
+    axis.axhline(1, **NEUTRAL)
+    axis.set_yscale("log")
+    low, high = axis.get_ylim()
+    ticks = [tick for tick in _TICKS if low <= tick <= high]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.yaxis.set_minor_formatter(NullFormatter())
+    label(axis, "Query and key matrices outgrow noise, value matrices stay below it",
+          xlabel="step", ylabel="‖W‖ / ‖W‖ under noise alone")  # fmt: skip
+    name_ends(axis, ends, size=7, at=1.02)
+    crosses = key("the same in another order of the data (median)", **_CROSS)
+    legend_below(figure, [crosses], 1)
+    seeds = sorted(map(int, rows["seed"].unique()))
+    note = f"noise: {BROWNIAN} under the same schedule\n{BANDS_RANGE}"
+    return caption(figure, dataclasses.replace(context, seeds=seeds), note)

@@ -4,7 +4,7 @@ a, b: a point is a rotated pair of channels of a key head: ln of its row multipl
 ratio in one order of the data against another order, from the same initial values and without
 weight decay. What is learned lies on the diagonal; what drifts at random is round. The axes of b
 are longer for the same change. c: correlation over the pairs of a seed. Read as the constant stage
-ends.
+ends. Points of a and b are of all seeds, and pairs of one run are not independent: c has the seeds.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ LOOK = {
     "color": shade(ARM_LOOKS["VPN"]["color"], -0.25),
     "marker": ARM_LOOKS["VPN"]["marker"],
     "ls": "",
-    "ms": 2.2,
+    "ms": 1.9,
     "mew": 0,
-    "alpha": 0.5,
+    "alpha": 0.4,
 }
 TITLES = {"product": "Products repeat weakly", "ratio": "Ratios hardly repeat"}
 SAID = {"product": "Q × K", "ratio": "Q / K"}
@@ -48,7 +48,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two square panels, each with one range on both axes, and the correlations beside them."""
-    figure, axes = page(1, 3, 2.35, w_pad=0.05, width_ratios=[1, 1, 0.8])
+    figure, axes = page(1, 3, 2.4, w_pad=0.05, width_ratios=[1, 1, 0.85])
     keys = ["seed", "layer", "pair"]
     one, other = (
         numbers[numbers["arm"] == arm].set_index(keys)
@@ -63,19 +63,23 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set(xlim=(-reach, reach), ylim=(-reach, reach))
         axis.set_aspect("equal", adjustable="box")
         axis.locator_params(nbins=7, steps=[1, 2, 5, 10])
-        label(axis, f"{letter}   {title}", xlabel=f"ln({SAID[name]}), one order of the data")
-    axes[0].set_ylabel("the same, another order")
+        axis.set_anchor("N")
+        label(axis, f"{letter}   {title}", xlabel=f"ln({SAID[name]}), one order of data")
+        axis.text(0.03, 0.97, "line: repeats exactly", transform=axis.transAxes, va="top",
+                  fontsize=SMALL, color="#777777")  # fmt: skip
+    axes[0].set_ylabel("the same in another order")
     _correlations(axes[2], one.loc[shared], other.loc[shared])
     # Rows are published of fewer seeds than norms are.
     seeds = sorted(map(int, numbers["seed"].unique()))
-    note = "λ = 0; a, b: a point is a rotated pair of a key head; c: mean and 95%"
+    note = "Q, K: their multipliers without weight decay; "
+    note += "a, b: a point is a rotated pair of a key head\nc: mean and 95%"
     if fewer := len(context.seeds) - len(seeds):
         note += f"; of {fewer} more seed{'s' * (fewer > 1)} no rows are published"
     return caption(figure, dataclasses.replace(context, seeds=seeds), note)
 
 
 def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> None:
-    """Seed by seed, with the mean and its 95% interval, which stand beside it in numbers too."""
+    """Seed by seed, with the mean and its 95% interval, which stand above it in numbers too."""
     found = {
         said: np.array([
             np.corrcoef(own[name], other.loc[own.index, name])[0, 1]
@@ -83,11 +87,15 @@ def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> None:
         ])
         for name, said in SAID.items()
     }  # fmt: skip
-    dots(axis, found, dict.fromkeys(found, ARM_LOOKS["VPN"]["color"]))
+    dots(axis, found, dict.fromkeys(found, ARM_LOOKS["VPN"]["color"]), below=0.25)
     for place, values in enumerate(reversed(found.values())):
-        said = with_interval(values, 2).replace("-0.00", "0.00").replace("-", "−")
-        axis.text(0.35, place + 0.14, said, ha="center", va="bottom", fontsize=SMALL)
+        said = with_interval(values).replace("-", "−")
+        axis.annotate(said, (0, place), (3, 6), textcoords="offset points", fontsize=SMALL)
     axis.axvline(0, **NEUTRAL)
-    axis.set_xlim(min(-0.3, *map(min, found.values())) - 0.05, 1)
+    axis.set_xlim(min(-0.3, *map(min, found.values())) - 0.05, 1.1)
     axis.grid(axis="y", visible=False)
-    label(axis, "c   By seed", xlabel="correlation of the two orders")
+    axis.tick_params(axis="y", length=0)
+    axis.set_anchor("N")
+    axis.set_box_aspect(0.9)
+    axis.set_ylim(-0.55, len(found) - 0.35)
+    label(axis, "c   By seed", xlabel="correlation of the orders")

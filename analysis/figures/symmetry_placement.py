@@ -1,16 +1,22 @@
 """Beside figure 4: loss of placements with fewer multipliers, less that of all (appendix C).
 
-Differences of the loss after the decay, paired by seed. Negative: fewer multipliers are better.
-Grey: effects that are too small to matter.
+Differences of the loss after the decay, paired by seed. a: against all multipliers with light
+weight decay; left of 0 fewer multipliers are better, and grey are effects that are too small to
+matter. b: the symmetry-free placement without weight decay against the same with it. Bars are of
+the seeds that judge, and other seeds are hollow.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, page
-from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, NEUTRAL, NOT_JUDGED
+from analysis.drawing.gaps import that_judge, told_of_judging
+from analysis.drawing.page import caption, label, page
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOT_JUDGED
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import symmetry
 from analysis.quantities.losses import losses_by_arm
@@ -19,40 +25,52 @@ from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("symmetry_placement",)
+_UNDECAYED = "SYMMETRY_FREE − SYMMETRY_FREE_LIGHT"
 NAMES = {
-    symmetry.SYMMETRY_FREE: "symmetry-free placement, λ = 0",
-    symmetry.SYMMETRY_FREE_LIGHT: "symmetry-free placement, λ = {light:g}",
-    symmetry.NO_EMBEDDING: "none on the embedding, λ = {light:g}",
+    "a": {
+        symmetry.SYMMETRY_FREE: "symmetry-free placement, λ = 0",
+        symmetry.SYMMETRY_FREE_LIGHT: "symmetry-free placement, λ = {light:g}",
+        symmetry.NO_EMBEDDING: "none on the embedding, λ = {light:g}",
+    },
+    "b": {_UNDECAYED: "symmetry-free placement, λ = 0"},
+}
+TITLES = {
+    "a": "a   Against all multipliers, λ = {light:g}: symmetry-free is not worse",
+    "b": "b   Against the same placement, λ = {light:g}: the decay is what costs",
 }
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: arm, seed, value (nats per token)."""
+    """Columns: arm (or two, of which it is the difference), seed, value (nats per token)."""
     losses = losses_by_arm(tables["symmetry_placement"])
-    gaps = losses[list(NAMES)].sub(losses[symmetry.LIGHT], axis=0)
+    gaps = losses[list(NAMES["a"])].sub(losses[symmetry.LIGHT], axis=0)
+    gaps[_UNDECAYED] = losses[symmetry.SYMMETRY_FREE] - losses[symmetry.SYMMETRY_FREE_LIGHT]
     return stacked(gaps)[["arm", "seed", "value"]]
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """One panel."""
-    figure, axis = page(1, 1, 1.6)
+    """Two panels above each other, with one axis."""
+    figure, axes = page(2, 1, 2.5, h_pad=0.03, sharex=True, height_ratios=[3, 1.1])
+    criterion = criteria_of("symmetry_placement")["S5.2"]
     light = planned("symmetry_placement", context)[symmetry.LIGHT]["multipliers"]["weight_decay"]
-    gaps = numbers.groupby("arm")["value"]
-    named = {name.format(light=light): gaps.get_group(arm) for arm, name in NAMES.items()}
-    dots(axis, named, dict.fromkeys(named, ARM_COLOURS["VPN"]))
-    for points in axis.get_lines():
-        if points.get_marker() == "o":
-            points.set_marker(ARM_LOOKS["VPN"]["marker"])
-    axis.axvline(0, **NEUTRAL)
-    matters = criteria_of("symmetry_placement")["S5.2"]["smallest_effect"]
-    axis.axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
-    for x, side, words in (
-        (0, "right", "← fewer are better  "),
-        (0, "left", "  fewer are worse →"),
-    ):
-        axis.text(x, 1.02, words, ha=side, va="bottom", fontsize=6.5, color="#444444",
-                  transform=axis.get_xaxis_transform())  # fmt: skip
-    axis.set_xlabel(f"loss − loss with all multipliers, λ = {light:g} (nats)")
-    note = "λ: weight decay of multipliers; points: seeds; bars: means, 95%"
-    note += f"; grey: below the {matters:g} that matters"
-    return caption(figure, context, note)
+    judging = that_judge(numbers, criterion)
+    for axis, (panel, arms) in zip(axes, NAMES.items(), strict=True):
+        named, hollow = (
+            {name.format(light=light): rows.loc[rows["arm"] == arm, "value"]
+             for arm, name in arms.items()}
+            for rows in (numbers[judging], numbers[~judging])
+        )  # fmt: skip
+        dots(axis, named, dict.fromkeys(named, ARM_COLOURS["VPN"]), hollow=hollow, below=0.24)
+        axis.axvline(0, **NEUTRAL)
+        axis.grid(axis="y", visible=False)
+        axis.tick_params(axis="y", length=0)
+        axis.xaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
+        label(axis, TITLES[panel].format(light=light))
+    matters = criterion["smallest_effect"]
+    axes[0].axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
+    axes[1].set_xlabel("← better        difference of the losses (nats)")
+    shown = numbers[judging] if judging.any() else numbers
+    note = f"{told_of_judging(numbers, judging)}\nλ: weight decay of multipliers; "
+    note += f"grey: below the {matters:g} that matters"
+    seeds = sorted(map(int, shown["seed"].unique()))
+    return caption(figure, dataclasses.replace(context, seeds=seeds), note)

@@ -1,101 +1,132 @@
 """Ours beside figure 4: multipliers under stress (section 4.1).
 
 a: norm of the residual stream in two precisions, without weight decay on multipliers, at their LR
-in figure 4 and at ten times it, and there with weight decay (held). b: training loss of direct and
-of log-scale multipliers, at that LR and at five times it, means between probes. Lines are medians,
-bands the range of seeds.
+in figure 4 and at ten times it, and there with weight decay (held). Lines are medians, bands the
+range of seeds. b: what drift costs at that LR: loss after the decay, drifting less held, paired by
+seed, in each precision and the difference of the two. c: loss of log-scale multipliers less that of
+direct ones, at the LR of figure 4 and at five times it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, key, label, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, shade
+from analysis.drawing.axes import decay_line, dots, end, median, name_ends
+from analysis.drawing.gaps import that_judge, told_of_judging
+from analysis.drawing.page import caption, key_of_decay, label, legend_below, sheet
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, log_axis, shade
 from analysis.quantities import symmetry
-from analysis.quantities.losses import in_bins
-from analysis.tables.context import Context
+from analysis.quantities.losses import losses_by_arm
+from analysis.quantities.stats import with_interval
+from analysis.tables.context import Context, stacked
+from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS as FOLDER
 from analysis.tables.results import Tables, stage_end
 from lrm.plan.experiment import load
 
 EXPERIMENTS = ("symmetry_stress",)
 VECTOR, LOGARITHMS = ARM_COLOURS["VPN"], "#7B3294"
-FAST_VECTOR, FAST_LOGARITHMS = shade(VECTOR, -0.5), shade(LOGARITHMS, 0.3)
-# Colour of the line and its name; the twin in bfloat16 is dotted.
-STREAM = {
-    "FREE": (VECTOR, "LR {lr:g} (figure 4), λ = 0\n(bfloat16 lies under it)"),
-    "FASTER": (FAST_VECTOR, "LR {lr:g}, λ = 0,\nfloat32"),
-    "FASTER_LIGHT": (shade(VECTOR, 0.25), "LR {lr:g},\nλ = {weight_decay:g}"),
-}
-IN_BFLOAT16 = "LR {lr:g}, λ = 0,\nbfloat16"
+DRIFTING = shade(VECTOR, -0.5)
 TWIN = "_BF16"
-LOSSES = {
-    "FREE": ({"color": VECTOR, "lw": 1.4}, "direct,\nLR {lr:g}"),
-    "LOG": ({"color": LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale,\nLR {lr:g}"),
-    "FAST": ({"color": FAST_VECTOR, "lw": 1.4}, "direct,\nLR {lr:g}"),
-    "LOG_FAST": ({"color": FAST_LOGARITHMS, "lw": 1.4, "ls": (0, (2, 2))}, "log-scale,\nLR {lr:g}"),
+_DASHES = "-", (0, (3, 1.2))
+# Colour of an arm and its name, and the name of its twin in bfloat16 where that has a line's end.
+STREAM = {
+    "FREE": (VECTOR, "LR of figure 4,\nboth", None),
+    "FASTER": (DRIFTING, "drifts, float32", "drifts, bfloat16"),
+    "FASTER_LIGHT": (shade(VECTOR, 0.25), "held, both", None),
 }
+# Rows of b and c, in nats.
+COSTS = {
+    "drift in float32": {"FASTER": 1, "FASTER_LIGHT": -1},
+    "drift in bfloat16": {f"FASTER{TWIN}": 1, f"FASTER_LIGHT{TWIN}": -1},
+    "bfloat16 − float32": {
+        f"FASTER{TWIN}": 1, f"FASTER_LIGHT{TWIN}": -1, "FASTER": -1, "FASTER_LIGHT": 1,
+    },
+}  # fmt: skip
+LOGS = {"LR of figure 4": {"LOG": 1, "FREE": -1}, "five times it": {"LOG_FAST": 1, "FAST": -1}}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, arm, seed, step, value."""
+    """Columns: panel, arm (of b and c: the row), seed, step, value (norm, or nats per token)."""
     table = tables["symmetry_stress"]
     parts = []
     for arm in STREAM:
         for twin in (arm, f"{arm}{TWIN}"):
             norms = np.exp(symmetry.residual(table, twin)).rename("value").reset_index()
             parts.append(norms.assign(panel="residual", arm=twin))
-    losses = table.pick(stat="train_loss", arm=tuple(LOSSES))
-    losses = in_bins(losses, table.settings["probes"]["every"])
-    means = losses.groupby(["arm", "seed", "step"], as_index=False)["value"].mean()
-    parts.append(means.assign(panel="loss"))
+    losses = losses_by_arm(table)
+    for panel, sums in (("drift", COSTS), ("logarithms", LOGS)):
+        gaps = pd.DataFrame({name: _summed(losses, signs) for name, signs in sums.items()})
+        parts.append(stacked(gaps.rename_axis(columns="arm"), panel=panel))
     columns = ["panel", "arm", "seed", "step", "value"]
     return pd.concat(parts)[columns].sort_values(columns[:-1], ignore_index=True)
 
 
+def _summed(losses: pd.DataFrame, signs: Mapping[str, int]) -> pd.Series:
+    return sum(sign * losses[arm] for arm, sign in signs.items())
+
+
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two panels."""
-    figure, (left, right) = page(1, 2, 2.6, w_pad=0.05)
-    groups = dict(tuple(numbers.groupby(["panel", "arm"])))
+    """a on the left, b and c on the right."""
+    figure = sheet(2.9, w_pad=0.05, h_pad=0.04)
+    axes = figure.subplot_mosaic([["a", "b"], ["a", "c"]], height_ratios=[3, 2],
+                                 width_ratios=[1, 1.2])  # fmt: skip
     plan = planned("symmetry_stress", context)
-    decays_from = stage_end(plan["FREE"])
-    ends = {}
-    for arm, (colour, name) in STREAM.items():
-        for twin, look in ((arm, "-"), (f"{arm}{TWIN}", ":")):
-            rows = groups["residual", twin]
-            median(left, rows, "step", color=colour, ls=look)
-            if twin == arm:
-                said = name.format(**plan[arm]["multipliers"])
-                ends[said] = end(rows, "step"), shade(colour, -0.2)
-            elif arm == "FASTER":
-                said = IN_BFLOAT16.format(**plan[arm]["multipliers"])
-                ends[said] = end(rows, "step"), shade(colour, -0.2)
-    norm = "RMS norm of the residual stream"
-    label(left, "a   bfloat16 drifts further", yscale="log", xlabel="step", ylabel=norm)
-    name_ends(left, ends, size=6.5)
-    left.axvline(decays_from, **NEUTRAL, ls=":")
-    left.legend(handles=[key("float32"), key("bfloat16", ls=":")], loc="upper left")
-    ends = {}
-    for arm, (look, name) in LOSSES.items():
-        rows = groups["loss", arm]
-        median(right, rows, "step", **look)
-        ends[name.format(**plan[arm]["multipliers"])] = end(rows, "step"), look["color"]
-    # The fall from the start would leave no room for the rest.
-    losses = numbers[numbers["panel"] == "loss"]
-    after = losses.loc[losses["step"] > losses["step"].min(), "value"]
-    low, high = after.min(), after.max()
-    right.set_ylim(low - 0.05 * (high - low), high + 0.05 * (high - low))
-    loss = "training loss (nats per token)"
-    label(right, "b   Logarithms: worse at a large LR", xlabel="step", ylabel=loss)
-    name_ends(right, ends, size=6.5)
-    right.axvline(decays_from, **NEUTRAL, ls=":")
-    right.annotate("LR decay begins", (decays_from, 0.99), (-4, 0), ha="right", va="top",
-                   xycoords=right.get_xaxis_transform(), textcoords="offset points",
-                   fontsize=6.5, color="#555555")  # fmt: skip
-    return caption(figure, context, "LR and λ: of the multipliers; lines: medians; bands: range")
+    _streams(axes["a"], numbers[numbers["panel"] == "residual"], stage_end(plan["FREE"]))
+    gaps = numbers[numbers["panel"] != "residual"]
+    judging = that_judge(gaps, criteria_of("symmetry_stress")["S6.2"])
+    axes["c"].sharex(axes["b"])
+    for letter, panel, rows, colour in (
+        ("b", "drift", COSTS, DRIFTING), ("c", "logarithms", LOGS, LOGARITHMS),
+    ):  # fmt: skip
+        own = gaps["panel"] == panel
+        _gaps(axes[letter], rows, gaps[own & judging], gaps[own & ~judging], colour)
+    axes["b"].tick_params(labelbottom=False)
+    label(axes["a"], "a   In bfloat16 the stream drifts further", xlabel="step",
+          ylabel="RMS norm of the residual stream")  # fmt: skip
+    label(axes["b"], "b   Drift costs more in bfloat16")
+    label(axes["c"], "c   Logs cost at a large LR", xlabel="cost in loss (nats)")
+    legend_below(figure, [key_of_decay()], 1)
+    held = plan["FASTER_LIGHT"]["multipliers"]
+    note = (
+        f"of the multipliers: LR {held['lr']:g} (figure 4: {plan['FREE']['multipliers']['lr']:g}); "
+        f"drifts: λ = 0, held: λ = {held['weight_decay']:g}; dashed: bfloat16\n"
+        f"a: medians and range; {told_of_judging(gaps, judging)}"
+    )
+    return caption(figure, context, note)
+
+
+def _streams(axis, rows: pd.DataFrame, decays_from: int) -> None:
+    groups, ends = dict(tuple(rows.groupby("arm"))), {}
+    for arm, (colour, *names) in STREAM.items():
+        for twin, look, name in zip((arm, f"{arm}{TWIN}"), _DASHES, names, strict=True):
+            median(axis, groups[twin], "step", color=colour, ls=look)
+            if name:
+                ends[name] = end(groups[twin], "step"), shade(colour, -0.2)
+    log_axis(axis)
+    decay_line(axis, decays_from)
+    name_ends(axis, ends)
+
+
+def _gaps(axis, rows, judging: pd.DataFrame, others: pd.DataFrame, colour: str) -> None:
+    """A line for each of ``rows``, with the mean of the seeds that judge in numbers."""
+    named, hollow = (
+        {name: found.loc[found["arm"] == name, "value"] for name in rows}
+        for found in (judging, others)
+    )
+    markers = dict.fromkeys(rows, "^" if colour == DRIFTING else "o")
+    dots(axis, named, dict.fromkeys(rows, colour), markers=markers, hollow=hollow, below=0.25)
+    said = [f"{name}\n{with_interval(values).replace('-', '−')}" if len(values) > 1 else name
+            for name, values in named.items()]  # fmt: skip
+    axis.set_yticks(range(len(said)), reversed(said), linespacing=1.2)
+    axis.axvline(0, **NEUTRAL)
+    axis.grid(axis="y", visible=False)
+    axis.tick_params(axis="y", length=0)
+    axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 
 
 def planned(experiment: str, context: Context) -> dict[str, dict]:

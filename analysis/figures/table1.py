@@ -2,20 +2,21 @@
 
 For three recipes and three optimizers: the output and its relative update of a linear layer in
 equilibrium that sees one input (fully aligned, the paper's assumption) or fresh ones (not
-aligned); and of the MLP's up projection in a model its norm, its alignment, and its output, which
-follows from the two. Means over draws or seeds with 95% intervals.
+aligned); and the norm of the MLP's up projection in a model. Means over draws or seeds with 95%
+intervals, shaded as the criterion of WS5 judges each. The file of numbers also has the alignment of
+that projection and its output, for which nothing is derived.
 """
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
 from analysis.drawing.page import caption, text_page
 from analysis.quantities import table1
-from analysis.quantities.stats import interval
+from analysis.quantities.stats import Interval, interval
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("table1",)
@@ -24,21 +25,16 @@ _OPTIMIZER = {"ADAM": "AdamW", "MUON": "Muon (Moonlight)", "JORDAN": "Muon (Jord
 _COLUMNS = (
     ("one_input", "output_norm"), ("one_input", "relative_update"),
     ("fresh_inputs", "output_norm"), ("fresh_inputs", "relative_update"),
-    ("model", "weight_norm"), ("model", "alignment"), ("model", "output_norm"),
+    ("model", "weight_norm"),
 )  # fmt: skip
-# An exponent this near to the derived one agrees with it; the claims ask the same. Of one that is
-# farther, the interval says whether chance may have done it.
-NEAR = 0.1
-# What is behind a measured exponent that is not near.
-_FILLS = {"open": "#FBF0C4", "off": "#F8CDB4"}
+# What is behind a measured exponent whose whole interval is beyond the limit, or ends beyond it.
+_FILLS = {"refuted": "#F8CDB4", "open": "#FBF0C4"}
 _DERIVED = {"color": "#767676"}
-_HEADS = {
-    "output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "alignment": "α", "weight_norm": "‖W‖",
-}  # fmt: skip
+_HEADS = {"output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "weight_norm": "‖W‖"}
 _GROUPS = {
     "one_input": "layer, one input",
     "fresh_inputs": "layer, fresh inputs",
-    "model": "a model's MLP up",
+    "model": "model, MLP up",
 }
 
 
@@ -67,56 +63,61 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A table: in each cell the derived exponent, the measured one and its interval."""
-    figure, axis, write = text_page(4.35)
-    left, line = 0.155, 0.032
+    figure, axis, write = text_page(4.3)
+    limits = criteria_of("table1")["WS5"]["thresholds"]
+    left, line = 0.18, 0.032
     width = (1 - left) / len(_COLUMNS)
     places = {column: left + width * (n + 0.5) for n, column in enumerate(_COLUMNS)}
     for case, name in _GROUPS.items():
         own = [x for (of, _), x in places.items() if of == case]
         write(sum(own) / len(own), 0.985, name, ha="center", fontsize=7.5)
-        _rule(axis, own[0] - width * 0.45, own[-1] + width * 0.45, 0.963)
+        _rule(axis, own[0] - width * 0.45, own[-1] + width * 0.45, 0.962)
     for (_, stat), x in places.items():
-        write(x, 0.935, _HEADS[stat], ha="center", fontsize=7.5)
-    write(0.0, 0.935, "exponent of d", fontsize=7, weight="bold")
+        write(x, 0.932, _HEADS[stat], ha="center", fontsize=7.5)
+    write(0.0, 0.932, "exponent of d", fontsize=7, weight="bold")
     groups = dict(tuple(numbers.groupby(["optimizer", "recipe", "case", "stat"])))
-    y, above = 0.935, {}
+    y, above = 0.932, {}
     for optimizer, recipe in table1.MODELS.values():
         if recipe == next(iter(table1.RECIPES)):
             y -= 0.032
             _rule(axis, 0.0, 1.0, y)
-            y -= 0.027
+            y -= 0.028
             write(0.0, y, _OPTIMIZER[optimizer], fontsize=7, weight="bold")
             y += 0.01
         y -= 2.28 * line
         write(0.012, y + line / 2, _RECIPE[recipe], fontsize=6.8)
+        same = []
         for (case, stat), x in places.items():
             rows = groups.get((optimizer, recipe, case, stat))
             if rows is None:
                 continue
             values = tuple(rows.sort_values("seed")["exponent"])
             if above.get((optimizer, case, stat)) == values:
-                write(x, y + line / 2, "as above", ha="center", **_DERIVED)
+                same.append(x)
                 continue
             above[optimizer, case, stat] = values
-            derived, mean = rows["derived"].mean(), interval(rows["exponent"])
-            if np.isfinite(derived):
-                write(x, y + line, _signed(derived), ha="center", **_DERIVED)
-            if (fill := _FILLS.get(_verdict(derived, mean))) is not None:
-                _fill(axis, x, y, width * 0.98, line, fill)
-            half = f" ± {(mean.high - mean.low) / 2:.2f}" if mean.n > 1 else ""
-            write(x, y, _signed(mean.mean) + half, ha="center")
-    y -= 0.034
+            derived, found = rows["derived"].mean(), interval(rows["exponent"])
+            write(x, y + line, _signed(derived), ha="center", **_DERIVED)
+            verdict = _verdict(derived, found, limits["model" if case == "model" else "layer"])
+            if verdict in _FILLS:
+                _fill(axis, x, y, width * 0.8, line, _FILLS[verdict])
+            half = f" ± {(found.high - found.low) / 2:.2f}" if found.n > 1 else ""
+            write(x, y, _signed(found.mean) + half, ha="center")
+        if same:
+            words = "as above: the same draws by construction"
+            write(sum(same) / len(same), y + line / 2, words, ha="center", **_DERIVED)
+    y -= 0.036
     _rule(axis, 0.0, 1.0, y)
-    y -= 0.032
+    y -= 0.034
     write(0.0, y, "upper: derived", **_DERIVED)
-    write(0.145, y, "lower: measured ± 95%")
-    keys = {"off": (0.385, f"interval more than {NEAR:g} off"),
-            "open": (0.665, f"more than {NEAR:g} off, interval nearer")}  # fmt: skip
+    write(0.155, y, "lower: measured ± 95%")
+    keys = {"refuted": (0.43, "off: interval beyond the limit"),
+            "open": (0.755, "open: interval crosses it")}  # fmt: skip
     for verdict, (x, words) in keys.items():
         _fill(axis, x, y, 0.025, line, _FILLS[verdict])
         write(x + 0.02, y, words)
-    write(0.0, y - 0.036, "as above: the same draws by construction. "
-          "y: output, Δy: its update, α: alignment, ‖y‖ = s d α ‖W‖.")  # fmt: skip
+    write(0.0, y - 0.04, f"limit: {limits['layer']:g} from the derived exponent for the layer, "
+          f"{limits['model']:g} for the model.   y: output, Δy: its update, W: matrix")  # fmt: skip
     layer = numbers[numbers["case"] != "model"]
     draws = layer.groupby(["optimizer", "recipe", "case", "stat"])["seed"].nunique().max()
     return caption(figure, context, f"layer: n = {draws} draws")
@@ -131,14 +132,14 @@ def _rule(axis, low: float, high: float, y: float) -> None:
     axis.plot([low, high], [y] * 2, color="black", lw=0.5, transform=axis.transAxes)
 
 
-def _verdict(derived: float, mean) -> str:
-    """Whether a measured exponent is near the derived one, off, or open; free where none is."""
-    if np.isnan(derived):
-        return "free"
-    if abs(mean.mean - derived) <= NEAR:
+def _verdict(derived: float, found: Interval, limit: float) -> str:
+    """Whether |measured − derived| is at most ``limit``, of which the interval decides."""
+    if found.n < 2:
+        return "one value"
+    off, half = abs(found.mean - derived), (found.high - found.low) / 2
+    if off + half <= limit:
         return "near"
-    reaches = mean.low <= derived + NEAR and mean.high >= derived - NEAR
-    return "open" if reaches else "off"
+    return "refuted" if off - half > limit else "open"
 
 
 def _signed(value: float) -> str:

@@ -10,7 +10,7 @@ import torch
 from lrm import data
 from lrm.errors import UserError
 from lrm.noise.gated_delta import gates
-from lrm.noise.gated_delta.network import Network, rms
+from lrm.noise.gated_delta.network import Network, batches_of, rms
 from lrm.noise.gated_delta.read import course, distance, mean_square
 from lrm.noise.gated_delta.sizes import sizes
 from lrm.plan.experiment import load
@@ -23,7 +23,7 @@ train: {steps: 2, batch_size: 2, sequence_length: 8, clip_norm: 0.0}
 schedule: {warmup_steps: 0, decay_steps: 0}
 """
 SIZES = "theory: {simulate: sizes}"
-GATES = "theory: {simulate: gates, sequences: 4}"
+GATES = "theory: {simulate: gates, draws: 2, sequences: 4}"
 READ = "theory: {simulate: read, factor: 3.0, eps: 1.0e-6}"
 
 
@@ -50,7 +50,7 @@ def planned(tmp_path, corpora):
 
 def begin(planned, more=SIZES, draw=0):
     [run], corpus = planned(more)
-    return Network.begin(run, corpus, draw, torch.float64)
+    return Network.begin(run, batches_of(run, corpus), draw, torch.float64)
 
 
 def test_gradients_of_activations_are_those_of_the_parameters_behind_them(planned):
@@ -138,13 +138,14 @@ def test_a_factor_acts_through_epsilon_alone(planned):
 def test_scalars_of_heads_begin_alike_at_all_widths(planned):
     more = f"width: {{hidden_size: $width}}\ngrid: {{width: [32, 64]}}\n{SIZES}"
     runs, corpus = planned(more)
-    narrow, wide = (Network.begin(run, corpus, 3) for run in runs)
+    narrow, wide = (Network.begin(run, batches_of(run, corpus), 3) for run in runs)
     for one, other in zip(narrow.mixers, wide.mixers, strict=True):
         assert torch.equal(one.A_log, other.A_log) and torch.equal(one.dt_bias, other.dt_bias)
     assert torch.equal(narrow.batch(1), wide.batch(1))
-    other = Network.begin(runs[0], corpus, 4)
+    other = Network.begin(runs[0], batches_of(runs[0], corpus), 4)
     assert not torch.equal(other.mixers[0].A_log, narrow.mixers[0].A_log)
     assert not torch.equal(other.batch(1), narrow.batch(1))
+    assert torch.equal(other.batch(0), narrow.batch(2))  # two steps a draw
 
 
 @pytest.mark.parametrize("theory", [SIZES, GATES, READ])

@@ -195,14 +195,16 @@ class SizesTheory(_GatedDelta):
 class GatesTheory(_GatedDelta):
     """What ``train.steps`` steps change of the gates, and of which tokens the first change comes.
 
-    As many models are drawn as have ``sequences`` in one step together, and 8 at most.
+    So many models are ``draws``, or as many as have ``sequences`` in one step together if they are
+    fewer: larger batches average over more tokens.
     """
 
     simulate: Literal["gates"]
-    sequences: int = Field(64, ge=1, le=1 << 16)
+    draws: int = Field(8, ge=1, le=1 << 10)
+    sequences: int = Field(512, ge=1, le=1 << 20)
 
     def models(self, batch_size: int) -> int:
-        return min(8, max(1, self.sequences // batch_size))
+        return min(self.draws, max(1, self.sequences // batch_size))
 
 
 class ReadTheory(_GatedDelta):

@@ -19,6 +19,12 @@ from lrm.plan.run import TheoryRun
 from lrm.plan.schedule import lr_factor
 
 
+def batches_of(run: TheoryRun, corpus: data.Corpus) -> data.Batches:
+    """Those of all draws, whose order is made once."""
+    train = run.settings.train
+    return data.Batches(corpus.train, train.batch_size, train.sequence_length, run.seed)
+
+
 @dataclass(frozen=True)
 class Network:
     """A model of ``run`` as ``draw`` begins it, its optimizer, and the batch of each step."""
@@ -30,9 +36,9 @@ class Network:
 
     @classmethod
     def begin(
-        cls, run: TheoryRun, corpus: data.Corpus, draw: int, dtype: torch.dtype = torch.float32
+        cls, run: TheoryRun, batches: data.Batches, draw: int, dtype: torch.dtype = torch.float32
     ) -> Network:
-        """Draws of one seed have other initial values and another order of the data.
+        """Draws of one seed have other initial values, and batches that follow each other.
 
         Neither depends on the width: what has one number for each head begins alike. Raises
         UserError where a tensor is frozen or has multipliers.
@@ -48,10 +54,11 @@ class Network:
         model = initial_model(settings, seed, run.plans, dtype=dtype)
         multipliers = attach(model, run.plans, train.multiplier_implementation)
         optimizer = Optimizer(entries(model, run.plans, multipliers), settings.optimizer, train)
-        batches = data.Batches(
-            corpus.train, train.batch_size, train.sequence_length, run.seed, settings.schedule, draw
-        )
-        return cls(run, model, optimizer, lambda step: torch.from_numpy(batches.batch(step)))
+
+        def batch(step: int) -> Tensor:
+            return torch.from_numpy(batches.batch(draw * train.steps + step))
+
+        return cls(run, model, optimizer, batch)
 
     @property
     def mixers(self) -> list[GatedDeltaNetModule]:

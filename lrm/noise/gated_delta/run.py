@@ -12,7 +12,7 @@ import torch
 from lrm import data
 from lrm.model.blocks.gdn import GATES
 from lrm.noise.gated_delta import gates
-from lrm.noise.gated_delta.network import Network
+from lrm.noise.gated_delta.network import Network, batches_of
 from lrm.noise.gated_delta.read import course, distance, mean_square
 from lrm.noise.gated_delta.sizes import sizes
 from lrm.noise.log import Log, Tell, carry_out, corpus_of
@@ -30,7 +30,7 @@ def run(
     corpus = corpus_of(run, corpora)
     simulate = {"sizes": _sizes, "gates": _gates, "read": _read}[run.settings.theory.simulate]
     precision = "float64" if simulate is _read else "float32"
-    simulations = [functools.partial(simulate, run, corpus)]
+    simulations = [functools.partial(simulate, run, batches_of(run, corpus))]
     carry_out(run, path, report, lambda: simulations, precision, corpus)
 
 
@@ -49,18 +49,18 @@ class _Means:
             log.scalar(step, stat, tensor, np.exp(np.mean(values)))
 
 
-def _sizes(run: TheoryRun, corpus: data.Corpus, log: Log, tell: Tell) -> None:
+def _sizes(run: TheoryRun, batches: data.Batches, log: Log, tell: Tell) -> None:
     """``lrm.noise.gated_delta.sizes.sizes``: geometric means over ``train.steps`` models."""
     means, steps = _Means(), run.settings.train.steps
     for draw in range(steps):
-        network = Network.begin(run, corpus, draw)
+        network = Network.begin(run, batches, draw)
         _, found = network.gradients(0)
         means.add(steps, sizes(network, found))
         tell(draw + 1)
     means.write(log)
 
 
-def _gates(run: TheoryRun, corpus: data.Corpus, log: Log, tell: Tell) -> None:
+def _gates(run: TheoryRun, batches: data.Batches, log: Log, tell: Tell) -> None:
     """``change`` of the gates after the first step and after the last, and the first's ``sources``.
 
     Geometric means over models. ``tokens`` (of no tensor) is how many a batch has.
@@ -69,7 +69,7 @@ def _gates(run: TheoryRun, corpus: data.Corpus, log: Log, tell: Tell) -> None:
     models = run.settings.theory.models(train.batch_size)
     rates = {plan.key: plan.lr for plan in run.plans if plan.address.name in GATES}
     for draw in range(models):
-        network = Network.begin(run, corpus, draw)
+        network = Network.begin(run, batches, draw)
         before = gates.start(network)
         for step in range(train.steps):
             loss, found = network.gradients(step)
@@ -84,7 +84,7 @@ def _gates(run: TheoryRun, corpus: data.Corpus, log: Log, tell: Tell) -> None:
     log.scalar(1, "tokens", "batch", train.batch_size * train.sequence_length)
 
 
-def _read(run: TheoryRun, corpus: data.Corpus, log: Log, tell: Tell) -> None:
+def _read(run: TheoryRun, batches: data.Batches, log: Log, tell: Tell) -> None:
     """By tensor ``factor`` (the same epsilon) and ``rescaled`` (epsilon times the factor's square).
 
     Each has the largest relative difference to the model without a factor, over ``train.steps``
@@ -92,7 +92,7 @@ def _read(run: TheoryRun, corpus: data.Corpus, log: Log, tell: Tell) -> None:
     first step. ``share`` of the tensor ``eps`` is epsilon over the mean square of what is read.
     """
     theory, steps = run.settings.theory, run.settings.train.steps
-    begin = functools.partial(Network.begin, run, corpus, 0, torch.float64)
+    begin = functools.partial(Network.begin, run, batches, 0, torch.float64)
     log.scalar(steps, "share", "eps", theory.eps / mean_square(begin()))
     plain = course(begin(), 1.0, theory.eps)
     others = {"factor": theory.eps, "rescaled": theory.eps * theory.factor**2}

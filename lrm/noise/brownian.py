@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from lrm import data
-from lrm.errors import UserError
 from lrm.noise import tokens
 from lrm.noise.closed_form import expected_square, has_closed_form
-from lrm.noise.log import Log, Tell, carry_out
+from lrm.noise.log import Log, Tell, carry_out, corpus_of
 from lrm.noise.tensor import Walker, seed_of, simulate, walkers
 from lrm.plan.run import BrownianRun, Report
 from lrm.plan.schedule import constant_end
@@ -43,7 +42,7 @@ def run(
     """
 
     def simulations() -> Sequence[Callable[[Log, Tell], None]]:
-        corpus = _corpus(run, corpora) if run.reads_corpus else None
+        corpus = corpus_of(run, corpora) if run.reads_corpus else None
         found = walkers(run.plans, run.brownian.match, run.settings)
         return [
             functools.partial(_walk_tokens, walker, run, corpus)
@@ -53,15 +52,6 @@ def run(
         ]
 
     carry_out(run, path, report, simulations)
-
-
-def _corpus(run: BrownianRun, corpora: Path) -> data.Corpus:
-    corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, corpora)
-    if corpus.hash != run.corpus:
-        raise UserError(
-            f"the corpus {corpus.name} has changed since this run was planned; run again"
-        )
-    return corpus
 
 
 def _walk(walker: Walker, run: BrownianRun, log: Log, tell: Tell) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lrm import data
+from lrm.errors import UserError
 from lrm.plan.rules import table
-from lrm.plan.run import NoiseRun, Report, TheoryRun
+from lrm.plan.run import NoiseRun, Report, Run, TheoryRun
 from lrm.plan.timescales import products
 from lrm.store.rundir import RunDirectory, open_run
 
@@ -40,16 +42,27 @@ class Log:
             directory.append("vectors.jsonl", {"step": step, "values": self._vectors[step]})
 
 
+def corpus_of(run: Run, corpora: Path) -> data.Corpus:
+    """What the run reads. Raises UserError where it is not the corpus of the run's identity."""
+    corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, corpora)
+    if corpus.hash != run.corpus:
+        raise UserError(
+            f"the corpus {corpus.name} has changed since this run was planned; run again"
+        )
+    return corpus
+
+
 def carry_out(
     run: NoiseRun | TheoryRun,
     path: Path,
     report: Report,
     simulations: Callable[[], Sequence[Callable[[Log, Tell], None]]],
     precision: str = "float32",
+    corpus: data.Corpus | None = None,
 ) -> None:
     """Take the simulations one after another, and write what they log, in the directory ``path``.
 
-    ``simulations`` is not called where the run has finished.
+    ``simulations`` is not called where the run has finished; ``corpus`` is what they read.
     """
     settings = run.settings
     with open_run(path) as directory:
@@ -59,7 +72,7 @@ def carry_out(
         directory.start(
             {
                 **run.describe(),
-                "corpus": None,
+                "corpus": corpus and {"hash": corpus.hash, "name": corpus.name, **corpus.meta},
                 "rules": table(run.matched, settings),
                 "products": products(run.matched, settings),
                 "execution": {"device": "cpu", "precision": precision},

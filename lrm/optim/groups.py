@@ -1,17 +1,47 @@
-"""What the plans mean for a model: its multipliers, and every learnable tensor in one group."""
+"""What the plans mean for a model: its values, multipliers, and each learnable tensor's group."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
+from lrm.model.falcon_h1 import FalconH1
+from lrm.model.gpu.adapters import PLAIN, Kernels
+from lrm.model.init import initialize
+from lrm.model.transformers import take_weights
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.groups import Entry, multiplier_entries
 from lrm.multipliers.multiplier import Target
 from lrm.multipliers.sharding import is_distributed
 from lrm.optim.rows import Rows
-from lrm.plan.rules import TensorPlan
+from lrm.plan.config import Settings
+from lrm.plan.rules import TensorPlan, point_factors
+
+
+def initial_model(
+    settings: Settings,
+    seed: int,
+    plans: Sequence[TensorPlan],
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    kernels: Kernels = PLAIN,
+) -> FalconH1:
+    """The model with the initial values that ``plans`` and ``seed`` give it, and its factors.
+
+    Without multipliers yet (``attach``). On the meta device it has no values.
+    """
+    forward = {plan.key: plan.forward for plan in plans if plan.forward != 1.0}
+    forward |= point_factors(settings)
+    with torch.device(device):
+        model = FalconH1(settings.model, forward, kernels).to(dtype)
+    if torch.device(device).type != "meta":
+        scales = {plan.key: plan.init_scale for plan in plans if plan.init_scale != 1.0}
+        initialize(model, settings.model, seed, scales)
+        if settings.train.start is not None:
+            take_weights(model, settings.train.start)
+    return model
 
 
 def attach(model: nn.Module, plans: Sequence[TensorPlan], implementation: str) -> Multipliers:

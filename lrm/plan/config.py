@@ -307,6 +307,16 @@ class Settings(Strict):
     theory: Theory | None = None
 
     @model_validator(mode="after")
+    def _theory_is_of_this_model(self) -> Settings:
+        wanted = self.theory and self.theory.mixer
+        if wanted and wanted not in [mixer.name for mixer in self.model.mixers]:
+            raise ValueError(
+                f"theory.simulate = {self.theory.simulate} is about a model with mixer {wanted}, "
+                f"and model.mixer is {self.model.mixer}; write use: [{wanted}/$scale]"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _stages_fit(self) -> Settings:
         ramp = self.schedule.warmup_steps + self.schedule.decay_steps
         if ramp > self.train.steps:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import Field
 
@@ -64,6 +64,18 @@ def of_training(settings: Settings, plans: Sequence[TensorPlan], cost: Cost) -> 
     parameters = sum(plan.address.size for plan in plans)
     disk = 4 * parameters * max(1, train.snapshots)
     return Estimate(parameters, tokens, flops, seconds, dollars, disk)
+
+
+def times(estimate: Estimate, count: int) -> Estimate:
+    """The same done ``count`` times, of which nothing is kept."""
+    return replace(
+        estimate,
+        tokens=count * estimate.tokens,
+        flops=count * estimate.flops,
+        seconds=count * estimate.seconds,
+        dollars=count * estimate.dollars,
+        disk=0,
+    )
 
 
 def of_one_device(steps: int, flops_per_step: float, cost: Cost) -> Estimate:

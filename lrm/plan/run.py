@@ -99,12 +99,12 @@ class Run(ABC):
     plans: tuple[TensorPlan, ...] = field(init=False, repr=False, compare=False, default=())
 
     def __post_init__(self) -> None:
+        if self.settings.theory is not None and self.kind != TheoryRun.kind:
+            raise UserError(
+                f"{self.experiment}: theory is for runs without training; write "
+                "run: lrm.plan.run:TheoryRun, or take it out"
+            )
         if self.has_model:
-            if self.settings.theory is not None:
-                raise UserError(
-                    f"{self.experiment}: theory is for runs without a model; write "
-                    "run: lrm.plan.run:TheoryRun, or take it out"
-                )
             object.__setattr__(self, "plans", resolve(self.settings))
 
     @abstractmethod
@@ -339,24 +339,42 @@ class SeededLayerRun(_Layers):
 
 
 class TheoryRun(Run):
-    """What a theory says of single layers is simulated, as ``settings.theory`` says."""
+    """What a theory says of single layers, or of a model as it begins, as ``settings.theory`` says.
+
+    The model is that of the settings, with what the rules make of its tensors, and reads text.
+    """
 
     kind = "theory"
-    matched = ()
 
     @property
     def performed_by(self) -> str:
         return self.settings.theory.performed_by
 
+    @property
+    def has_model(self) -> bool:
+        return self.settings.theory.of_model
+
+    @property
+    def reads_corpus(self) -> bool:
+        return self.settings.theory.of_model
+
+    @property
+    def matched(self) -> tuple[TensorPlan, ...]:
+        """All tensors of the model."""
+        return self.plans
+
     def __post_init__(self) -> None:
-        super().__post_init__()
         if self.settings.theory is None:
             raise UserError(
                 f"{self.experiment}: theory is missing in arm {self.arm}; write theory: "
                 "{simulate: flow, design: standard}, or another of lrm/plan/theory.py"
             )
+        super().__post_init__()
 
     def estimate(self) -> Estimate:
+        if self.has_model:
+            once = cost.of_training(self.settings, self.plans, self.cost)
+            return cost.times(once, self.settings.theory.models(self.settings.train.batch_size))
         steps = self.settings.train.steps
         return cost.of_one_device(steps, self.settings.theory.flops, self.cost)
 

@@ -6,6 +6,9 @@ effective matrix A. The number of samples or of steps is ``train.steps``.
 
 Of steepest descent by layer (*Beyond MuP 3*, Su, https://kexue.fm/archives/11647): directions are
 compared on gradients that are drawn, and bounds on the loss are asked of heads that are drawn.
+
+Of Gated Delta Networks (*Unlocking Feature Learning in Gated Delta Networks at Scale*, Liu and Gu,
+2026): a whole model is measured as it begins and in its first steps of SGD, on text.
 """
 
 from __future__ import annotations
@@ -26,7 +29,18 @@ _Positive = Annotated[float, Field(gt=0)]
 _CALL = 1.0e6  # FLOPs of one core in that time
 
 
-class _ScaleVectors(Strict):
+class _Theory(Strict):
+    # The function that carries it out (``lrm.plan.run.Run.performed_by``).
+    performed_by: ClassVar[str]
+    # The mixer of the settings' model, if it is about a model and its text, and not about layers.
+    mixer: ClassVar[str | None] = None
+
+    @property
+    def of_model(self) -> bool:
+        return self.mixer is not None
+
+
+class _ScaleVectors(_Theory):
     performed_by: ClassVar[str] = "lrm.noise.scale_vectors.run:run"
 
 
@@ -122,7 +136,7 @@ class SgdTheory(_Coordinate):
     enters: Literal["parameters", "target"]
 
 
-class _Steepest(Strict):
+class _Steepest(_Theory):
     """A layer of ``width`` inputs with ``tokens`` rows, or a vector of that width."""
 
     performed_by: ClassVar[str] = "lrm.noise.steepest.run:run"
@@ -161,7 +175,55 @@ class HeadTheory(_Steepest):
         return 5 * (_CALL + 4.0 * self.tokens**2 * self.width * (1 + self.starts))
 
 
+class _GatedDelta(_Theory):
+    """A model whose tensors are what the rules make of them; all of them learn."""
+
+    performed_by: ClassVar[str] = "lrm.noise.gated_delta.run:run"
+    mixer: ClassVar[str | None] = "gdn"
+
+    def models(self, batch_size: int) -> int:
+        """How many models take the run's steps, each on batches of this size."""
+        return 1
+
+
+class SizesTheory(_GatedDelta):
+    """Root mean squares of activations and of their gradients in ``train.steps`` initial models."""
+
+    simulate: Literal["sizes"]
+
+
+class GatesTheory(_GatedDelta):
+    """What ``train.steps`` steps change of the gates, and of which tokens the first change comes.
+
+    So many models are ``draws``, or as many as have ``sequences`` in one step together if they are
+    fewer: larger batches average over more tokens.
+    """
+
+    simulate: Literal["gates"]
+    draws: int = Field(8, ge=1, le=1 << 10)
+    sequences: int = Field(512, ge=1, le=1 << 20)
+
+    def models(self, batch_size: int) -> int:
+        return min(self.draws, max(1, self.sequences // batch_size))
+
+
+class ReadTheory(_GatedDelta):
+    """A ``factor`` before the RMSNorm of what heads read, whose epsilon is ``eps``; in float64.
+
+    Two models take ``train.steps`` steps beside one without the factor: one with the same epsilon,
+    and one with that times the factor's square.
+    """
+
+    simulate: Literal["read"]
+    factor: _Positive = 8.0
+    eps: float = Field(0.0, ge=0)
+
+    def models(self, batch_size: int) -> int:
+        return 3
+
+
 Theory = Annotated[
-    FlowTheory | StartTheory | AdamTheory | SdeTheory | SgdTheory | DirectionsTheory | HeadTheory,
+    FlowTheory | StartTheory | AdamTheory | SdeTheory | SgdTheory | DirectionsTheory | HeadTheory
+    | SizesTheory | GatesTheory | ReadTheory,
     Field(discriminator="simulate"),
-]
+]  # fmt: skip

@@ -14,15 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, first_line
-from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu.adapters import PLAIN, Kernels
-from lrm.model.init import initialize, named_generator
-from lrm.model.transformers import take_weights
+from lrm.model.init import named_generator
 from lrm.multipliers.attach import Multipliers
-from lrm.optim.groups import attach, entries
+from lrm.optim.groups import attach, entries, initial_model
 from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Parallel, Settings
-from lrm.plan.rules import TensorPlan, point_factors, resolve
+from lrm.plan.rules import TensorPlan, resolve
 from lrm.plan.run import BrownianRun, Run
 from lrm.store.rundir import is_complete, read_file
 from lrm.train import sharding
@@ -128,15 +126,7 @@ def build(
     where the rules do not fit the model.
     """
     plans = resolve(settings) if plans is None else plans
-    forward = {plan.key: plan.forward for plan in plans if plan.forward != 1.0}
-    forward |= point_factors(settings)
-    with torch.device(device):
-        model = FalconH1(settings.model, forward, kernels).to(dtype)
-    if torch.device(device).type != "meta":
-        scales = {plan.key: plan.init_scale for plan in plans if plan.init_scale != 1.0}
-        initialize(model, settings.model, seed, scales)
-        if settings.train.start is not None:
-            take_weights(model, settings.train.start)
+    model = initial_model(settings, seed, plans, device, dtype, kernels)
     multipliers = attach(model, plans, settings.train.multiplier_implementation)
     found = entries(model, plans, multipliers)
     optimizer = Optimizer(found, settings.optimizer, settings.train)

@@ -82,7 +82,7 @@ class GatedDeltaNetModule(nn.Module):
         out = normed(values, "gdn.out", self.out_norm)
         if activations is not None:
             values |= dict(zip(CONVOLVED, projected.split(self.rows, -1), strict=True))
-            values |= dict(zip(GATES, gates.chunk(2, -1), strict=True))
+            values |= dict(zip(GATES, (alpha, beta), strict=True))
             values |= {"gdn.conv_q": q, "gdn.conv_k": k, "gdn.conv_v": v, "gdn.gate": gate}
             values |= {"gdn.kept": log_kept.exp(), "gdn.written": written}
             values |= {"gdn.state": state, "gdn.read": o, "norm.gdn": read}

@@ -10,6 +10,8 @@ out; the csv has them.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, each, end, name_ends
@@ -70,7 +72,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = (
         "learned scalars, multipliers' LR × 5; lines: medians, bands: range; exponents: mean, 95%"
     )
-    caption(figure, context, note)
+    # Other arms have seeds that this one lacks.
+    seeds = sorted(map(int, numbers["seed"].unique()))
+    caption(figure, dataclasses.replace(context, seeds=seeds), note)
     # Names need the height that legend and caption leave.
     figure.get_layout_engine().execute(figure)
     for axis, tensor in zip(axes.flat, OUTPUTS, strict=True):

@@ -13,6 +13,8 @@ reason; they and the others are in the csv, where multipliers stand as they are.
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
@@ -127,9 +129,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     for panel, axis in axes.items():
         named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
         name_ends(axis, named, at=1.04)
-    legend_below(figure, _legend(), 3)
+    again = numbers.loc[numbers["arm"] == "SCALAR_ORDER", "seed"].nunique()
+    legend_below(figure, _legend(again), 3)
+    # The other order of the data may have fewer seeds.
+    seeds = numbers.loc[numbers["arm"] == "SCALAR", "seed"].dropna()
+    context = dataclasses.replace(context, seeds=sorted(map(int, seeds.unique())))
     note = "lines: medians; bands, whiskers: middle half of seeds"
-    return caption(figure, context, note if numbers["seed"].nunique() > 1 else "")
+    return caption(figure, context, note if len(context.seeds) > 1 else "")
 
 
 def _whiskers(axis, rows: pd.DataFrame, shift: float, look: dict) -> None:
@@ -164,7 +170,7 @@ def _quantile(share: float) -> str:
     return f"ABM {share:g}"
 
 
-def _legend() -> list:
-    other = key("b: same start, other order of the data", **AGAIN)
-    half = Patch(**NOISE, label=f"{BROWNIAN}: middle half of draws")
-    return [other, half, key("limits of 95%", **LIMITS)]
+def _legend(again: int) -> list:
+    other = key(f"b: same start, other order of the data (n = {again})", **AGAIN)
+    half = Patch(**NOISE, label=f"{BROWNIAN}: half of its draws")
+    return [other, half, key("95% of them", **LIMITS)]

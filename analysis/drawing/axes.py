@@ -17,6 +17,7 @@ from analysis.drawing.style import (
     shade,
 )
 from analysis.quantities.stats import interval
+from lrm.cli import parse_seeds
 
 _MARKERS = {look["color"]: look["marker"] for look in ARM_LOOKS.values()}
 
@@ -81,6 +82,15 @@ def end(rows: pd.DataFrame, x: str) -> float:
 def judged_alone(numbers: pd.DataFrame) -> pd.DataFrame:
     """The rows whose S is ``judged``; all of them where none is, as at the scale ``smoke``."""
     return numbers[numbers["judged"]] if numbers["judged"].any() else numbers
+
+
+def judging_alone(numbers: pd.DataFrame, criterion: Mapping) -> pd.DataFrame:
+    """The rows whose ``seed`` judges by this entry of ``criteria.yaml``; all where there is none.
+
+    Other seeds may be published beside them, and what is drawn would not be what is judged.
+    """
+    own = numbers[numbers["seed"].isin(parse_seeds(f"{criterion['seeds']['judge']},"))]
+    return numbers if own.empty else own
 
 
 def s_axis(axis, frame: pd.DataFrame, label: str) -> None:

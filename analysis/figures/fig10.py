@@ -1,20 +1,22 @@
 """Figure 10 (appendix): norms of outputs over training, a line a width.
 
-Left the embedding's, in the middle those of attention and MLP (geometric mean over layers), right
-the projector's, which are the logits. The arm is the one whose learned scalar multipliers drift as
-far as the paper's: their LR is five times the usual one. From the dotted line on the LR decays.
-Lines are medians, bands the range of seeds. In each panel stands the exponent of the width, fitted
-where the decay begins, mean and 95% interval over seeds.
+The embedding's, those of attention and MLP (geometric mean over layers), and the projector's, which
+are the logits. The arm is the one whose learned scalar multipliers drift as far as the paper's:
+their LR is five times the usual one. From the dotted line on the LR decays. Lines are medians,
+bands the range of seeds. Under each title stands the exponent of the width, fitted at the dotted
+line, mean and 95% interval over seeds. The first steps, in which norms move by decades, are left
+out; the csv has them.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import dataclasses
+
 import pandas as pd
 
-from analysis.drawing.axes import each, end, name_ends
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, SMALL, plain_log_axis, shade
+from analysis.drawing.axes import decay_line, each, end, name_ends
+from analysis.drawing.page import caption, key_of_decay, label, legend_below, page
+from analysis.drawing.style import plain_log_axis, ramp, shade, widen
 from analysis.quantities.norms import over_layers
 from analysis.quantities.stats import with_interval
 from analysis.quantities.width_scaling import drifting, exponents
@@ -23,11 +25,13 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
 OUTPUTS = {
-    "embedding": "a   Embedding",
-    "attention.out": "b   Attention",
-    "mlp.down": "c   MLP",
-    "projector": "d   Logits",
+    "embedding": "a   Embedding: grows until the decay",
+    "attention.out": "b   Attention: widths meet",
+    "mlp.down": "c   MLP: smaller where wide",
+    "projector": "d   Logits: widths nearly meet",
 }
+# The share of the steps that is left out at the start.
+TRANSIENT = 0.18
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -43,46 +47,50 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Four panels, the wider the darker."""
-    figure, axes = page(1, 4, 2.3, w_pad=0.015)
+    """Two rows of two panels, the wider the darker."""
+    figure, axes = page(2, 2, 4.2, w_pad=0.05, h_pad=0.05, sharex=True)
     widths = sorted(numbers["width"].unique())
-    shades = np.linspace(0.35, -0.75, len(widths))
     looks = {
-        width: {"color": shade(ARM_COLOURS["SPN"], share)}
-        for width, share in zip(widths, shades, strict=True)
+        width: {"color": colour, "lw": 1.4}
+        for width, colour in zip(widths, ramp(len(widths)), strict=True)
     }
-    for axis, (tensor, title) in zip(axes, OUTPUTS.items(), strict=True):
-        rows = numbers[numbers["tensor"] == tensor]
-        each(axis, rows, "step", looks, by="width")
-        axis.axvline(rows["decays_from"].max(), **NEUTRAL, ls=":")
-        label(axis, title, xlabel="step")
+    shown = numbers[numbers["step"] >= TRANSIENT * numbers["step"].max()]
+    for axis, (tensor, title) in zip(axes.flat, OUTPUTS.items(), strict=True):
+        rows = shown[shown["tensor"] == tensor]
+        each(axis, rows, "step", looks, by="width", alpha=0.15)
+        decay_line(axis, rows["decays_from"].max())
         plain_log_axis(axis)
-        _exponent(axis, rows)
-    axes[0].set_ylabel("RMS norm of the output")
-    legend_below(figure, [key("LR decay begins", **NEUTRAL, ls=":")], 1)
-    note = (
-        "learned scalars, multipliers' LR × 5; lines: medians; bands: range; exponents: mean, 95%"
+        widen(axis, 0.4)
+        label(axis, f"{title}\n{_exponent(numbers[numbers['tensor'] == tensor])}")
+    for axis in axes[:, 0]:
+        axis.set_ylabel("RMS norm of the output")
+    for axis in axes[-1]:
+        axis.set_xlabel(f"step, from {shown['step'].min():.0f} on")
+    legend_below(
+        figure, [key_of_decay("LR decay begins; exponents of the width d are fitted here")], 1
     )
-    caption(figure, context, note)
+    note = (
+        "learned scalars, multipliers' LR × 5; lines: medians, bands: range; exponents: mean, 95%"
+    )
+    # Other arms have seeds that this one lacks.
+    seeds = sorted(map(int, numbers["seed"].unique()))
+    caption(figure, dataclasses.replace(context, seeds=seeds), note)
     # Names need the height that legend and caption leave.
     figure.get_layout_engine().execute(figure)
-    rows = numbers[numbers["tensor"] == next(iter(OUTPUTS))]
-    ends = {
-        f"d = {width}": (end(own, "step"), looks[width]["color"])
-        for width, own in rows.groupby("width")
-    }
-    name_ends(axes[0], ends, size=6.5)
+    for axis, tensor in zip(axes.flat, OUTPUTS, strict=True):
+        rows = shown[shown["tensor"] == tensor]
+        ends = {
+            f"d = {width}": (end(own, "step"), shade(looks[width]["color"], -0.2))
+            for width, own in rows.groupby("width")
+        }
+        name_ends(axis, ends, at=1.05)
     return figure
 
 
-def _exponent(axis, rows: pd.DataFrame) -> None:
-    """How the norm goes with the width d where the decay begins, above the lines."""
+def _exponent(rows: pd.DataFrame) -> str:
+    """How the norm goes with the width d at the last step before the decay."""
     last = rows.loc[rows["step"] <= rows["decays_from"], "step"].max()
     norms = rows[rows["step"] == last].pivot(index="seed", columns="width", values="value")
-    low, high = np.log(axis.get_ylim())
-    axis.set_ylim(np.exp([low, high + 0.2 * (high - low)]))
     fitted = with_interval(exponents(norms), 2).replace("-0.00", "0.00").replace("-", "−")
     number, _, ends = fitted.partition(" ")
-    axis.text(0.97, 0.98, f"∝ d$^{{{number}}}$\n{ends}", transform=axis.transAxes, ha="right",
-              va="top", fontsize=SMALL, linespacing=1.3,
-              bbox={"color": "white", "pad": 0.5})  # fmt: skip
+    return rf"      $\propto$ d$^{{{number}}}$ {ends}"

@@ -1,16 +1,19 @@
 """Figure 2 (section 3.1): scales over depth that scalar multipliers learn.
 
-(a) norms of the blocks' outputs with multipliers over those without, layer by layer; (b) the
-multipliers at the end of each block; (c) those inside the blocks; (d) the product of Q's and K's,
-for only that matters. Norms are root mean squares, read at the end of the constant stage. Dashed in
-a and b: the same initial values with another order of the data. Grey: the middle half and the
-middle 95% of the draws of a multiplier that does a Brownian motion. Multipliers of Q and K begin
+(a) norms of the blocks' outputs with multipliers over those without, layer by layer; whiskers hold
+the middle half of the seeds. The others show multipliers over the median of a Brownian motion of
+the same multiplier: (b) at the end of each block, (c) inside blocks, (d) the product of Q's and
+K's, for only that matters. Norms are root mean squares, read at the end of the constant stage. Grey
+is the middle half of the draws of the Brownian motion, and between dotted lines lie 95% of them.
+Dashed in b: the same initial values with another order of the data. Multipliers of Q and K begin
 alike and have equal gradients, so that they take equal steps: their product is the square of one
 walk. V and up are not drawn, because they repeat attention's out and the MLP's down for the same
-reason; they and the others are in the csv.
+reason; they and the others are in the csv, where multipliers stand as they are.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pandas as pd
@@ -19,12 +22,11 @@ from matplotlib.patches import Patch
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import (
-    BANDS_HALF,
     BLOCK_LOOKS,
     BROWNIAN,
     NEUTRAL,
     NOISE_COLOUR,
-    log_axis,
+    plain_log_axis,
     shade,
 )
 from analysis.quantities import scale_diversity as scales
@@ -33,23 +35,31 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 ARMS = ("SCALAR", "SCALAR_ORDER")
-# The middle half of the draws, and what else is in the middle 95%.
-NOISE = {"color": shade(NOISE_COLOUR, 0.7), "lw": 0}
-WIDER = {"color": shade(NOISE_COLOUR, 0.88), "lw": 0}
-AGAIN = {"ls": (0, (3, 2)), "lw": 0.9, "ms": 2.5, "markerfacecolor": "white"}
+# The middle half of the draws, and the limits of 95% of them.
+NOISE = {"color": shade(NOISE_COLOUR, 0.75), "lw": 0}
+LIMITS = {"color": shade(NOISE_COLOUR, 0.2), "lw": 0.8, "ls": (0, (1, 1.5))}
+AGAIN = {"ls": (0, (3, 1.5)), "lw": 0.9, "marker": ""}
 PRODUCT = "Q·K"
-# The multipliers that are drawn in c and d, and their looks: those of their block. Of the SSM's
-# two x is darker.
+# The multipliers that are drawn in c and d, and their looks: those of their block.
 INNER = {
     "gate": BLOCK_LOOKS["MLP"],
     "dt": BLOCK_LOOKS["SSM"],
-    "x": {"color": shade(BLOCK_LOOKS["SSM"]["color"], -0.45), "marker": "D", "ms": 3},
+    "x": BLOCK_LOOKS["SSM"] | {"marker": "X", "ls": (0, (4, 1, 1, 1)), "ms": 4.5, "mew": 0.3},
     PRODUCT: BLOCK_LOOKS["attention"],
 }
 # Half of the seeds lie in a coloured band.
 HALF = (0.25, 0.75)
-# Between the inner two lies half of the draws of a Brownian motion, between the outer two 95%.
-QUANTILES = (0.025, *HALF, 0.975)
+# Between the second and the fourth lies half of the draws of a Brownian motion, between the outer
+# two 95%.
+QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
+# How far the blocks of a layer stand apart in a, in layers.
+APART = 0.2
+TITLES = {
+    "a": "a   Outputs are smaller with multipliers",
+    "b": "b   At blocks' ends: the MLP's is largest",
+    "c": "c   Inside blocks: the gate's rises late",
+    "d": "d   Q·K lies above most of its noise",
+}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -70,7 +80,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
                 place = "d" if name == PRODUCT else panel
                 parts.append(stacked(values, panel=place, quantity=name, arm=arm))
     draws = scales.scalar_draws(table)
-    names = [f"ABM {share:g}" for share in QUANTILES]
+    names = [_quantile(share) for share in QUANTILES]
     for panel, walked in (("b", draws), ("c", draws), ("d", draws**2)):
         limits = np.quantile(walked, QUANTILES)
         noise = {"panel": panel, "arm": "SCALAR", "quantity": names, "value": limits}
@@ -85,52 +95,82 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 2, 4.2, w_pad=0.05, h_pad=0.05)
     axes = dict(zip("abcd", axes.flat, strict=True))
     groups = dict(tuple(numbers.astype({"layer": float}).groupby(["panel", "arm", "quantity"])))
-    shared = {"x": "layer", "alpha": 0.25}
+    middle = numbers[numbers["quantity"] == "ABM 0.5"].set_index("panel")["value"]
+
+    def relative(panel: str, arm: str, name: str) -> pd.DataFrame:
+        rows = groups[panel, arm, name]
+        return rows.assign(value=rows["value"] / middle[panel])
+
     ends: dict[str, dict] = {panel: {} for panel in axes}
-    for panel in "ab":
-        for block in scales.BLOCKS:
-            look = BLOCK_LOOKS[block]
-            rows = groups[panel, "SCALAR", block]
-            median(axes[panel], rows, band=HALF, **shared, **look)
-            again = groups[panel, "SCALAR_ORDER", block]
-            median(axes[panel], again, band=None, **shared | look | AGAIN)
-            ends[panel][block] = end(rows, "layer"), look["color"]
-    for quantity, look in INNER.items():
-        panel = "d" if quantity == PRODUCT else "c"
-        rows = groups[panel, "SCALAR", quantity]
-        median(axes[panel], rows, band=HALF, **shared, **look)
-        ends[panel][quantity] = end(rows, "layer"), look["color"]
-    titles = {
-        "a": ("a   Outputs are smaller with multipliers", "RMS with / without"),
-        "b": ("b   Multipliers at the ends of blocks", r"$|s|$"),
-        "c": ("c   Multipliers inside blocks", r"$|s|$"),
-        "d": ("d   Product of Q's and K's", r"$|s_Q s_K|$"),
-    }
+    for place, block in enumerate(scales.BLOCKS):
+        look, rows = BLOCK_LOOKS[block], groups["a", "SCALAR", block]
+        _whiskers(axes["a"], rows, APART * (place - (len(scales.BLOCKS) - 1) / 2), look)
+        ends["a"][block] = end(rows, "layer"), look["color"]
+        again = look | AGAIN | {"color": shade(look["color"], -0.25)}
+        median(axes["b"], relative("b", "SCALAR_ORDER", block), "layer", band=None, **again)
+    looks = {("b", block): BLOCK_LOOKS[block] for block in scales.BLOCKS}
+    looks |= {("d" if name == PRODUCT else "c", name): look for name, look in INNER.items()}
+    for (panel, name), look in looks.items():
+        rows = relative(panel, "SCALAR", name)
+        median(axes[panel], rows, "layer", band=HALF, alpha=0.25, **look)
+        ends[panel][name] = end(rows, "layer"), look["color"]
+    layers = sorted(numbers["layer"].dropna().unique())
     for panel, axis in axes.items():
-        _finish(axis, numbers[numbers["panel"] == panel], *titles[panel])
+        axis.set_yscale("log")
+        label(axis, TITLES[panel], xlabel="layer", xticks=layers[:: -(-len(layers) // 9)])
+        axis.axhline(1.0, **NEUTRAL)
+    axes["a"].set_ylabel("RMS with / without")
+    axes["a"].set_ylim(top=max(1.15, axes["a"].get_ylim()[1]))
+    plain_log_axis(axes["a"])
+    _share([axes[panel] for panel in "bcd"])
+    for panel, name in zip("bcd", (r"$|s|$", r"$|s|$", r"$|s_Q s_K|$"), strict=True):
+        _noise(axes[panel], numbers[numbers["panel"] == panel], middle[panel])
+        axes[panel].set_ylabel(f"{name} / median of noise")
+    for panel, axis in axes.items():
         named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
         name_ends(axis, named, at=1.04)
-    legend_below(figure, _legend(), 3)
-    return caption(figure, context, BANDS_HALF if numbers["seed"].nunique() > 1 else "")
+    again = numbers.loc[numbers["arm"] == "SCALAR_ORDER", "seed"].nunique()
+    legend_below(figure, _legend(again), 3)
+    # The other order of the data may have fewer seeds.
+    seeds = numbers.loc[numbers["arm"] == "SCALAR", "seed"].dropna()
+    context = dataclasses.replace(context, seeds=sorted(map(int, seeds.unique())))
+    note = "lines: medians; bands, whiskers: middle half of seeds"
+    return caption(figure, context, note if len(context.seeds) > 1 else "")
 
 
-def _finish(axis, rows: pd.DataFrame, title: str, name: str) -> None:
-    """The scale, the spans of noise and the line at 1 where it lies inside."""
-    log_axis(axis)
-    limits = sorted(rows.loc[rows["quantity"].str.startswith("ABM"), "value"])
-    low, high = axis.get_ylim()
-    if limits:
-        low = min(low, limits[0])
-        axis.axhspan(limits[0], limits[-1], **WIDER, zorder=0)
-        axis.axhspan(*limits[1:-1], **NOISE, zorder=0.1)
-    if low < 1 < high:
-        axis.axhline(1.0, **NEUTRAL)
-    axis.set_ylim(low, high)
-    layers = sorted(rows["layer"].dropna().unique())
-    label(axis, title, xlabel="layer", ylabel=name, xticks=layers[:: -(-len(layers) // 9)])
+def _whiskers(axis, rows: pd.DataFrame, shift: float, look: dict) -> None:
+    """Medians over seeds beside their layers, joined, and the middle half of the seeds."""
+    values = rows.groupby("layer")["value"]
+    middle, low, high = values.median(), *(values.quantile(share) for share in HALF)
+    axis.plot(middle.index + shift, middle, **look | {"lw": 0.6, "ms": 3.8, "zorder": 3})
+    if rows["seed"].nunique() > 1:
+        axis.vlines(middle.index + shift, low, high, color=look["color"], lw=1.4, alpha=0.55)
 
 
-def _legend() -> list:
-    other = key("same start, other order of the data", **AGAIN)
-    half = Patch(**NOISE, label=f"{BROWNIAN}: middle half of draws")
-    return [other, half, Patch(**WIDER, label="middle 95%")]
+def _share(axes) -> None:
+    """One range for all of ``axes``, with room above the highest line."""
+    limits = np.array([axis.get_ylim() for axis in axes])
+    for axis in axes:
+        axis.set_ylim(limits.min() / 1.1, limits.max() * 1.1)
+        plain_log_axis(axis)
+
+
+def _noise(axis, rows: pd.DataFrame, middle: float) -> None:
+    """What a Brownian motion gives, over its median; limits outside of the axis are left out."""
+    drawn = rows[rows["quantity"].str.startswith("ABM")].set_index("quantity")["value"]
+    low, *half, high = (drawn[_quantile(share)] / middle for share in QUANTILES)
+    axis.axhspan(half[0], half[-1], **NOISE, zorder=0.1)
+    below, above = axis.get_ylim()
+    for limit in (low, high):
+        if below < limit < above:
+            axis.axhline(limit, **LIMITS)
+
+
+def _quantile(share: float) -> str:
+    return f"ABM {share:g}"
+
+
+def _legend(again: int) -> list:
+    other = key(f"b: same start, other order of the data (n = {again})", **AGAIN)
+    half = Patch(**NOISE, label=f"{BROWNIAN}: half of its draws")
+    return [other, half, key("95% of them", **LIMITS)]

@@ -2,11 +2,12 @@
 
 Top AdamW, bottom Muon. Left: loss after the decay at each tier; points are seeds, a thin line joins
 the two arms of a seed, bars are means. Where the search kept nothing at a tier, its runs are those
-of the tier before: they are drawn again, open. Middle: loss with vector multipliers minus loss
-without, over training, batch by batch the same data, averaged over a window of steps; means of each
-tier with 95% intervals over seeds. Right (ours): the loss that an arm saves against NONE without
-multipliers, over the FLOPs that the search had spent when it had found the arm's tuning, from tier
-to tier; bars are 95% intervals. The csv has the number of trials too.
+of the tier before: they are pale, and a tier where no arm has runs of its own has no column.
+Middle: loss with vector multipliers minus loss without, over training, batch by batch the same
+data, averaged over a window of steps; means of each tier with 95% intervals over seeds. Right
+(ours): the loss that an arm saves against NONE without multipliers, over the FLOPs that the search
+had spent when it had found the arm's tuning; numbers are tiers, bars are 95% intervals. The csv has
+the number of trials too.
 """
 
 from __future__ import annotations
@@ -23,11 +24,10 @@ from analysis.drawing.style import (
     NO_MULTIPLIERS,
     OPTIMIZER_NAMES,
     SMALL,
-    ramp,
     shade,
 )
 from analysis.quantities import tuning_ablation as tuning
-from analysis.quantities.stats import interval
+from analysis.quantities.stats import interval, with_interval
 from analysis.quantities.tuning_ablation import OPTIMIZERS, SCALAR, TIERS, WITH, WITHOUT
 from analysis.tables.context import Context
 from analysis.tables.find import NothingFound
@@ -42,15 +42,21 @@ NAMES = {
 }
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
-# The more is tuned, the darker; dashes tell them apart too.
+# The more is tuned, the darker the vectors' green; dashes tell them apart too.
 TIER_LOOKS = {
-    tier: {"color": colour, "ls": dashes}
-    for tier, colour, dashes in zip(TIERS, ramp(len(TIERS)), ("-", "--", "-.", "-"), strict=True)
+    tier: {"color": shade(LOOKS[WITH]["color"], share), "ls": dashes}
+    for tier, share, dashes in zip(
+        TIERS, (0.45, 0.0, -0.4, -0.8), ((0, (1, 1)), "--", "-.", "-"), strict=True
+    )
+}
+TITLES = {
+    "AdamW": ("AdamW: vectors trail", "The early lead is lost", "Scalars are cheap"),
+    "Muon": ("Muon: vectors trail", "Tiers differ in sign", "Scalars are cheap"),
 }
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 # Runs that a tier shares with the one before.
-AGAIN = {"markerfacecolor": "white", "mew": 0.7}
+AGAIN = {"alpha": 0.22}
 NO_LOG = "There is no log of the search:\nrun make tune."
 
 
@@ -98,9 +104,8 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A row of three panels for each optimizer."""
-    figure, axes = page(2, 3, 4.7, w_pad=0.03, h_pad=0.05, width_ratios=[1.15, 0.95, 1.1])
+    figure, axes = page(2, 3, 4.6, w_pad=0.03, h_pad=0.05, width_ratios=[1.15, 0.95, 1.0])
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
-    titles = ("Loss after the decay", "Loss, with − without", "Gain for its cost")
     letters = iter("abcdef")
     spent = numbers["flops"].max()
     for row, optimizer in zip(axes, OPTIMIZERS.values(), strict=True):
@@ -112,20 +117,23 @@ def draw(numbers: pd.DataFrame, context: Context):
             row[2].set(xticks=[], yticks=[])
             row[2].text(0.5, 0.5, NO_LOG, transform=row[2].transAxes, ha="center", va="center",
                         fontsize=7, color="#444444")  # fmt: skip
-        for axis, title in zip(row, titles, strict=True):
-            label(axis, f"{next(letters)}   {title if row[0] is axes[0, 0] else ''}")
-        row[0].set_ylabel(f"{OPTIMIZER_NAMES[optimizer]}\nvalidation loss (nats)")
-        row[1].set_ylabel("Δ training loss (nats)\n← multipliers better")
+        for axis, title in zip(row, TITLES[OPTIMIZER_NAMES[optimizer]], strict=True):
+            label(axis, f"{next(letters)}   {title}")
+        row[0].set_ylabel("validation loss (nats)")
+        row[1].set_ylabel("Δ training loss (nats)\n← vectors better")
         row[2].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
     for column in axes.T:
         _share(column)
+    for axis in axes[:, 0]:
+        low, high = axis.get_ylim()
+        axis.set_ylim(top=high + 0.15 * (high - low))  # for what stands at the top
     for axis, of_gaps in zip(axes[:, 1], OPTIMIZERS.values(), strict=True):
         name_ends(axis, _gap_ends(panels["gap", of_gaps]), at=1.05)
     axes[1, 0].set_xlabel("what is tuned")
     axes[1, 1].set_xlabel("step")
     _legend(figure)
+    intervals = "; bands, bars in c and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
-    intervals = "; bands and bars: 95% intervals" if numbers["seed"].nunique() > 1 else ""
     return caption(figure, context, f"b, e: means over {window} steps{intervals}")
 
 
@@ -142,32 +150,53 @@ def _legend(figure) -> None:
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
         key_of_decay(),
-        key("open: the search kept nothing, runs of the tier before", color="#777777", marker="o",
+        key("pale: the search kept nothing, runs of the tier before", color="#777777", marker="o",
             ls="", **AGAIN),
     ]  # fmt: skip
     legend_below(figure, handles, 3, handletextpad=0.4)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
-    """Every seed of every arm, tier by tier; pairs of a seed are joined."""
+    """Every seed of every arm, tier by tier; pairs of a seed are joined.
+
+    Tiers that share all their runs share a column.
+    """
+    tables = {
+        tier: rows[rows["tier"] == tier].pivot(index="seed", columns="multipliers", values="value")
+        for tier in TIERS
+    }
+    columns: list[list[str]] = []
+    for tier, table in tables.items():
+        if columns and table[[WITHOUT, WITH]].equals(tables[columns[-1][0]][[WITHOUT, WITH]]):
+            columns[-1].append(tier)
+        else:
+            columns.append([tier])
     last: dict[str, pd.Series] = {}
-    for place, tier in enumerate(TIERS):
-        own = rows[rows["tier"] == tier]
-        table = own.pivot(index="seed", columns="multipliers", values="value")
+    places = [np.mean([TIERS.index(tier) for tier in tiers]) for tiers in columns]
+    for place, (tier, *_) in zip(places, columns, strict=True):
+        table = tables[tier]
         ends = [place + PLACES[WITHOUT], place + PLACES[WITH]]
         axis.plot(ends, table[[WITHOUT, WITH]].T, color="#bbbbbb", lw=0.6, zorder=1)
         for kind in table:
             x, look = place + PLACES[kind], LOOKS[kind]
             again = kind in last and last[kind].equals(table[kind])
-            filled = AGAIN if again else {"mew": 0}
-            axis.plot([x] * len(table), table[kind], ls="", ms=3.2, alpha=0.6, **look | filled)
-            mean, bar = table[kind].mean(), {"lw": 0.9 if again else 1.8, "zorder": 4}
-            axis.plot([x - 0.12, x + 0.12], [mean] * 2, color=look["color"], **bar)
+            own = {"ls": "", "ms": 3.2, "mew": 0, "alpha": 0.6} | (AGAIN if again else {})
+            axis.plot([x] * len(table), table[kind], **look | own)
+            bar = {"lw": 0.9 if again else 1.8, "zorder": 4}
+            axis.plot([x - 0.12, x + 0.12], [table[kind].mean()] * 2, color=look["color"], **bar)
             last[kind] = table[kind]
-    axis.set_xticks(range(len(TIERS)), TIERS)
+    names = [
+        "\n".join((", ".join(str(1 + TIERS.index(tier)) for tier in tiers), " = ".join(tiers)))
+        for tiers in columns
+    ]
+    axis.set_xticks(places, names)
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
+    full = tables[TIERS[-1]]
+    said = with_interval(full[WITH] - full[WITHOUT], 3).replace("-", "−")
+    axis.text(0.98, 0.98, f"vectors − none at {TIERS[-1]}:\n{said}", transform=axis.transAxes,
+              ha="right", va="top", fontsize=SMALL, linespacing=1.15)  # fmt: skip
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
@@ -218,31 +247,20 @@ def _costs(axis, rows: pd.DataFrame, unit: float) -> None:
         for flops, gain in each.itertuples(index=False):
             if gain.n > 1:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
-        _name_tiers(axis, each, up=kind != WITH, colour=shade(look["color"], -0.25))
+        _number(axis, each, kind != WITH, shade(look["color"], -0.25))
     axis.axhline(0, **NEUTRAL)
-    axis.margins(x=0.14, y=0.14)
+    axis.margins(x=0.12, y=0.12)
     low, high = axis.get_ylim()
-    axis.set(xlim=(0, axis.get_xlim()[1]), ylim=(low - 0.1 * (high - low), high))
+    axis.set(xlim=(0, axis.get_xlim()[1]), ylim=(low - 0.06 * (high - low), high))
     axis.xaxis.set_major_locator(MaxNLocator(5))
     axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
 
 
-def _name_tiers(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
-    """Tiers' names above (or below) their intervals; neighbours that are the same share a place.
-
-    NONE without multipliers, the zero of the axis, has no name.
-    """
-    means = each["value"].map(lambda gain: gain.mean)
-    for _, own in each.groupby(means.diff().ne(0).cumsum()):
-        tiers, gains = list(own.index), own["value"]
-        if all(gain.mean == 0 for gain in gains):
-            continue
-        name = ",\n".join(filter(None, (", ".join(tiers[:-1]), tiers[-1])))
-        ends = [(gain.high if up else gain.low) if gain.n > 1 else gain.mean for gain in gains]
-        left = not up and tiers[0] == TIERS[0]
-        place = own["flops"].iloc[0] if left else own["flops"].mean()
-        shift = 3 if left else -4 if up and len(tiers) > 1 else 0
-        axis.annotate(name, (place, max(ends) if up else min(ends)), (shift, 2.5 if up else -2.5),
-                      textcoords="offset points", ha="left" if left else "center", color=colour,
-                      va="bottom" if up else "top", fontsize=SMALL, linespacing=1.0,
-                      bbox={"fc": "white", "ec": "none", "alpha": 0.8, "pad": 0})  # fmt: skip
+def _number(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
+    """The numbers of tiers to the left of the upper (or lower) ends of their intervals."""
+    for tier, (flops, gain) in each.iterrows():
+        wide = gain.n > 1 and gain.low < gain.high
+        end = (gain.high if up else gain.low) if wide else gain.mean
+        shift, side = ((-3, 0), "top" if up else "bottom") if wide else ((-3, -3), "top")
+        axis.annotate(str(1 + TIERS.index(tier)), (flops, end), shift, va=side, ha="right",
+                      textcoords="offset points", color=colour, fontsize=SMALL)  # fmt: skip

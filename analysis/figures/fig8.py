@@ -1,10 +1,11 @@
-"""Figure 8 (appendix B): block outputs, matrix norms and what grows in their place, against S.
+"""Figure 8 (appendix B): block outputs, the loss, and what changes with S in each block.
 
-Columns: MLP, SSM, attention. Top: norms of the blocks' outputs (geometric mean over layers).
-Middle: matrix norms (geometric mean over layers and matrices, merged ones as one). Bottom:
-multipliers, conv1d and D. The y axis is shared along each row. Right: the loss after the decay,
-which figure 1 f has at smaller S too, and both norms of the embedding, which hardly move. Lines are
-medians, bands the middle half of the seeds. Drawn is what is judged; the csv has every S.
+All are set over the same seed at S = 1: the loss as a difference, norms as ratios. Top: norms of
+the blocks' outputs (geometric mean over layers) and the loss after the decay. Bottom: the MLP's
+matrices and multipliers, then what else can follow S: the SSM's D and conv1d, attention's matrices
+(geometric mean over layers and matrices, merged ones as one). Lines are medians, bands the middle
+half of the seeds. Drawn is what is judged; the csv has every S, every norm as it is, and the SSM's
+matrices and the embedding, which hardly move.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
     BANDS_HALF,
+    NEUTRAL,
     NO_MULTIPLIERS,
     OPTIMIZER_LOOKS,
     OPTIMIZER_NAMES,
     SMALL,
     plain_log_axis,
     shade,
-    widen,
 )
 from analysis.quantities.mlp_scale import ARMS, MlpSweep
 from analysis.tables.context import Context, stacked
@@ -32,16 +33,34 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
 LOOKS = {False: ARM_LOOKS["FPN"] | {"ms": 3}, True: ARM_LOOKS["SPN"] | {"ms": 3}}
+LINES = {
+    (optimizer, learned): look | line
+    for optimizer, line in OPTIMIZER_LOOKS.items()
+    for learned, look in LOOKS.items()
+}
 NAMES = {False: NO_MULTIPLIERS, True: "three scalar multipliers"}
 MIDDLE = (0.25, 0.75)
 GUIDE = {"color": "#888888", "lw": 0.9, "ls": (0, (1, 1))}
 COLUMNS = ("MLP", "SSM", "attention", "embedding")
-# The label of each row of panels, and their titles.
+MULTIPLIERS = ("rest", "MLP")
+LOSS = ("rest", "embedding")
+# The message of each row, and its panels: row and column of the csv, and the title.
 ROWS = {
-    "output": ("block output", ("MLP", "SSM", "attention")),
-    "matrices": (r"matrix $W$", ("", "", "")),
-    "rest": ("other tensors", ("MLP multipliers", "conv1d", "D")),
+    "Without multipliers outputs and loss rise with S; with them outputs do not, the loss less": {
+        ("output", "MLP"): "MLP output",
+        ("output", "SSM"): "SSM output",
+        ("output", "attention"): "attention output",
+        LOSS: "Loss",
+    },
+    "The MLP's multipliers undo what S does to its matrices; without, others grow": {
+        ("matrices", "MLP"): "MLP: $W$ and $s$",
+        ("rest", "attention"): "SSM: $D$",
+        ("rest", "SSM"): "SSM: conv1d",
+        ("matrices", "attention"): "attention: $W$",
+    },
 }
+# What is not drawn, as it hardly moves: the SSM's matrices, the embedding and its output.
+STEADY = (("matrices", "SSM"), ("matrices", "embedding"), ("output", "embedding"))
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -67,46 +86,32 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three rows of three panels; beside them the loss, and below it the embedding."""
-    figure = sheet(5.3, w_pad=0.04, h_pad=0.04)
-    grid = figure.add_gridspec(3, 4, width_ratios=[1, 1, 1, 1.25])
-    panels = dict(tuple(judged_alone(numbers).groupby(["row", "column"])))
-    looks = {
-        (optimizer, learned): look | line
-        for optimizer, line in OPTIMIZER_LOOKS.items()
-        for learned, look in LOOKS.items()
-    }
-    letters = iter("abcdefghijk")
-
-    def drawn(place, which: tuple[str, str], title: str, s: bool):
-        axis = figure.add_subplot(place)
-        each(axis, panels[which], "S", looks, by=["optimizer", "learned"], band=MIDDLE)
-        s_axis(axis, panels[which], r"norm scale $S$" if s else "")
-        label(axis, f"{next(letters)}   {title}")
-        return axis
-
-    axes = []
-    for number, (row, (name, titles)) in enumerate(ROWS.items()):
-        own = [
-            drawn(grid[number, place], (row, COLUMNS[place]), title, s=row == "rest")
-            for place, title in enumerate(titles)
-        ]
-        own[0].set_ylabel(f"{name}\nRMS norm")
-        axes.append(own)
-    axes[0][0].margins(y=0.15)
-    for own in axes:
-        for axis in own:
-            plain_log_axis(axis)
-        _share(own)
-    drawn(grid[:2, 3], ("rest", "embedding"), "loss (nats)", s=False)
-    embedding = drawn(grid[2, 3], ("output", "embedding"), "embedding", s=True)
-    rows = panels["matrices", "embedding"]
-    each(embedding, rows, "S", looks, by=["optimizer", "learned"], band=MIDDLE)
-    plain_log_axis(embedding)
-    widen(embedding, 1.0)
-    for axis, row, power in ((axes[1][0], "matrices", 1.0), (axes[2][0], "rest", -1.0)):
-        _guide(axis, panels[row, "MLP"], power)
-    _dead(axes[0][0], panels["output", "MLP"])
+    """Two rows of four panels under their messages."""
+    figure = sheet(4.1, w_pad=0.03, h_pad=0.03)
+    shown = judged_alone(numbers)
+    panels = dict(tuple(_over_one(shown).groupby(["row", "column"])))
+    letters, axes = iter("abcdefgh"), {}
+    for part, (message, places) in zip(figure.subfigures(len(ROWS), 1), ROWS.items(), strict=True):
+        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        for axis, (which, title) in zip(part.subplots(1, 4), places.items(), strict=True):
+            axes[which] = axis
+            each(axis, panels[which], "S", LINES, by=["optimizer", "learned"], band=MIDDLE)
+            s_axis(axis, panels[which], r"norm scale $S$")
+            axis.axhline(0 if which == LOSS else 1, **NEUTRAL)
+            label(axis, f"{next(letters)}   {title}")
+    outputs = [axis for (row, _), axis in axes.items() if row == "output"]
+    matrices = axes["matrices", "MLP"]
+    each(matrices, panels[MULTIPLIERS], "S", LINES, by=["optimizer", "learned"], band=MIDDLE)
+    for power in (1.0, -1.0):
+        _guide(matrices, panels["matrices", "MLP"], power)
+    for height, name in ((0.88, "$W$"), (0.08, "$s$")):
+        matrices.text(0.1, height, name, transform=matrices.transAxes)
+    others = [axis for axis in axes.values() if axis not in (*outputs, matrices, axes[LOSS])]
+    for group in (outputs, [matrices], others):
+        _share(group)
+        group[0].set_ylabel("RMS norm over S = 1")
+    axes[LOSS].set_ylabel("loss over S = 1 (nats)")
+    _dead(outputs[0], panels["output", "MLP"])
     handles = [key(NAMES[learned], **look) for learned, look in LOOKS.items()]
     handles += [
         key(OPTIMIZER_NAMES[name], **{"marker": "o", "ms": 3} | line)
@@ -114,29 +119,50 @@ def draw(numbers: pd.DataFrame, context: Context):
     ]
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
     legend_below(figure, handles, 5)
-    note = f"j: the runs of figure 1 f; k: output and $W$; {BANDS_HALF}"
-    return caption(figure, context, note)
+    return caption(figure, context, f"{BANDS_HALF}; {_steady(panels)}")
+
+
+def _over_one(rows: pd.DataFrame) -> pd.DataFrame:
+    """Norms over those of the same seed at S = 1, losses less theirs."""
+    same = ["row", "column", "optimizer", "learned", "seed"]
+    base = rows[rows["S"] == 1].set_index(same)["value"].rename("base")
+    rows = rows.join(base, on=same, how="inner")
+    loss = (rows["row"] == LOSS[0]) & (rows["column"] == LOSS[1])
+    change = np.where(loss, rows["value"] - rows["base"], rows["value"] / rows["base"])
+    return rows.assign(value=change)
+
+
+def _steady(panels: dict) -> str:
+    """How far the medians of what is not drawn depart from those at S = 1."""
+    medians = [
+        panels[which].groupby(["optimizer", "learned", "S"])["value"].median() for which in STEADY
+    ]
+    most = max((middle - 1).abs().max() for middle in medians)
+    return f"not drawn, within {most:.0%}: SSM matrices, embedding"
 
 
 def _dead(axis, panel: pd.DataFrame) -> None:
-    """Words where a mean over layers falls tenfold, because one layer has no output any more."""
+    """Words where a mean over layers falls to a third, because one layer has no output any more."""
     own = panel[(panel["optimizer"] == "Adam") & panel["learned"]]
     middle = own.groupby("S")["value"].median()
-    if len(middle) > 1 and middle.iloc[-1] < 0.2 * middle.iloc[-2]:
-        said = "AdamW, S = 8:\none layer ≈ 0\n(figure 9 b)"
+    if len(middle) > 1 and middle.iloc[-1] < 0.5 * middle.iloc[-2]:
+        said = f"AdamW, S = {middle.index[-1]:g}:\none layer ≈ 0\n(figure 9 b)"
         axis.text(0.04, 0.03, said, transform=axis.transAxes, fontsize=SMALL,
                   color=shade(LOOKS[True]["color"], -0.25), linespacing=1.05)  # fmt: skip
 
 
 def _share(axes) -> None:
-    """One range for all of ``axes``, with its numbers at the first."""
+    """One logarithmic range for all of ``axes``, with its numbers at the first."""
+    for axis in axes:
+        plain_log_axis(axis)
     limits = np.array([axis.get_ylim() for axis in axes])
     for axis in axes:
         axis.set_ylim(limits.min(), limits.max())
+        axis.yaxis.set_major_formatter("×{x:g}")
         axis.tick_params(labelleft=axis is axes[0])
 
 
 def _guide(axis, panel: pd.DataFrame, power: float) -> None:
-    """A line ∝ S^power through the median at S = 1."""
+    """A line ∝ S^power through 1 at S = 1."""
     s = np.array([panel["S"].min(), panel["S"].max()])
-    axis.plot(s, panel.loc[panel["S"] == 1, "value"].median() * s**power, **GUIDE, zorder=1)
+    axis.plot(s, s**power, **GUIDE, zorder=1)

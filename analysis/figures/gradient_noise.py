@@ -1,18 +1,22 @@
 """Signal-to-noise ratios of gradients, and how far each matrix leaves ‖W‖ ∝ S (claim N1).
 
 a: the ratio of the gradients of the scalar, rows and columns that each matrix could have, over that
-of the matrix's own gradient: medians over layers and seeds; the first line is the median over all
-matrices, as in the claim, with its 95% interval over seeds. b: departure of the slope of ln ‖W‖
-against ln S from 1, against the matrix's ratio: means over layers, with their 95% intervals over
-seeds, and the rank correlation over matrices.
+of the matrix's own gradient: median over seeds of the (geometric) median over layers, with the
+middle half of the seeds; the first line is the median over all matrices, as in the claim, with its
+95% interval over seeds. b: departure of the slope of ln ‖W‖ against ln S from 1, without its sign,
+against the matrix's ratio: means over layers, with their 95% intervals over seeds, and the rank
+correlation over matrices. Drawn are the seeds that judge; the csv has all.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import numpy as np
 import pandas as pd
 from scipy.stats import spearmanr
 
+from analysis.drawing.axes import judging_alone, spread_out
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import (
     ARM_COLOURS,
@@ -26,6 +30,7 @@ from analysis.drawing.style import (
 from analysis.quantities.gradient_noise import log_gains, together
 from analysis.quantities.stats import interval, with_interval
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("gradient_noise",)
@@ -33,19 +38,18 @@ EXPERIMENTS = ("gradient_noise",)
 LOOKS = {
     "s": (1.9, {"color": ARM_COLOURS["SPN"], "marker": "s"}, "scalar $s$"),
     "r": (1.1, {"color": ARM_COLOURS["VPN"], "marker": "^"}, "rows $r$"),
-    "c": (0.3, {"color": "#882255", "marker": "v"}, "columns $c$"),
+    "c": (0.3, {"color": shade(ARM_COLOURS["VPN"], 0.5), "marker": "v"}, "columns $c$"),
 }
+# How far above their matrix's line they stand in the lines below.
+LIFTS = {"s": 0.25, "r": 0.0, "c": -0.25}
+MIDDLE = (0.25, 0.75)
+# Lines of a begin at this ratio where seeds have hardly any signal.
+LEAST = 0.5
 ALL = "all matrices,\nmedian and 95%"
-DEPARTURE = r"1 − slope of $\ln\|W\|$ in $\ln S$"
+DEPARTURE = r"|1 − slope of $\ln\|W\|$ in $\ln S$|"
 BLOCKS = ("attention", "SSM", "MLP")
-# Where a matrix is named beside its point in b: offset in points, and the text's sides.
-_SIDES = {
-    "attention.k": (5, 5, "left"), "attention.q": (5, 5, "left"),
-    "attention.v": (-5, 6, "right"), "attention.out": (-5, 7, "right"),
-    "mlp.up": (1, 10, "center"), "mlp.gate": (0, -8, "center"), "mlp.down": (6, -8, "left"),
-    "ssm.dt": (5, 5, "left"), "ssm.B": (3, 9, "left"), "ssm.x": (-4, 9, "right"),
-    "ssm.C": (-15, 0, "right"), "ssm.out": (1, -8, "center"), "ssm.z": (-3, -8, "right"),
-}  # fmt: skip
+# Slopes above 1 are so much paler.
+OVERSHOOT = 0.55
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -56,13 +60,22 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels, one legend below."""
-    figure, (left, right) = page(1, 2, 3.3, w_pad=0.05, width_ratios=[1.15, 1])
+    numbers = judging_alone(numbers, criteria_of("gradient_noise")["N1.2"])
+    context = dataclasses.replace(context, seeds=sorted(map(int, numbers["seed"].unique())))
+    figure, (left, right) = page(1, 2, 3.5, w_pad=0.05, width_ratios=[1.15, 1])
     _gains(left, numbers)
-    _departures(right, numbers)
+    names = _departures(right, numbers)
     handles = [key("a:", lw=0), *(key(name, ls="", **look) for _, look, name in LOOKS.values())]
     handles += [key("b:", lw=0), *(key(name, ls="", **BLOCK_LOOKS[name]) for name in BLOCKS)]
-    legend_below(figure, handles, len(handles), handletextpad=0.0, columnspacing=0.5)
-    return caption(figure, context, "a: medians over layers and seeds; b: means, bars: 95%")
+    handles.append(key("pale: slope > 1", shade("#555555", OVERSHOOT), marker="o", ls=""))
+    legend_below(figure, handles, len(handles), handletextpad=0.0, columnspacing=0.4)
+    several = numbers["seed"].nunique() > 1
+    note = "a: medians, lines: middle half of seeds; b: means, lines: 95%" if several else ""
+    caption(figure, context, note)
+    # Names need the height that legend and caption leave.
+    figure.get_layout_engine().execute(figure)
+    _name(right, names)
+    return figure
 
 
 def _gains(axis, numbers: pd.DataFrame) -> None:
@@ -70,17 +83,24 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
 
     A signal that is estimated as 0 or less has no place here; it counts as small in the medians.
     """
-    over = {name: np.exp(_logs(numbers, name)) for name in LOOKS}
-    each = pd.DataFrame(over).groupby(numbers["tensor"]).median().sort_values("s")
+    logs = pd.DataFrame({name: _logs(numbers, name) for name in LOOKS})
+    of_seeds = logs.groupby([numbers["tensor"], numbers["seed"]]).median().groupby("tensor")
+    each = np.exp(of_seeds.median().sort_values("s"))
+    low, high = (
+        np.exp(of_seeds.quantile(share, interpolation="nearest")).loc[each.index].clip(lower=LEAST)
+        for share in MIDDLE
+    )
     for name, (offset, look, _) in LOOKS.items():
-        axis.plot(each[name], range(len(each)), ls="", ms=3.2, mew=0, **look)
+        heights = np.arange(len(each)) + LIFTS[name]
+        axis.hlines(heights, low[name], high[name], color=look["color"], lw=0.8, alpha=0.7)
+        axis.plot(each[name], heights, ls="", ms=3.2, mew=0, **look)
         found = interval(log_gains(numbers, name))
         height = len(each) + offset
         ends = np.exp([found.low, found.high]) if found.n > 1 else [np.exp(found.mean)] * 2
         axis.plot(ends, [height] * 2, color=look["color"], lw=1.2)
         axis.plot(np.exp(found.mean), height, ls="", ms=4, mew=0, **look)
         axis.annotate(f"{np.exp(found.mean):.1f}", (ends[1], height), (4, 0), va="center",
-                      textcoords="offset points", color=shade(look["color"], -0.25),
+                      textcoords="offset points", color=shade(look["color"], -0.4),
                       fontsize=SMALL)  # fmt: skip
     names = [*map(_said, each.index), ALL]
     axis.set_yticks([*range(len(each)), len(each) + LOOKS["r"][0]], names)
@@ -100,37 +120,61 @@ def _logs(numbers: pd.DataFrame, name: str) -> pd.Series:
     return logs[name] - logs["W"]
 
 
-def _departures(axis, numbers: pd.DataFrame) -> None:
-    """Departure from slope 1 against the matrix's ratio, means over layers, 95% over seeds."""
+def _departures(axis, numbers: pd.DataFrame) -> pd.DataFrame:
+    """Departure from slope 1 against the matrix's ratio, means over layers, 95% over seeds.
+
+    Returns what ``_name`` wants: x, y and colour by tensor.
+    """
     rows = numbers.assign(departure=1 - numbers["slope"])
     seeds = rows.groupby(["tensor", "seed"])[["W", "departure"]].mean()
+    named = {}
     for tensor, own in seeds.groupby("tensor"):
         look = BLOCK_LOOKS[block_of(tensor)]
-        x, y = interval(own["W"]), interval(own["departure"])
-        axis.hlines(y.mean, x.low, x.high, color=look["color"], lw=0.8, alpha=0.7)
-        axis.vlines(x.mean, y.low, y.high, color=look["color"], lw=0.8, alpha=0.7)
+        sign = np.sign(own["departure"].mean())
+        look = look | {"color": shade(look["color"], OVERSHOOT if sign < 0 else 0.0)}
+        x, y = interval(own["W"]), interval(sign * own["departure"])
+        if x.n > 1:
+            axis.hlines(y.mean, x.low, x.high, color=look["color"], lw=0.8)
+            axis.vlines(x.mean, y.low, y.high, color=look["color"], lw=0.8)
         axis.plot(x.mean, y.mean, ls="", ms=3.6, **look)
-        right, up, side = _SIDES.get(tensor, (5, 5, "left"))
-        said = tensor.partition(".")[2]
-        axis.annotate(said.upper() if block_of(tensor) == "attention" and len(said) == 1 else said,
-                      (x.mean, y.mean), (right, up), textcoords="offset points", ha=side,
-                      va="center", fontsize=6.5, color=shade(look["color"], -0.35))  # fmt: skip
+        named[tensor] = x.mean, y.mean, shade(BLOCK_LOOKS[block_of(tensor)]["color"], -0.35)
     axis.axhline(0, **NEUTRAL)
     matrices = rows.assign(departure=rows["departure"].abs()).groupby("seed")[["W", "departure"]]
     ranks = matrices.apply(lambda own: spearmanr(own["W"], own["departure"]).statistic)
     said = with_interval(ranks, 2).replace("-", "−")
-    axis.text(0.98, 0.02, "rank correlation of\nthe ratio with |1 − slope|:\n" + said, ha="right",
-              fontsize=6.5, transform=axis.transAxes)  # fmt: skip
+    axis.text(0.98, 0.99, f"rank correlation over matrices:\n{said}", ha="right", va="top",
+              fontsize=SMALL, transform=axis.transAxes)  # fmt: skip
     plain_log_axis(axis, x=True)
-    means = seeds["W"].groupby("tensor").mean().clip(lower=1e-5)
-    axis.set_xlim(0.55 * means.min(), 1.8 * means.max())
-    low, high = axis.get_ylim()
-    axis.set_ylim(low - 0.3 * (high - low), high + 0.03 * (high - low))
-    ratio = "signal / noise of the matrix"
-    label(axis, "b   Not larger where ‖W‖ departs", xlabel=ratio, ylabel=DEPARTURE)
+    points = pd.DataFrame(named, index=["x", "y", "colour"]).T
+    axis.set_xlim(0.35 * max(points["x"].min(), 1e-5), 2.6 * points["x"].max())
+    axis.set_ylim(-0.12 * points["y"].max(), 1.3 * points["y"].max())
+    title = "b   It does not tell who departs"
+    label(axis, title, xlabel="signal / noise of the matrix", ylabel=DEPARTURE)
+    return points
+
+
+def _name(axis, points: pd.DataFrame) -> None:
+    """The name of each point at the nearer side of the axis, joined to the point."""
+    tall = axis.get_window_extent().height * 72 / axis.figure.dpi  # points
+    (low, high), halves = axis.get_ylim(), points["x"] > points["x"].astype(float).median()
+    for right, own in points.groupby(halves):
+        heights = ((own["y"] - low) / (high - low)).to_numpy(dtype=float)
+        heights = spread_out(heights, np.full(len(own), 1.35 * SMALL / tall))
+        for (tensor, point), height in zip(own.iterrows(), heights, strict=True):
+            join = {"arrowstyle": "-", "color": point["colour"], "lw": 0.4, "shrinkB": 2.5}
+            axis.annotate(_short(tensor), (point["x"], point["y"]), color=point["colour"],
+                          xytext=(0.97 if right else 0.03, height), textcoords="axes fraction",
+                          ha="right" if right else "left", va="center", fontsize=SMALL,
+                          arrowprops=join | {"shrinkA": 1, "relpos": (0.0 if right else 1.0, 0.5)},
+                          )  # fmt: skip
+
+
+def _short(tensor: str) -> str:
+    """``ssm.dt`` as dt, ``attention.q`` as Q."""
+    part = tensor.partition(".")[2]
+    return part.upper() if part in "qkv" else part
 
 
 def _said(tensor: str) -> str:
     """``ssm.dt`` as SSM dt, ``attention.q`` as attention Q."""
-    part = tensor.partition(".")[2]
-    return f"{block_of(tensor)} {part.upper() if part in 'qkv' else part}"
+    return f"{block_of(tensor)} {_short(tensor)}"

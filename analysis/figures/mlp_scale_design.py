@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_LOOKS, NEUTRAL
+from analysis.drawing.style import ARM_LOOKS, NEUTRAL, shade
 from analysis.quantities.losses import final_losses
 from analysis.quantities.mlp_scale import BLOCKS
 from analysis.quantities.norms import at_step
+from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
@@ -30,8 +30,11 @@ LOOKS = {
     False: (ARM_LOOKS["FPN"], "no multipliers"),
     True: (ARM_LOOKS["SPN"], "three scalar multipliers"),
 }
-TITLES = {"loss": "a   Loss"}
-TITLES |= {block: f"{letter}   {block} output" for letter, block in zip("bcd", BLOCKS, strict=True)}
+MESSAGE = "With an RMSNorm in the SSM the loss does not rise with S, the SSM's output hardly"
+# By quantity the panel's title.
+TITLES = {"loss": "a   Loss", "MLP": "b   MLP", "SSM": "c   SSM", "attention": "d   Attention"}
+# Outputs of these have one axis: the MLP's, of which S is, changes much more.
+FOLLOWERS = ("SSM", "attention")
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -57,38 +60,52 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels."""
-    figure, axes = page(1, 4, 2.2, w_pad=0.03, sharey=True)
+    figure, axes = page(1, 4, 2.5, w_pad=0.03, sharey=True)
+    figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
+    axes = dict(zip(TITLES, axes, strict=True))
     groups = dict(tuple(numbers.groupby(["quantity", "learned", "design"])["value"]))
-    for axis, (quantity, title) in zip(axes, TITLES.items(), strict=True):
+    for quantity, axis in axes.items():
         for learned, (look, _) in LOOKS.items():
             named = {name: groups[quantity, learned, own] for own, name in DESIGNS.items()}
-            colours, raised = dict.fromkeys(named, look["color"]), -0.16 if learned else 0.16
-            before = len(axis.lines)
-            dots(axis, named, colours, raised=raised)
-            for line in axis.lines[before:]:
-                if line.get_marker() == "o":
-                    line.set_marker(look["marker"])
+            _rows(axis, named, look, lift=-0.19 if learned else 0.19)
         axis.axvline(0, **NEUTRAL)
-        axis.margins(x=0.15)
-        of = "loss" if quantity == "loss" else "RMS norm"
-        said = "at S = 8 −\nat S = 1 (nats)" if quantity == "loss" else "at S = 8 /\nat S = 1"
-        label(axis, title, xlabel=f"{of} {said}")
-    ends = np.array([axis.dataLim.intervalx for axis in axes[1:]])
-    for axis in axes[1:]:
-        axis.set_xlim(ends.min() - 0.3, ends.max() + 0.3)
-        _name_factors(axis)
+        axis.margins(x=0.08)
+        axis.grid(axis="y", visible=False)
+        axis.set_ylim(-0.55, len(DESIGNS) - 0.45)
+        for border in np.arange(len(DESIGNS) - 1) + 0.5:
+            axis.axhline(border, color="#dddddd", lw=0.6)
+        loss = quantity == "loss"
+        said = "loss, S = 8 −\nS = 1 (nats)" if loss else "norm of output,\nS = 8 / S = 1"
+        label(axis, TITLES[quantity], xlabel=said)
+    axes["loss"].set_yticks(range(len(DESIGNS)), reversed(DESIGNS.values()))
+    ends = np.array([axes[name].get_xlim() for name in FOLLOWERS])
+    for name in FOLLOWERS:
+        axes[name].set_xlim(ends.min(), ends.max())
+    for name in BLOCKS:
+        _name_factors(axes[name])
     handles = [key(name, ls="", **look) for look, name in LOOKS.values()]
-    handles.append(key("mean, 95%", color="#444444", lw=1.2, marker="|", ms=8, mew=1.8))
+    handles.append(key("mean, 95%", color="#444444", lw=1.2, marker="|", ms=6, mew=1.8))
     legend_below(figure, handles, 3)
-    return caption(figure, context, "points: seeds")
+    return caption(figure, context, "points: seeds; b has an axis of its own")
+
+
+def _rows(axis, named: dict[str, pd.Series], look: dict, lift: float) -> None:
+    """A line for each design, from top to bottom: the seeds, and below them their mean and 95%."""
+    for place, values in enumerate(reversed(named.values())):
+        height, mean = place + lift, interval(values)
+        seeds = {"ls": "", "ms": 3.2, "mew": 0, "alpha": 0.75, "clip_on": False}
+        axis.plot(values, [height + 0.07] * len(values), **look | seeds)
+        if mean.n > 1:
+            axis.plot([mean.low, mean.high], [height - 0.09] * 2, color=look["color"], lw=1.2)
+            colour = shade(look["color"], -0.3)
+            axis.plot(mean.mean, height - 0.09, "|", color=colour, ms=5, mew=1.6, zorder=4)
 
 
 def _name_factors(axis) -> None:
-    """Factors such as × 10 at the ticks of an axis of their logarithms."""
+    """Factors such as × 10 at the ticks of an axis of their logarithms, about four of them."""
     low, high = axis.get_xlim()
-    factors = [f for f in (0.01, 0.1, 1, 10, 100) if low < np.log(f) < high]
-    if len(factors) > 3:
-        factors = factors[:: len(factors) - 3] if len(factors) % 2 else factors[1::2]
-    elif len(factors) < 3:
-        factors = [f for f in (0.25, 0.5, 1, 2, 4, 8, 16) if low < np.log(f) < high]
-    axis.set_xticks(np.log(factors), [f"×{f:g}" for f in factors])
+    wanted = 0.24 * (high - low)
+    step = next((step for step in (2.0, np.sqrt(10.0), 10.0) if np.log(step) > wanted), 100.0)
+    count = np.arange(np.ceil(low / np.log(step)), np.floor(high / np.log(step)) + 1)
+    named = [f"×{float(f'{factor:.1g}'):g}" for factor in step**count]
+    axis.set_xticks(count * np.log(step), named)

@@ -1,27 +1,29 @@
 """Controls of the projector sweep: what FPN loses to VPN, and ‖W‖, with one thing changed.
 
-a: loss of FPN less that of VPN under the same change. Three rows are compared with the sweep's VPN:
-FPN at S = 1, FPN with a fixed output factor of 1/S, and with the factor that SPN had learned. b:
-‖W‖ over that of Brownian motion. Filled: S = 1/8; open: S = 8. A row without runs says so.
+a, b: loss of FPN less that of VPN under the same change, at either S. FPN with a fixed output
+factor of 1/S, or with the factor that SPN had learned, is compared with the sweep's VPN, and so is
+FPN at S = 1, the dashed line. Within the grey strip a row is as the sweep but for what seeds vary.
+c, d: ‖W‖ over that of Brownian motion.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, NEUTRAL, plain_log_axis, power_of_two
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_stage_ends, at_step
 from analysis.tables.context import Context
-from analysis.tables.results import Tables
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
 EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
 CONTROLS = {
     "": "as in the sweep",
-    "_CENTRE": "frozen scale at S = 1",
     "_COMPENSATED": "output factor 1/S",
     "_LEARNED_SMALL": "output factor that a scalar learned",
     "_LEARNED_LARGE": "output factor that a scalar learned",
@@ -31,12 +33,17 @@ CONTROLS = {
     "_INIT_FOURFOLD": "initial norm × 4",
     "_BETA2": r"$\beta_2$ = 0.99",
     "_CLIPPED": "clipped at every step",
-    "_LONG": "4 times as long",
+    "_LONG": "4 times as long (VPN only)",
 }
 # After these a group of rows ends: the reference, S or the factor repaired, the optimizer changed.
 GROUPS_END = ("", "_LEARNED_LARGE", "_CLIPPED")
 NAMES = {"FPN": "frozen scale (FPN)", "VPN": "learned vector (VPN)"}
 CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
+# How far the losses of two seeds of the sweep differ, in nats (the experiment's page).
+BETWEEN_SEEDS = 0.06
+MESSAGE = "Only the fixed factor 1/S on the output brings back all that a frozen scale loses"
+STRIP = {"color": "#e2e2e2", "lw": 0, "zorder": 0}
+RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -64,51 +71,69 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two panels with the same rows."""
-    figure, (a, b) = page(1, 2, 3.1, w_pad=0.05, sharey=True)
+    """Panels with the same rows: for each S the losses, then for each S the norms."""
+    swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
+    figure, axes = page(1, 2 * len(swept), 3.1, w_pad=0.03, sharey=True)
+    figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
     losses = numbers.pivot_table("loss", "arm", "S")
-    swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
-    # The S nearest the middle lies a little higher: points of both would cover each other.
-    for s, lift in zip(swept, np.linspace(0.13, -0.13, len(swept)), strict=True):
-        fill = {"ls": "", "ms": 3.8, "mew": 0.9}
-        fill |= {} if s < 1 else {"markerfacecolor": "white"}
+    explores = max(context.seeds) < FIRST_JUDGING_SEED
+    letters = iter("abcdefgh")
+    of_loss, of_norm = axes[: len(swept)], axes[len(swept) :]
+    for axis, s in zip(of_loss, swept, strict=True):
+        _losses(axis, losses, s, names, explores)
+        label(axis, f"{next(letters)}   Loss, S = {power_of_two(s)}", xlabel="FPN − VPN (nats)")
+    for axis, s in zip(of_norm, swept, strict=True):
+        own = numbers[numbers["S"] == s]
         for suffix, name in CONTROLS.items():
-            height, fpn = names.index(name) + lift, f"FPN{suffix}"
-            where = 1.0 if fpn == CENTRE else s
-            if fpn in losses.index and np.isfinite(losses[where][fpn]):
-                twin = losses[s].get(f"VPN{suffix}", np.nan)
-                gap = losses[where][fpn] - (twin if np.isfinite(twin) else losses[s]["VPN"])
-                a.plot([0, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
-                a.plot(gap, height, **ARM_LOOKS["FPN"] | fill)
-                if not suffix:
-                    a.text(gap, len(names) - 0.52, f"S = {power_of_two(s)}", ha="center",
-                           va="center", fontsize=6.5, color="#444444")  # fmt: skip
-            for arm in ("FPN", "VPN"):
-                rows = numbers[(numbers["arm"] == f"{arm}{suffix}") & (numbers["S"] == s)]
-                b.plot(rows["over_noise"], [height] * len(rows), **ARM_LOOKS[arm] | fill)
-    a.margins(x=0.09)
-    a.axvline(0, **NEUTRAL)
-    b.axvline(1, **NEUTRAL)
-    for axis in (a, b):
+            for arm in NAMES:
+                rows = own.loc[own["arm"] == f"{arm}{suffix}", "over_noise"]
+                look = _look(arm, explores)
+                axis.plot(rows, [names.index(name)] * len(rows), **look)
+        axis.axvline(1, **NEUTRAL)
+        title = rf"{next(letters)}   $\|W\|$, S = {power_of_two(s)}"
+        label(axis, title, xlabel="over Brownian\nmotion's")
+    for axis in of_norm:
+        plain_log_axis(axis, x=True)
+    for axis in of_loss:
+        axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    for group in (of_loss, of_norm):
+        limits = np.array([axis.get_xlim() for axis in group])
+        for axis in group:
+            axis.set_xlim(limits.min(), limits.max())
+    for axis in axes:
         for suffix in GROUPS_END:
             axis.axhline(names.index(CONTROLS[suffix]) - 0.5, color="#bbbbbb", lw=0.6)
         axis.grid(axis="y", visible=False)
-    a.set_yticks(range(len(names)), names)
-    a.set_ylim(-0.6, len(names) - 0.15)
-    loss = "loss of a frozen scale (FPN) −\nloss of a learned vector (VPN) (nats)"
-    label(a, "a   What a frozen scale loses", xlabel=loss)
-    label(b, "b   Matrix norm", xlabel=r"$\|W\|$ / $\|W\|$ of Brownian motion" + "\n")
-    plain_log_axis(b, x=True)
-    for axis, arm, said in ((a, "_LONG", "not run with a frozen scale"),
-                            (b, "_CENTRE", "no Brownian motion at S = 1")):  # fmt: skip
-        axis.text(0.97, names.index(CONTROLS[arm]), said, transform=axis.get_yaxis_transform(),
-                  ha="right", va="center", fontsize=6.5, color="#777777")  # fmt: skip
-    handles = [key(name, ls="", **ARM_LOOKS[arm]) for arm, name in NAMES.items()]
-    for s in swept:
-        said = f"{'filled' if s < 1 else 'open'}: S = {power_of_two(s)}"
-        look = {"color": "#444444", "marker": "o", "ls": "", "mew": 0.9}
-        look |= {} if s < 1 else {"markerfacecolor": "white"}
-        handles.append(key(said, **look))
-    legend_below(figure, handles, len(handles))
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].set_ylim(-0.6, len(names) - 0.4)
+    handles = [key(name, **_look(arm, explores)) for arm, name in NAMES.items()]
+    handles.append(key("frozen scale at S = 1", **RECOVERED))
+    handles.append(
+        Patch(**STRIP, label=f"as in the sweep ± {BETWEEN_SEEDS:g}, by which seeds differ")
+    )
+    legend_below(figure, handles, 2)
     return caption(figure, context, "no intervals" if len(context.seeds) == 1 else "")
+
+
+def _losses(axis, losses: pd.DataFrame, s: float, names: list[str], explores: bool) -> None:
+    """What FPN loses to VPN under each change at S, with what it loses unchanged and at S = 1."""
+    vpn = losses[s].get("VPN", np.nan)
+    unchanged = losses[s].get("FPN", np.nan) - vpn
+    axis.axvspan(unchanged - BETWEEN_SEEDS, unchanged + BETWEEN_SEEDS, **STRIP)
+    if CENTRE in losses.index:
+        axis.axvline(losses.loc[CENTRE, 1.0] - vpn, **RECOVERED)
+    for suffix, name in CONTROLS.items():
+        fpn = losses[s].get(f"FPN{suffix}", np.nan)
+        if np.isfinite(fpn):
+            twin = losses[s].get(f"VPN{suffix}", np.nan)
+            gap, height = fpn - (twin if np.isfinite(twin) else vpn), names.index(name)
+            axis.plot([0, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
+            axis.plot(gap, height, **_look("FPN", explores))
+    axis.axvline(0, **NEUTRAL)
+
+
+def _look(arm: str, explores: bool) -> dict:
+    """Points of an arm, hollow where seeds explore."""
+    hollow = {"markerfacecolor": "white"} if explores else {}
+    return ARM_LOOKS[arm] | {"ls": "", "ms": 3.8, "mew": 0.9} | hollow

@@ -1,18 +1,21 @@
 """Beside figure 5: the same norms and multipliers from another start, and with a fixed scale.
 
-Top: activations that the model fixes, and the gate's. Middle: outputs to the residual stream.
-Bottom: multipliers, learned and fixed factor together. Filled and solid is what begins at ∝ 1/d,
-open and dashed what begins at 1; blue is learned, and red stays there. At the base width both
-starts are the same, and so are both fixed scales. Lines are medians, bands the range of seeds.
+All stand over their value at the base width, where both starts are the same, and so are both fixed
+scales; seed by seed, on one axis for all norms. Top: activations before a nonlinearity, and the
+multipliers of two of them, learned and fixed factor together. Bottom: outputs to the residual
+stream. Filled and solid is what begins at ∝ 1/d, open and dashed what begins at 1; blue is learned,
+and red stays there. Lines are medians, bands the range of the seeds that all four have.
 """
 
 from __future__ import annotations
 
+import dataclasses
+
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, label, sheet
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, plain_log_axis, widen
+from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, plain_log_axis
 from analysis.figures import fig5
 from analysis.quantities import width_scaling as ws
 from analysis.tables.context import Context
@@ -31,18 +34,18 @@ NAMES = {
     ws.SCALED: "fixed, $\\propto 1/d$",
     ws.FIXED: "fixed at 1",
 }
+NORMS, MULTIPLIERS = "activations", "multipliers"
 # Panels by row: the row's message, and by panel the quantity of figure 5 and the title.
 ROWS = {
-    "What the model fixes: multipliers that begin at 1 learn most of the way": [
-        ("activations", name, name) for name in (*ws.FIXED_BY_MODEL, *ws.GATE)
+    "Fixed at 1 these grow with the width; learned scales fall, and take back most of it": [
+        *((NORMS, name, name) for name in ("Q·K", "dt", *ws.GATE)),
+        *((MULTIPLIERS, name, f"$|s|$ of {name}") for name in ("Q·K", "dt")),
     ],
-    "What is free: attention and SSM outputs grow if scales begin at 1, learned or not": [
-        ("activations", name, name) for name in ws.FREE_IN_STREAM
-    ],
-    "Learned multipliers fall with the width from both starts": [
-        ("multipliers", name, f"$|s|$ of {name}") for name in ws.MULTIPLIERS if name != "projector"
+    "From a start at 1 outputs to the stream grow; learned scales hold only the MLP's": [
+        (NORMS, name, name.replace(" output", "")) for name in ws.FREE_IN_STREAM
     ],
 }
+NAMES_OF_AXES = {NORMS: "norm", MULTIPLIERS: "$|s|$"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -53,46 +56,77 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three rows of up to four panels under their messages, the legend where the last row ends."""
-    figure = sheet(5.5)
-    groups = dict(tuple(numbers.groupby(["panel", "quantity", "arm"])))
+    """Two rows of panels under their messages, one legend below."""
+    numbers = _shared_seeds(numbers)
+    context = dataclasses.replace(context, seeds=sorted(map(int, numbers["seed"].unique())))
     base = _base_width(numbers)
+    groups = dict(tuple(_over(numbers, base).groupby(["panel", "quantity", "arm"])))
+    figure = sheet(3.7, w_pad=0.015, h_pad=0.03)
     letters = iter("abcdefghijkl")
     parts = figure.subfigures(len(ROWS), 1)
+    drawn: dict[str, list] = {NORMS: [], MULTIPLIERS: []}
     for part, (message, places) in zip(parts, ROWS.items(), strict=True):
         part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
-        axes = part.subplots(1, 4)
-        for axis, (panel, quantity, title) in zip(axes, places, strict=False):
+        named = set()
+        for axis, (panel, quantity, title) in zip(
+            part.subplots(1, len(places)), places, strict=True
+        ):
             for arm, look in LOOKS.items():
                 if (panel, quantity, arm) in groups:
                     rows = groups[panel, quantity, arm]
                     median(axis, rows, "width", alpha=0.13, ms=2.8, mew=0.8, **look)
-            fig5.width_axis(axis, numbers)
-            axis.axvline(base, **NEUTRAL, ls=":")
+            _width_axis(axis, numbers)
             plain_log_axis(axis)
-            widen(axis, 0.5)
-            label(axis, f"{next(letters)}   {title}")
-        axes[0].set_ylabel("multiplier" if places[0][0] == "multipliers" else "RMS norm")
-        for empty in axes[len(places) :]:
-            empty.set_axis_off()
-    middle = parts[1].axes
-    low, high = zip(*(axis.get_ylim() for axis in middle), strict=True)
-    for axis in middle:
-        axis.set_ylim(min(low), max(high))
-        axis.tick_params(labelleft=axis is middle[0])
-    for axis in parts[-1].axes:
-        axis.set_xlabel("width d")
-    handles = [key("scale s:", lw=0)]
-    handles += [key(NAMES[arm], ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
-    handles.append(key(f"d = {base:g}: dashed = solid by construction", **NEUTRAL, ls=":"))
-    # Of the room that the last row leaves.
-    legend = parts[-1].axes[-2].legend(handles=handles, loc="center left", bbox_to_anchor=(0, 0.5))
-    legend.set_in_layout(False)
+            axis.axhline(1, **NEUTRAL)
+            label(axis, f"{next(letters)}   {title}", xlabel="width d")
+            if panel not in named:
+                axis.set_ylabel(f"{NAMES_OF_AXES[panel]} over that at d = {base:g}")
+            named.add(panel)
+            drawn[panel].append(axis)
+    for own in drawn.values():
+        _share(own)
+    handles = [key(f"scale {NAMES[arm]}", ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
+    legend_below(figure, handles, len(handles), columnspacing=1.0)
     return caption(figure, context, "lines: medians; bands: range")
 
 
+def _shared_seeds(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the seeds that every arm has; all rows where there is no such seed."""
+    arms = [set(rows["seed"]) for _, rows in numbers.groupby("arm")]
+    shared = numbers[numbers["seed"].isin(set.intersection(*arms))]
+    return numbers if shared.empty else shared
+
+
+def _over(numbers: pd.DataFrame, base: float) -> pd.DataFrame:
+    """Values over those of the same seed at the width ``base``."""
+    same = ["panel", "quantity", "arm", "seed"]
+    at_base = numbers[numbers["width"] == base].set_index(same)["value"].rename("base")
+    rows = numbers.join(at_base, on=same, how="inner")
+    return rows.assign(value=rows["value"] / rows["base"])
+
+
+def _width_axis(axis, numbers: pd.DataFrame) -> None:
+    """A logarithmic axis, every second width named."""
+    fig5.width_axis(axis, numbers)
+    widths = sorted(numbers["width"].unique())
+    axis.set_xticks(widths, [f"{d:g}" if not i % 2 else "" for i, d in enumerate(widths)])
+
+
+def _share(axes) -> None:
+    """One range for all of ``axes``, with its numbers where the axis has a name."""
+    low, high = zip(*(axis.get_ylim() for axis in axes), strict=True)
+    for axis in axes:
+        axis.set_ylim(min(low), max(high))
+        axis.yaxis.set_major_formatter("×{x:g}")
+        axis.tick_params(labelleft=bool(axis.get_ylabel()))
+
+
 def _base_width(numbers: pd.DataFrame) -> float:
-    """The width at which both starts of learned scalars are one and the same run."""
+    """The width at which both starts of learned scalars are the same; without pairs the middle."""
     arms = numbers.pivot_table("value", ["panel", "quantity", "seed", "width"], "arm")
-    same = (arms[ws.LEARNED] == arms[ws.FROM_ONE]).groupby("width").mean()
+    pairs = arms[[ws.LEARNED, ws.FROM_ONE]].dropna()
+    if pairs.empty:
+        widths = sorted(numbers["width"].unique())
+        return widths[len(widths) // 2]
+    same = (pairs[ws.LEARNED] == pairs[ws.FROM_ONE]).groupby("width").mean()
     return same.idxmax()

@@ -109,13 +109,13 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
         sums.append(f"{whose} ({len(of_text)}): {tally(of_text)}.")
     return (
         f"{' '.join(sums)} The table has "
-        f"{len(claims) - len(own) - len(apart)} of them; {', '.join(own)} are about the library, "
-        f"and {len(apart)} are of experiments of which nothing is judged yet "
-        f"([a list](experiments/README.md#what-they-found)). `make claims` lists {len(others)} "
-        f"more: {waiting} wait for their runs, and newer ones replace {len(others) - waiting}. "
+        f"{len(claims) - len(own) - len(apart)} of them, and {len(apart)} are of experiments that "
+        f"are not judged yet ([a list](experiments/README.md#what-they-found)); "
+        f"{', '.join(own)} are about the library. `make claims` lists {len(others)} more: "
+        f"{waiting} wait for their runs, newer ones replace {len(others) - waiting}. "
         f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
-        f"Holm's correction for testing all of them. {counts['expected_false']:g} would hold by "
-        f"chance if the truth lay on the border of every criterion."
+        f"Holm's correction for testing all. {counts['expected_false']:g} would by chance, "
+        f"if the truth lay on every border."
     )
 
 

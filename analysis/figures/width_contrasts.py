@@ -80,7 +80,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.axhline(1, **NEUTRAL)
             label(axis, f"{next(letters)}   {title}", xlabel="width d")
             if panel not in named:
-                axis.set_ylabel(f"{NAMES_OF_AXES[panel]} over that at d = {base:g}")
+                axis.set_ylabel(f"{NAMES_OF_AXES[panel]} / at d = {base:g}")
             named.add(panel)
             drawn[panel].append(axis)
     for own in drawn.values():

@@ -69,11 +69,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(
         figure, [key_of_decay("LR decay begins; exponents of the width d are fitted here")], 1
     )
-    note = (
-        "learned scalars, multipliers' LR × 5; lines: medians, bands: range; exponents: mean, 95%"
-    )
+    note = "learned scalars, multipliers' LR × 5"
     # Other arms have seeds that this one lacks.
     seeds = sorted(map(int, numbers["seed"].unique()))
+    if len(seeds) > 1:
+        note += "; lines: medians, bands: range; exponents: mean, 95%"
     caption(figure, dataclasses.replace(context, seeds=seeds), note)
     # Names need the height that legend and caption leave.
     figure.get_layout_engine().execute(figure)

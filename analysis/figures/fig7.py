@@ -57,7 +57,7 @@ TITLES = {
 WINDOWS = 25
 # Runs that a tier shares with the one before.
 AGAIN = {"alpha": 0.22}
-NO_LOG = "There is no log of the search:\nrun make tune."
+NO_LOG = "There is no log\nof the search:\nrun make tune."
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

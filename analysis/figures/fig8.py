@@ -119,7 +119,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     ]
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
     legend_below(figure, handles, 5)
-    return caption(figure, context, f"{BANDS_HALF}; {_steady(panels)}")
+    bands = f"{BANDS_HALF}; " if numbers["seed"].nunique() > 1 else ""
+    return caption(figure, context, bands + _steady(panels))
 
 
 def _over_one(rows: pd.DataFrame) -> pd.DataFrame:

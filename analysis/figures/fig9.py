@@ -78,9 +78,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             _seeds(axis, shown[of_arm & (shown["block"] == block)], looks)
         line[0].set_ylabel(f"{block} output (RMS)")
     legend_below(figure, [key(f"layer {layer:.0f}", **look) for layer, look in looks.items()], 6)
-    return caption(
-        figure, context, "lines: medians; faint points: seeds, those on the axis lie below it"
-    )
+    note = "lines: medians; faint points: seeds, those on the axis lie below it"
+    return caption(figure, context, note if numbers["seed"].nunique() > 1 else "")
 
 
 def _seeds(axis, panel: pd.DataFrame, looks) -> None:

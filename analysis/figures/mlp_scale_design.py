@@ -84,8 +84,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     for name in BLOCKS:
         _name_factors(axes[name])
     handles = [key(name, ls="", **look) for look, name in LOOKS.values()]
-    handles.append(key("mean, 95%", color="#444444", lw=1.2, marker="|", ms=6, mew=1.8))
-    legend_below(figure, handles, 3)
+    if numbers["seed"].nunique() > 1:
+        handles.append(key("mean, 95%", color="#444444", lw=1.2, marker="|", ms=6, mew=1.8))
+    legend_below(figure, handles, len(handles))
     return caption(figure, context, "points: seeds; b has an axis of its own")
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from analysis.drawing.axes import median
 from analysis.drawing.page import caption, key, label, legend_below, sheet
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, plain_log_axis
+from analysis.drawing.style import ARM_COLOURS, BANDS_RANGE, NEUTRAL, plain_log_axis
 from analysis.figures import fig5
 from analysis.quantities import width_scaling as ws
 from analysis.tables.context import Context
@@ -80,14 +80,14 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.axhline(1, **NEUTRAL)
             label(axis, f"{next(letters)}   {title}", xlabel="width d")
             if panel not in named:
-                axis.set_ylabel(f"{NAMES_OF_AXES[panel]} over that at d = {base:g}")
+                axis.set_ylabel(f"{NAMES_OF_AXES[panel]} / at d = {base:g}")
             named.add(panel)
             drawn[panel].append(axis)
     for own in drawn.values():
         _share(own)
     handles = [key(f"scale {NAMES[arm]}", ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
     legend_below(figure, handles, len(handles), columnspacing=1.0)
-    return caption(figure, context, "lines: medians; bands: range")
+    return caption(figure, context, BANDS_RANGE if len(context.seeds) > 1 else "")
 
 
 def _shared_seeds(numbers: pd.DataFrame) -> pd.DataFrame:

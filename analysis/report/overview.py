@@ -100,8 +100,7 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
     judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
     apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
-    others = [entry.record["verdict"] for claim in claims for entry in claim.earlier]
-    waiting = others.count(UNJUDGED)
+    others = [entry for claim in claims for entry in claim.earlier]
     sums = []
     for text in sorted({claim.text for claim in claims}, key=_place):
         of_text = [claim for claim in claims if claim.text == text]
@@ -111,8 +110,8 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
         f"{' '.join(sums)} The table has "
         f"{len(claims) - len(own) - len(apart)} of them, and {len(apart)} are of experiments that "
         f"are not judged yet ([a list](experiments/README.md#what-they-found)); "
-        f"{', '.join(own)} are about the library. `make claims` lists {len(others)} more: "
-        f"{waiting} wait for their runs, newer ones replace {len(others) - waiting}. "
+        f"{len(own)} are about the library. `make claims` also lists {len(others)} entries that "
+        f"wait for their runs or that newer ones replace. "
         f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
         f"Holm's correction for testing all. {counts['expected_false']:g} would by chance, "
         f"if the truth lay on every border."

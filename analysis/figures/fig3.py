@@ -114,7 +114,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         line[0].set_ylabel("density / peak")
     for axis in axes[-1]:
         axis.set_xlabel("norm / mean of its layer")
-    axis, beside = below.subplots(1, 2, sharey=True, width_ratios=[1, 0.5])
+    axis, beside = below.subplots(1, 2, sharey=True, width_ratios=[1, 0.6])
     _spreads(axis, beside, cells)
     label(axis, f"{next(letters)}   Much of the spread is noise")
     handles = [key(NAMES[name], **look, marker=MARKERS[name], ms=3) for name, look in LOOKS.items()]

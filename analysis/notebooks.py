@@ -23,7 +23,7 @@ from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 from traitlets import DottedObjectName, Type
 
-from analysis.drawing.palette import in_palette
+from analysis.drawing.pictures import in_palette
 from analysis.tables.find import ROOT
 from lrm.cli import guarded
 from lrm.errors import UserError

@@ -1,7 +1,9 @@
 """Figures of what is published: every text is inside its figure, and none covers another."""
 
 import importlib
+import io
 import itertools
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,9 +12,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.text import Text
+from PIL import Image
 
 from analysis.drawing.axes import spread_out
 from analysis.drawing.page import caption, key, legend_below, page
+from analysis.drawing.pictures import in_hundredths, in_palette, picture
 from analysis.drawing.style import STYLE_FILE, PlainLogLocator
 from analysis.tables.context import Context, context_of, tables_of
 
@@ -94,3 +98,29 @@ def test_names_move_no_further_than_they_must():
 def test_a_logarithmic_axis_has_numbers_enough_and_not_too_many(span):
     ticks = PlainLogLocator().tick_values(*span)
     assert 3 <= ((ticks >= span[0]) & (ticks <= span[1])).sum() <= 7
+
+
+def test_files_of_a_drawing_are_short_and_the_same_each_time():
+    def drawn():
+        figure, axes = plt.subplots()
+        axes.plot([0, 1, 2], [0.1, 0.7, 0.3], "o-")
+        return figure
+
+    buffer = io.BytesIO()
+    drawn().savefig(buffer, format="svg")
+    long, short = buffer.getvalue().decode(), in_hundredths(buffer.getvalue()).decode()
+    number = r"-?[0-9.]+"
+    for kind in (r" d=\"([^\"]*)\"", r" [xy]=\"([^\"]*)\"", r"translate\(([^)]*)\)"):
+        was, now = (" ".join(re.findall(kind, text)) for text in (long, short))
+        assert re.findall("[A-Za-z]", was) == re.findall("[A-Za-z]", now)
+        ends = [np.array([float(n) for n in re.findall(number, text)]) for text in (was, now)]
+        assert len(ends[0]) and np.abs(ends[0] - ends[1]).max() <= 0.005 + 1e-9
+    # What glyphs are scaled by stays whole.
+    assert re.findall(r"scale\([^)]*\)", long) == re.findall(r"scale\([^)]*\)", short)
+    assert len(short) < len(long)
+    with plt.style.context(STYLE_FILE):
+        for kind in ("pdf", "png", "svg"):
+            assert picture(drawn(), kind) == picture(drawn(), kind)
+    with Image.open(io.BytesIO(in_palette(picture(drawn(), "png"), (200, 100)))) as small:
+        assert small.size[0] <= 200 and small.size[1] == 100
+    plt.close("all")

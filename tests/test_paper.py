@@ -25,8 +25,11 @@ def paper_runs():
     for path in sorted(EXPERIMENTS.glob("*/config.yaml")):
         if "tuned/$scale" in path.read_text() and not (PRESETS / "tuned" / "paper").exists():
             continue  # no search has run at this scale; the arms that it starts from are here
+        experiment = load(path)
+        if "paper" not in experiment.header.at:
+            continue
         by_arm = {}
-        for run in load(path).runs("paper", [0]):
+        for run in experiment.runs("paper", [0]):
             if run.kind == "train":
                 by_arm.setdefault(run.arm, []).append(run)
         for runs in by_arm.values():

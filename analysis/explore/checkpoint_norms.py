@@ -7,7 +7,6 @@ by their mean and pooled over layers, as in figure 3.
 from __future__ import annotations
 
 import argparse
-import io
 from pathlib import Path
 
 import matplotlib
@@ -18,6 +17,7 @@ import seaborn
 from scipy.stats import norm
 
 from analysis.drawing.page import key
+from analysis.drawing.pictures import picture
 from analysis.drawing.style import ARM_COLOURS, STYLE_FILE
 from analysis.explore.drawings import panels
 from analysis.quantities.norms import geometric_mean, noise_spread, pooled_relative_norms
@@ -131,9 +131,7 @@ def render(folder: Path) -> str:
     with plt.style.context(STYLE_FILE):
         figure = draw(table, name)
         for kind in ("png", "pdf"):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind)
-            write_atomic(folder / f"norms.{kind}", buffer.getvalue())
+            write_atomic(folder / f"norms.{kind}", picture(figure, kind))
     write_atomic(folder / "norms.csv", numbers.to_csv(index=False).encode())
     text = numbers.to_string(index=False, float_format=lambda value: f"{value:.3g}")
     return f"{text}\n\ndrew {folder / 'norms.png'}, with pdf and csv beside it"

@@ -6,7 +6,6 @@ The figure stands beside the record, as png and pdf.
 from __future__ import annotations
 
 import argparse
-import io
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +16,7 @@ import matplotlib.pyplot as plt
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import key, page
-from analysis.drawing.palette import in_palette
+from analysis.drawing.pictures import picture
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
@@ -191,11 +190,8 @@ def show(path: Path) -> str:
     target = path.with_name(f"{record['name']}.png")
     with plt.style.context(STYLE_FILE):
         figure = draw(record)
-        for kind, metadata in (("png", {"Software": None}), ("pdf", {"CreationDate": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, metadata=metadata)
-            data = in_palette(buffer.getvalue()) if kind == "png" else buffer.getvalue()
-            write_atomic(target.with_suffix(f".{kind}"), data)
+        for kind in ("png", "pdf"):
+            write_atomic(target.with_suffix(f".{kind}"), picture(figure, kind))
         plt.close(figure)
     return f"{render(record)}\n\ndrew {target}, with pdf beside it"
 

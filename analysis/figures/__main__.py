@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import io
 import sys
 from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
 
-from analysis.drawing.palette import in_palette
+from analysis.drawing.pictures import picture
 from analysis.drawing.stamp import is_current, stamp_of, write_stamp
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import figures
@@ -27,12 +26,7 @@ from lrm.store.digests import running
 from lrm.store.files import make_folder, write_atomic
 
 PACKAGE = Path(__file__).parents[1]
-# Without dates and versions the same numbers give the same file.
-UNDATED = {
-    "pdf": {"CreationDate": None},
-    "png": {"Software": None},
-    "svg": {"Creator": None, "Date": None},
-}
+FORMATS = ("pdf", "png", "svg")
 
 
 def main() -> None:
@@ -91,11 +85,7 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     outputs = {f"{figure}.csv": numbers.to_csv(index=False).encode()}
     with plt.style.context(STYLE_FILE):
         drawing = module.draw(numbers, context)
-        for kind, metadata in UNDATED.items():
-            buffer = io.BytesIO()
-            drawing.savefig(buffer, format=kind, metadata=metadata)
-            data = buffer.getvalue()
-            outputs[f"{figure}.{kind}"] = in_palette(data) if kind == "png" else data
+        outputs |= {f"{figure}.{kind}": picture(drawing, kind) for kind in FORMATS}
     for name, content in outputs.items():
         write_atomic(target / name, content)
     write_stamp(stamp, inputs, outputs)

@@ -82,11 +82,13 @@ def write(site: Site, folder: Path) -> None:
     for page in site.pages:
         text = environment.get_template("experiment.html").render(page=page)
         write_atomic(fresh / f"{page.name}.html", text.encode())
+        for figure in page.figures[:1]:  # what the front page shows
+            write_atomic(fresh / "figures" / f"{figure.name}-small.png", figure.small)
         for figure in page.figures:
             for kind, content in figure.files.items():
                 write_atomic(fresh / "figures" / f"{figure.name}.{kind}", content)
             if figure.published:
-                target = fresh / "figures" / f"published-{figure.name}.png"
+                target = fresh / "figures" / f"published-{figure.name}.svg"
                 write_atomic(target, figure.published)
     mark = {"scale": site.scale, "source": site.source}
     write_atomic(fresh / _MARK, json.dumps(mark).encode())

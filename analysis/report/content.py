@@ -13,6 +13,7 @@ from typing import Any
 from analysis.claims.judging import BELOW, HOLDS, OPEN, PARTLY, REFUTED, TESTED, UNJUDGED
 from analysis.claims.ledger import judge_and_write
 from analysis.claims.stored import claims_file, read_ledger
+from analysis.drawing.pictures import in_palette
 from analysis.drawing.stamp import drawn_files, read_drawn, stamp_of
 from analysis.needs import experiments_of, figures
 from analysis.report.archive import packed
@@ -33,6 +34,8 @@ LIBRARY = "library"
 PAPER, OURS = "the paper", "ours"
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
 FORMATS = ("png", "svg", "pdf", "csv")
+# Of a small picture, in pixels: twice what the front page shows.
+SMALL = (640, 320)
 
 
 @dataclass(frozen=True)
@@ -79,12 +82,14 @@ class Figure:
     Numbers come as ``csv.zip``, which pandas and file managers open; plain they would be most of
     the report.
 
-    ``caption`` is HTML of the experiment's README about the published drawing.
+    ``small`` is the drawing as a small PNG, ``published`` the published one as an SVG, and
+    ``caption`` HTML of the experiment's README about the latter.
     """
 
     name: str
     title: str
     files: dict[str, bytes]
+    small: bytes
     caption: str | None = None
     published: bytes | None = None
 
@@ -288,17 +293,19 @@ def _figure(
     """A drawing of that source; None where it has not been drawn. UserError for a damaged one."""
     there = _drawn(name, results / "reference" / scale / "figures", restore)
     if source == "reference":
-        return there and Figure(name, _first_line(name), there, captions.get(name))
+        return there and Figure(name, _first_line(name), *there, captions.get(name))
     own = _drawn(name, results / "figures" / scale, lambda _: f"draw it by make {name}")
     if own is None:
         return None
-    beside = there and there["png"]
+    beside = there[0]["svg"] if there else None
     caption = captions.get(name) if beside else None
-    return Figure(name, _first_line(name), own, caption, beside)
+    return Figure(name, _first_line(name), *own, caption, beside)
 
 
-def _drawn(name: str, folder: Path, remedy: Callable[[Path], str]) -> dict[str, bytes] | None:
-    """The files of a drawing by format; None where it was not drawn in all of them."""
+def _drawn(
+    name: str, folder: Path, remedy: Callable[[Path], str]
+) -> tuple[dict[str, bytes], bytes] | None:
+    """A drawing's files by ending, and it small; None where it was not drawn in all formats."""
     paths = {kind: folder / f"{name}.{kind}" for kind in FORMATS}
     stamp = stamp_of(folder, name)
     if not any(path.exists() for path in (stamp, *paths.values())):
@@ -308,7 +315,7 @@ def _drawn(name: str, folder: Path, remedy: Callable[[Path], str]) -> dict[str, 
         return None
     found = {kind: read_drawn(path, remedy(folder)) for kind, path in paths.items()}
     found["csv.zip"] = packed({f"{name}.csv": found.pop("csv")})
-    return found
+    return found, in_palette(found.pop("png"), SMALL)
 
 
 def _first_line(figure: str) -> str:
@@ -339,7 +346,7 @@ def _link(folder: Path, target: str) -> str | None:
     if path.parent == EXPERIMENTS and (path / "config.yaml").exists():
         return f"{path.name}.html"
     if path.suffix == ".png" and path.stem in figures():
-        return f"figures/{path.name}"
+        return f"figures/{path.stem}.svg"
     return None
 
 

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 
 from analysis.drawing.axes import s_axis
 from analysis.drawing.page import label
-from analysis.drawing.palette import in_palette
+from analysis.drawing.pictures import picture
 from analysis.drawing.stamp import read_drawn
 from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, STYLE_FILE, TEXT_WIDTH
 from analysis.tables.find import RESULTS, relative
@@ -132,9 +132,7 @@ def published() -> pd.DataFrame:
 def _main() -> None:
     matplotlib.use("agg")
     with plt.style.context(STYLE_FILE):
-        picture = io.BytesIO()
-        draw(published()).savefig(picture, format="png", metadata={"Software": None})
-    write_atomic(TARGET, in_palette(picture.getvalue()))
+        write_atomic(TARGET, picture(draw(published()), "png"))
     print(f"drew {relative(TARGET)}")
 
 

@@ -43,19 +43,21 @@ NOT_HERE := $(call figures_of,$(ELSEWHERE))
 # Those of ours whose drawing is published at this scale need no runs, unless FROM=runs.
 PUBLISHED := $(filter $(basename $(notdir $(wildcard $(RESULTS)/reference/$(SCALE)/figures/*.csv))),$(OURS))
 BORROWED := $(if $(filter reference,$(FROM)),$(PUBLISHED))
-# Those of the second paper that are not published have a target of their own: scale_vectors.
-SECOND := $(filter-out $(BORROWED) $(NOT_HERE),$(filter sv_%,$(OURS)))
-OWN := $(filter-out $(UNTUNED) $(NOT_HERE) $(SECOND),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
+# Those of other texts that are not published have targets of their own: scale_vectors, gdn.
+OTHERS := $(filter-out $(BORROWED) $(NOT_HERE),$(filter sv_% gdn_%,$(OURS)))
+OWN := $(filter-out $(UNTUNED) $(NOT_HERE) $(OTHERS),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
 cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
 options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RESULTS) $(if $(YES),--yes)
+train = runs=$$($(BIN)/python -m analysis.needs $(1)) \
+	&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | sort -u) $(options) || test $$? -eq 3; }
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all scale_vectors own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all scale_vectors gdn own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,7 +115,7 @@ $(VENV)/.notebooks: $(VENV)/.core
 	@touch $@
 
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
-tell_second = echo "left out: $(strip $(SECOND)). They are of the second paper: make scale_vectors"
+tell_others = echo "left out: $(strip $(OTHERS)). They are of other papers: make scale_vectors, make gdn"
 tell_not_here = echo "left out: $(strip $(NOT_HERE)). They have no runs at $(SCALE)"
 
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
@@ -124,12 +126,11 @@ demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainin
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
 all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
-	@runs=$$($(BIN)/python -m analysis.needs $(OWN)) \
-		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2) $(options) || test $$? -eq 3; }
+	@$(call train,$(OWN))
 	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
 	@$(if $(UNTUNED),$(tell_untuned),:)
 	@$(if $(NOT_HERE),$(tell_not_here),:)
-	@$(if $(SECOND),$(tell_second),:)
+	@$(if $(OTHERS),$(tell_others),:)
 
 own_figures: $(VENV)/.core
 	@$(call draw,$(OWN))
@@ -140,9 +141,13 @@ borrowed_figures: $(VENV)/.core
 # The LRs that designs ask for are found once, on seeds that explore: make sv_learning_rates.
 COMPARED = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
 scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: train the experiments sv_* in one sweep, and draw their figures
-	@runs=$$($(BIN)/python -m analysis.needs $(COMPARED)) \
-		&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | sort -u) $(options) || test $$? -eq 3; }
+	@$(call train,$(COMPARED))
 	@$(call draw,$(COMPARED))
+
+DELTA = $(filter-out $(NOT_HERE),$(filter gdn_%,$(OURS)))
+gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train the experiments gdn_* in one sweep, and draw their figures
+	@$(call train,$(DELTA))
+	@$(call draw,$(DELTA))
 
 # One experiment after the other, whole or the runs that the figure needs of it.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)

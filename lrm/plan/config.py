@@ -180,6 +180,9 @@ class ProbeConfig(Strict):
     # The largest curvature of the loss on the fixed sequences, whenever vectors are taken, by so
     # many steps of Lanczos' method, each of which takes two gradients; 0: none.
     curvature: int = Field(0, ge=0, le=1000)
+    # Gradients of the loss by activations on the fixed sequences; and, whenever vectors are taken,
+    # what mixers tell of themselves, such as how long a head remembers.
+    activation_gradients: bool = False
 
     @model_validator(mode="after")
     def _gradients_have_a_variance(self) -> ProbeConfig:

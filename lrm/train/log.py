@@ -21,6 +21,7 @@ from lrm.plan.run import Report
 from lrm.plan.schedule import constant_end, lr_factor
 from lrm.store.rundir import RunDirectory
 from lrm.train import probes
+from lrm.train.activation_gradients import activation_gradients
 from lrm.train.curvature import largest_curvature
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner
@@ -154,6 +155,12 @@ class ProbeLog:
         found["clipped_fraction"] = {"model": self._steps.clipped_fraction()}
         factor = lr_factor(settings.schedule, settings.train.steps, max(done - 1, 0))
         found["lr_factor"] = {"model": factor}
+        told: probes.Vectors = {}
+        if settings.probes.activation_gradients:
+            gradients, told = activation_gradients(
+                self._learner, self._tokens, settings, self._autocast, self._micro_batch
+            )
+            found |= gradients
         with_vectors = done % settings.probes.vectors_every == 0 or done in self._ends
         if with_vectors and settings.probes.gradient_batches:
             found |= self._gradients(done)
@@ -161,7 +168,8 @@ class ProbeLog:
             found["curvature"] = {"model": self._curvature()}
         self._record("probes.jsonl", {"step": done, "values": found})
         if with_vectors:
-            self._record("vectors.jsonl", {"step": done, "values": probes.vectors(self.views)})
+            vectors = probes.vectors(self.views) | told
+            self._record("vectors.jsonl", {"step": done, "values": vectors})
         self.seconds += time.perf_counter() - began
 
     def _gradients(self, done: int) -> probes.Scalars:

@@ -234,6 +234,13 @@ class Mixer(Block):
         """
         return {}
 
+    def statistics(self, activations: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+        """What else is worth knowing of one layer: (stat, tensor) → a value for each head (heads,).
+
+        ``activations`` are the layer's by the names of tensors, (sequences, length, …) each.
+        """
+        return {}
+
     def reads(self, config: ModelConfig) -> Changes:
         """The columns of what reads the layer's normalised input."""
         return Changes("mixer_input", range(config.hidden_size))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lrm.model.blocks.block import Address, Behind, Changes, Constant, Ends, Mixer, Uniform, stream
@@ -111,6 +111,11 @@ class GatedDeltaNet(Mixer):
         from lrm.model.blocks.gdn_module import GatedDeltaNetModule
 
         return GatedDeltaNetModule(*arguments)
+
+    def statistics(self, activations: Mapping[str, Any]) -> dict[tuple[str, str], Any]:
+        from lrm.model.blocks.gdn_module import statistics
+
+        return statistics(activations)
 
     def trials(self) -> dict[str, Callable]:
         from lrm.model.blocks.gdn_module import convolution_trial, delta_trial

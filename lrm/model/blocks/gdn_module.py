@@ -19,6 +19,8 @@ from lrm.multipliers.precision import upcast
 
 # Of the length of queries and keys, as in the kernels of flash-linear-attention.
 _EPS = 1.0e-6
+# Of a sequence, at which ``statistics`` looks: a quarter of its length apart.
+PLACES = ("first", "quarter", "half", "three_quarters", "last")
 
 
 class GatedDeltaNetModule(nn.Module):
@@ -102,6 +104,44 @@ def _unit(x: Tensor) -> Tensor:
     """x over its length in the last dimension, in float32 at least."""
     x = upcast(x)
     return x * (x.square().sum(-1, keepdim=True) + _EPS).rsqrt()
+
+
+def statistics(activations: Mapping[str, Tensor]) -> dict[tuple[str, str], Tensor]:
+    """Of one layer, means over tokens by head: (stat, tensor) → (heads,).
+
+    ``head_mean`` of ``gdn.kept`` and ``gdn.written`` is that of α and β, and ``above_half`` the
+    share of β > ½. ``deviation`` of ``gdn.alpha`` and ``gdn.beta`` is the standard deviation of
+    z_α and z_β. ``memory`` is L = Σ_τ Π_{τ < j ≤ t} α_j, in tokens: how many the state sums.
+    ``cosine_<place>`` is ⟨q, k⟩ of unit vectors at one place of the sequences, the mean over them,
+    ``absolute_cosine_<place>`` that of its absolute value, and ``unrelated_cosine`` the mean over
+    all pairs of places in a sequence.
+    """
+    kept, written = activations["gdn.kept"], activations["gdn.written"]
+    q, k = (_unit(activations[f"gdn.conv_{name}"]) for name in "qk")
+    found = {
+        ("head_mean", "gdn.kept"): kept.mean((0, 1)),
+        ("head_mean", "gdn.written"): written.mean((0, 1)),
+        ("above_half", "gdn.written"): (written > 0.5).double().mean((0, 1)),
+        ("memory", "gdn.kept"): _memory(kept),
+        ("unrelated_cosine", "gdn.q"): (q.mean(1) * k.mean(1)).sum(-1).mean(0),
+    }
+    for name in GATES:
+        found["deviation", name] = activations[name].flatten(0, 1).std(0, correction=0)
+    cosines = (q * k).sum(-1)
+    for quarter, place in enumerate(PLACES):
+        there = cosines[:, quarter * (cosines.shape[1] - 1) // (len(PLACES) - 1)]
+        found[f"cosine_{place}", "gdn.q"] = there.mean(0)
+        found[f"absolute_cosine_{place}", "gdn.q"] = there.abs().mean(0)
+    return found
+
+
+def _memory(kept: Tensor) -> Tensor:
+    """Mean over tokens of L_t = 1 + α_t L_{t−1}; kept (sequences, length, heads)."""
+    reached = total = torch.zeros_like(kept[:, 0])
+    for now in kept.unbind(1):
+        reached = 1 + now * reached
+        total = total + reached
+    return total.mean(0) / kept.shape[1]
 
 
 def delta_trial(config: ModelConfig, device: torch.device, dtype: torch.dtype):

@@ -1,0 +1,83 @@
+"""Judging functions of GD3, GD4, GD5, GD9 and GD16: Gated Delta Networks under SGD over the width.
+
+A value of a seed is an exponent of the width, a difference of losses in nats per token, or a share
+of steps.
+"""
+
+from __future__ import annotations
+
+from analysis.claims.gdn_transfer import basins
+from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
+from analysis.quantities import gdn_transfer as found
+from analysis.quantities.transfer import drift, losses, regret, typical_lr, widths
+from analysis.tables.results import Tables
+
+SP, ORIGINAL, PAPER = "SP", "ORIGINAL", "PAPER"
+UNCLIPPED = "_UNCLIPPED"
+NAMES = {SP: "SP", ORIGINAL: "muP before the paper", PAPER: "the paper's"}
+
+
+def gd3(tables: Tables, criterion: dict) -> Judgement:
+    """With the paper's recipe the best LR stays; ours: it costs less than muP before it."""
+    limits, largest = criterion["thresholds"], widths(losses(tables, PAPER))[-1]
+    parts = [
+        within("the paper's: exponent of the width in the best LR", drift(tables, PAPER),
+               -limits["margin"], limits["margin"], "it stays"),
+        at_least(f"before − the paper's: what the base's LR costs at width {largest:g} (nats)",
+                 regret(tables, ORIGINAL, largest) - regret(tables, PAPER, largest), 0.0,
+                 "it costs less than before", ours=True, matters=criterion["smallest_effect"]),
+    ]  # fmt: skip
+    return judgement(criterion, parts, contrast=basins(tables, PAPER, limits, "it stays"))
+
+
+def gd4(tables: Tables, criterion: dict) -> Judgement:
+    """With SP the best LR moves, in either direction."""
+    limits = criterion["thresholds"]
+    moves = drift(tables, SP).abs()
+    return judgement(criterion, [at_least("SP: |exponent of the width in the best LR|", moves,
+                                          limits["moves"])])  # fmt: skip
+
+
+def gd5(tables: Tables, criterion: dict) -> Judgement:
+    """With muP as it was before the paper the best LR moves more than with the paper's."""
+    limits = criterion["thresholds"]
+    more = drift(tables, ORIGINAL).abs() - drift(tables, PAPER).abs()
+    return judgement(criterion, [at_least("before − the paper's: |exponent of the best LR|", more,
+                                          limits["more"])])  # fmt: skip
+
+
+def gd9(tables: Tables, criterion: dict) -> Judgement:
+    """Gradients by q̃ and k̃ fall as 1/d with the paper's recipe, and not with muP before it."""
+    limits, parts = criterion["thresholds"], []
+    margin = limits["margin"]
+    for quantity in ("∂q̃", "∂k̃"):
+        derived = found.QUANTITIES[quantity][2]
+        own = found.exponent(tables, quantity, PAPER, limits["lr"])
+        before = found.exponent(tables, quantity, ORIGINAL, limits["lr"])
+        parts += [
+            within(f"the paper's: exponent of {quantity}", own, derived - margin, derived + margin,
+                   "the paper's"),
+            at_least(f"before: |exponent of {quantity} − derived|", (before - derived).abs(),
+                     limits["other"], "before it"),
+        ]  # fmt: skip
+    return judgement(criterion, parts)
+
+
+def gd16(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: most steps are clipped; without clipping both recipes keep their order."""
+    limits, parts = criterion["thresholds"], []
+    for arm in (SP, ORIGINAL, PAPER):
+        lr = typical_lr(tables, arm, widths(losses(tables, arm))[0])
+        for width in widths(losses(tables, arm)):
+            share = found.clipped_share(tables, arm, lr, width)
+            parts.append(at_least(f"{NAMES[arm]}: share of clipped steps at width {width:g}", share,
+                                  limits["share"], NAMES[arm]))  # fmt: skip
+    largest = widths(losses(tables, PAPER + UNCLIPPED))[-1]
+    gap = {
+        clip: regret(tables, ORIGINAL + clip, largest) - regret(tables, PAPER + clip, largest)
+        for clip in ("", UNCLIPPED)
+    }
+    parts.append(at_most("|what the paper's recipe saves, unclipped − clipped| (nats)",
+                         (gap[UNCLIPPED] - gap[""]).abs(), limits["changes"],
+                         "the comparison stays"))  # fmt: skip
+    return judgement(criterion, parts)

@@ -1,0 +1,66 @@
+"""Figures 11 to 64 of the third paper: sizes while Gated Delta Networks train, at one LR.
+
+Rows are recipes under AdamW, columns quantities, with a curve for each width. Where a quantity has
+the exponent of the width that muP derives, the curves lie on each other: gradients are multiplied
+by d. Lines are medians over seeds, bands their range.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.drawing.axes import median
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import log_axis, ramp
+from analysis.quantities import gdn_transfer as found
+from analysis.quantities.transfer import losses, typical_lr, widths
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
+
+EXPERIMENTS = ("gdn_transfer",)
+RECIPES = {"SP": "SP", "MUP": "muP"}
+COLUMNS = {
+    "q̃": r"RMS of $\tilde{q}$",
+    "k̃": r"RMS of $\tilde{k}$",
+    "∂h": r"RMS of $\partial h \cdot d$",
+    "∂q̃": r"RMS of $\partial\tilde{q} \cdot d$",
+    "∂k̃": r"RMS of $\partial\tilde{k} \cdot d$",
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: recipe, quantity, lr, seed, width, step, value (gradients times the width)."""
+    table, parts = tables[EXPERIMENTS[0]], []
+    for recipe in RECIPES:
+        of_recipe = losses(table, recipe)
+        lr = typical_lr(table, recipe, widths(of_recipe)[0])
+        for quantity in COLUMNS:
+            rows = found.course(table, quantity, recipe, lr)
+            power = -found.QUANTITIES[quantity][2]
+            value = rows["value"] * rows["width"] ** power
+            parts.append(rows.assign(value=value, recipe=recipe, quantity=quantity, lr=lr))
+    columns = ["recipe", "quantity", "lr", "seed", "width", "step", "value"]
+    return pd.concat(parts, ignore_index=True)[columns]
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """A row for each recipe."""
+    figure, axes = page(len(RECIPES), len(COLUMNS), 3.2, w_pad=0.03, sharex=True, sharey="col")
+    of_widths = sorted(numbers["width"].unique())
+    colours = dict(zip(of_widths, ramp(len(of_widths)), strict=True))
+    groups = dict(tuple(numbers.groupby(["recipe", "quantity", "width"])))
+    for row, (recipe, name) in zip(axes, RECIPES.items(), strict=True):
+        for axis, (quantity, title) in zip(row, COLUMNS.items(), strict=True):
+            for width, colour in colours.items():
+                if (recipe, quantity, width) in groups:
+                    median(axis, groups[recipe, quantity, width], "step", color=colour, lw=1.1)
+            log_axis(axis)
+            if row is axes[0]:
+                label(axis, title)
+        row[0].set_ylabel(name)
+    for axis in axes[-1]:
+        axis.set_xlabel("step")
+    handles = [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
+    legend_below(figure, handles, len(handles))
+    lr = numbers["lr"].iloc[0]
+    return caption(figure, context, f"LR {lr:g}, the best at d = {of_widths[0]:g}; medians, range")

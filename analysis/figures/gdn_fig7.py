@@ -1,0 +1,29 @@
+"""Figure 7 of the third paper: which learning rate (LR) is best at each width, under SGD.
+
+As figure 3, for three recipes: SP, muP as it was before the paper, and the paper's.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.figures.gdn_fig3 import of_recipes, panels
+from analysis.tables.context import Context
+from analysis.tables.results import Tables
+
+EXPERIMENTS = ("gdn_transfer_sgd",)
+LOOKS = {
+    "SP": ("#888888", "o", "SP"),
+    "ORIGINAL": ("#D1783C", "^", "muP before the paper"),
+    "PAPER": ("#2E7DB5", "s", "the paper's"),
+}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """As ``of_recipes``."""
+    return of_recipes(tables[EXPERIMENTS[0]], LOOKS)
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Three recipes and their best LRs."""
+    return panels(numbers, context, LOOKS)

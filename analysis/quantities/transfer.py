@@ -1,0 +1,95 @@
+"""How well a learning rate (LR) that is best at one width serves others.
+
+Tables are of runs over ``width`` and ``lr``. Losses are validation losses after the decay, in nats
+per token; a run that diverged has an infinite one. Values are by seed.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from analysis.quantities.losses import final_losses
+from analysis.quantities.stats import log_slope
+from analysis.tables.results import Tables, kept
+
+
+@kept
+def losses(tables: Tables, arm: str) -> pd.DataFrame:
+    """Seeds in rows, (width, lr) in columns."""
+    rows = final_losses(tables)
+    rows = rows[rows["arm"] == arm]
+    ended = (rows["step"] == tables.settings["train"]["steps"]) & np.isfinite(rows["value"])
+    rows = rows.assign(value=rows["value"].where(ended, np.inf))
+    return rows.pivot(index="seed", columns=["width", "lr"], values="value").sort_index(axis=1)
+
+
+def widths(table: pd.DataFrame) -> list[float]:
+    """Those of ``losses``, from the smallest."""
+    return sorted(table.columns.unique("width"))
+
+
+def minimum(of_width: pd.Series) -> float:
+    """The best LR of losses by LR: the minimum of a parabola in ln(LR).
+
+    It goes through the lowest loss and its two neighbours. Beside a run that diverged the lowest
+    itself is taken, and nan where it is the first or the last, as the best LR may lie beyond.
+    """
+    rates, values = of_width.index.to_numpy(dtype=float), of_width.to_numpy(dtype=float)
+    at = int(np.argmin(values))
+    if at in (0, len(values) - 1):
+        return math.nan
+    near = slice(at - 1, at + 2)
+    if not np.isfinite(values[near]).all():
+        return float(rates[at])
+    # Centred, so that no digits are lost.
+    steep, slope, _ = np.polyfit(np.log(rates[near] / rates[at]), values[near], 2)
+    return float(rates[at] * np.exp(-slope / (2 * steep))) if steep > 0 else float(rates[at])
+
+
+@kept
+def best_lr(tables: Tables, arm: str) -> pd.DataFrame:
+    """``minimum`` of every seed and width: seeds in rows, widths in columns."""
+    table = losses(tables, arm)
+    found = {width: table[width].apply(minimum, axis=1) for width in widths(table)}
+    return pd.DataFrame(found)
+
+
+def drift(tables: Tables, arm: str) -> pd.Series:
+    """The exponent of the width in the best LR, by least squares; nan where one is at an edge."""
+    found = best_lr(tables, arm)
+    return found.apply(lambda row: log_slope(row.index, row), axis=1)
+
+
+def typical_lr(tables: Tables, arm: str, width: float) -> float:
+    """The LR of the grid whose mean loss over seeds is the lowest at this width."""
+    return float(losses(tables, arm)[width].mean().idxmin())
+
+
+def regret(tables: Tables, arm: str, width: float) -> pd.Series:
+    """What the LR that is best at the smallest width costs at ``width``, in nats.
+
+    Both LRs are those of the grid with the lowest mean over seeds, so that no seed chooses its own.
+    """
+    table = losses(tables, arm)
+    carried = typical_lr(tables, arm, widths(table)[0])
+    return table[width][carried] - table[width][typical_lr(tables, arm, width)]
+
+
+def steepness(tables: Tables, arm: str, width: float, factor: float) -> pd.Series:
+    """Mean loss at so many times more and less than the best LR less that at it, in nats.
+
+    Of the grid's LRs; nan where it has neither.
+    """
+    table = losses(tables, arm)[width]
+    rates, best = table.columns.to_numpy(dtype=float), typical_lr(tables, arm, width)
+    sides = [rate for rate in rates
+             if abs(abs(math.log(rate / best)) - math.log(factor)) < 0.05]  # fmt: skip
+    return table[sides].mean(axis=1) - table[best] if sides else table[best] * math.nan
+
+
+def best_loss(tables: Tables, arm: str, width: float) -> pd.Series:
+    """At the LR of the grid with the lowest mean over seeds."""
+    return losses(tables, arm)[width][typical_lr(tables, arm, width)]

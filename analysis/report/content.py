@@ -71,6 +71,13 @@ class Claim:
         return next(measured, None)
 
     @property
+    def is_refuted_in_part(self) -> bool:
+        """Whether a group of its parts is refuted, tests stricter than the statement aside."""
+        own = {part["group"] for part in self.record["parts"] if part["ours"]}
+        groups = self.record["groups"].items()
+        return any(word == REFUTED and group not in own for group, word in groups)
+
+    @property
     def page(self) -> str:
         return f"{self.experiment}.html#{self.id}"
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.claims.judging import HOLDS, UNJUDGED
+from analysis.claims.judging import HOLDS, PARTLY, UNJUDGED
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.report.content import (
     LIBRARY,
@@ -39,6 +39,8 @@ from lrm.store.files import write_atomic
 README, INDEX = ROOT / "README.md", EXPERIMENTS / "README.md"
 BEGIN, END = "<!-- results: make readme -->\n", "<!-- end of the results -->\n"
 _WIDTH = 120
+# By the beginning of a figure's name, of which paper it is.
+_PAPERS = {"": "", "sv": "second paper: ", "gdn": "third paper: "}
 _CLAIMS_OF = {PAPER: "The paper's claims", OURS: "Ours"}
 
 
@@ -71,7 +73,7 @@ def rows() -> list[Row]:
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
         own = [claim for claim in claims if claim.experiment == name]
-        named = re.findall(r"\b(?:sv_)?(?:fig|table)\d+", facts["figures"] or "")
+        named = re.findall(r"\b(?:sv_|gdn_)?(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
         found.append(Row(name, named, question, conclusion, own))
@@ -100,18 +102,20 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
     judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
     apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
-    others = [entry for claim in claims for entry in claim.earlier]
     sums = []
     for text in sorted({claim.text for claim in claims}, key=_place):
         of_text = [claim for claim in claims if claim.text == text]
         whose = _CLAIMS_OF.get(text, text[0].upper() + text[1:])
-        sums.append(f"{whose} ({len(of_text)}): {tally(of_text)}.")
+        partly = [claim for claim in of_text if claim.record["verdict"] == PARTLY]
+        against = sum(claim.is_refuted_in_part for claim in partly)
+        more = f" ({against} of them with a part refuted)" if against else ""
+        of_each = tally(of_text).replace(PARTLY, PARTLY + more)
+        sums.append(f"{whose} ({len(of_text)}): {of_each}.")
     return (
         f"{' '.join(sums)} The table has "
         f"{len(claims) - len(own) - len(apart)} of them, and {len(apart)} are of experiments that "
         f"are not judged yet ([a list](experiments/README.md#what-they-found)); "
-        f"{len(own)} are about the library. `make claims` also lists {len(others)} entries that "
-        f"wait for their runs or that newer ones replace. "
+        f"{len(own)} are about the library. "
         f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
         f"Holm's correction for testing all. {counts['expected_false']:g} would by chance, "
         f"if the truth lay on every border."
@@ -127,26 +131,30 @@ def table(shown: Iterable[Row]) -> str:
 
     Markdown has no way to break a row of a table. Above it stands what can be said of all claims.
     """
-    lines = [*textwrap.wrap(bottom_line(), _WIDTH), ""]
-    lines += [*textwrap.wrap(head(current(), _ledger()["multiplicity"]), _WIDTH), ""]
+    said = (bottom_line(), head(current(), _ledger()["multiplicity"]))
+    lines = [line for text in said for line in (*_wrapped(text), "")]
     text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
     for row in (row for row in shown if not row.waits):
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
         cells = (_numbers(row.figures), link, row.conclusion, tally(row.claims))
         text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
     # Rows follow each other without a break, which would leave half a line empty at each.
-    lines += textwrap.wrap(" ".join(text), _WIDTH, break_long_words=False, break_on_hyphens=False)
+    lines += _wrapped(" ".join(text))
     return "\n".join([*lines, "</table>"]) + "\n"
 
 
+def _wrapped(text: str) -> list[str]:
+    """Lines that break at spaces alone: no link falls apart."""
+    return textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
 def _numbers(figures: list[str]) -> str:
-    """``1, table 2`` of ``fig1`` and ``table2``; those of the second paper stand apart."""
-    named = {"": [], "second paper: ": []}
+    """``1, table 2`` of ``fig1`` and ``table2``; those of the other papers stand apart."""
+    named: dict[str, list[str]] = {}
     for figure in figures:
-        whose = "second paper: " if figure.startswith("sv_") else ""
-        spoken = re.sub(r"^fig|(?<=table)", " ", figure.removeprefix("sv_")).strip()
-        named[whose].append(spoken)
-    return "; ".join(whose + ", ".join(those) for whose, those in named.items() if those)
+        text, _, own = figure.rpartition("_")
+        named.setdefault(_PAPERS[text], []).append(re.sub(r"^fig|(?<=table)", " ", own).strip())
+    return "; ".join(whose + ", ".join(those) for whose, those in sorted(named.items()))
 
 
 def listing(shown: Iterable[Row]) -> str:

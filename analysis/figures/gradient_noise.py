@@ -1,11 +1,11 @@
 """Signal-to-noise ratios of gradients, and how far each matrix leaves ‖W‖ ∝ S (claim N1).
 
 a: the ratio of the gradients of the scalar, rows and columns that each matrix could have, over that
-of the matrix's own gradient: median over seeds of the (geometric) median over layers, with the
-middle half of the seeds; the first line is the median over all matrices, as in the claim, with its
-95% interval over seeds. b: departure of the slope of ln ‖W‖ against ln S from 1, without its sign,
-against the matrix's ratio: means over layers, with their 95% intervals over seeds, and the rank
-correlation over matrices. Drawn are the seeds that judge; the csv has all.
+of the matrix's own gradient: median over seeds of the (geometric) median over layers, with its 95%
+interval; the first line is the median over all matrices, as in the claim, mean and 95% interval
+over seeds. b: departure of the slope of ln ‖W‖ against ln S from 1, without its sign (open symbols:
+slopes above 1), against the matrix's ratio: means over layers, with their 95% intervals over seeds,
+and the rank correlation over matrices. Drawn are the seeds that judge; the csv has all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from analysis.drawing.style import (
     shade,
 )
 from analysis.quantities.gradient_noise import log_gains, together
-from analysis.quantities.stats import interval, with_interval
+from analysis.quantities.stats import interval, median_interval, with_interval
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
@@ -42,14 +42,15 @@ LOOKS = {
 }
 # How far above their matrix's line they stand in the lines below.
 LIFTS = {"s": 0.25, "r": 0.0, "c": -0.25}
-MIDDLE = (0.25, 0.75)
 # Lines of a begin at this ratio where seeds have hardly any signal.
 LEAST = 0.5
-ALL = "all matrices,\nmedian and 95%"
+ALL = "median over\nall matrices"
 DEPARTURE = r"|1 − slope of $\ln\|W\|$ in $\ln S$|"
 BLOCKS = ("attention", "SSM", "MLP")
-# Slopes above 1 are so much paler.
-OVERSHOOT = 0.55
+# Slopes above 1.
+OVERSHOOT = {"markerfacecolor": "white"}
+# The block whose names in b stand at the left, and where names stand: shares of the axis' width.
+LEFT, SIDES = "SSM", (0.21, 0.8)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -62,16 +63,16 @@ def draw(numbers: pd.DataFrame, context: Context):
     """Two panels, one legend below."""
     numbers = judging_alone(numbers, criteria_of("gradient_noise")["N1.2"])
     context = dataclasses.replace(context, seeds=sorted(map(int, numbers["seed"].unique())))
-    figure, (left, right) = page(1, 2, 3.5, w_pad=0.05, width_ratios=[1.15, 1])
+    figure, (left, right) = page(1, 2, 3.7, w_pad=0.05, width_ratios=[1.15, 1])
     _gains(left, numbers)
     names = _departures(right, numbers)
     handles = [key("a:", lw=0), *(key(name, ls="", **look) for _, look, name in LOOKS.values())]
     handles += [key("b:", lw=0), *(key(name, ls="", **BLOCK_LOOKS[name]) for name in BLOCKS)]
-    handles.append(key("pale: slope > 1", shade("#555555", OVERSHOOT), marker="o", ls=""))
+    handles.append(key("hollow: slope > 1", "#555555", marker="o", ls="", **OVERSHOOT))
     legend_below(figure, handles, len(handles), handletextpad=0.0, columnspacing=0.4)
     several = numbers["seed"].nunique() > 1
-    note = "a: medians, lines: middle half of seeds; b: means, lines: 95%" if several else ""
-    caption(figure, context, note)
+    note = r"$S=\sqrt{\eta/\lambda}$ over that of the base setting"
+    caption(figure, context, f"{note}; a: medians, b: means; lines: 95%" if several else note)
     # Names need the height that legend and caption leave.
     figure.get_layout_engine().execute(figure)
     _name(right, names)
@@ -84,15 +85,15 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
     A signal that is estimated as 0 or less has no place here; it counts as small in the medians.
     """
     logs = pd.DataFrame({name: _logs(numbers, name) for name in LOOKS})
-    of_seeds = logs.groupby([numbers["tensor"], numbers["seed"]]).median().groupby("tensor")
-    each = np.exp(of_seeds.median().sort_values("s"))
-    low, high = (
-        np.exp(of_seeds.quantile(share, interpolation="nearest")).loc[each.index].clip(lower=LEAST)
-        for share in MIDDLE
-    )
+    of_seeds = logs.groupby([numbers["tensor"], numbers["seed"]]).median()
+    each = np.exp(of_seeds.groupby("tensor").median().sort_values("s"))
     for name, (offset, look, _) in LOOKS.items():
         heights = np.arange(len(each)) + LIFTS[name]
-        axis.hlines(heights, low[name], high[name], color=look["color"], lw=0.8, alpha=0.7)
+        for tensor, at in zip(each.index, heights, strict=True):
+            one = median_interval(of_seeds[name].loc[tensor].dropna())
+            if np.isfinite(one.high):
+                ends = np.maximum(np.exp([one.low, one.high]), LEAST)
+                axis.plot(ends, [at] * 2, color=look["color"], lw=0.8, alpha=0.7)
         axis.plot(each[name], heights, ls="", ms=3.2, mew=0, **look)
         found = interval(log_gains(numbers, name))
         height = len(each) + offset
@@ -109,7 +110,7 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
     axis.axhline(len(each) - 0.4, color="#bbbbbb", lw=0.6)
     axis.axvline(1.0, **NEUTRAL | {"lw": 1.2})
     plain_log_axis(axis, x=True)
-    title = "a   Multipliers have the higher ratio"
+    title = "a   Multipliers' gradients have the higher\n      signal / noise (median over matrices)"
     label(axis, title, xlabel="signal / noise, over that of the matrix's gradient")
 
 
@@ -123,58 +124,62 @@ def _logs(numbers: pd.DataFrame, name: str) -> pd.Series:
 def _departures(axis, numbers: pd.DataFrame) -> pd.DataFrame:
     """Departure from slope 1 against the matrix's ratio, means over layers, 95% over seeds.
 
-    Returns what ``_name`` wants: x, y and colour by tensor.
+    Returns what ``_name`` wants: x, y, colour and the side of the name by tensor.
     """
     rows = numbers.assign(departure=1 - numbers["slope"])
     seeds = rows.groupby(["tensor", "seed"])[["W", "departure"]].mean()
-    named = {}
+    named, leftmost = {}, seeds["W"].groupby("tensor").mean().idxmin()
     for tensor, own in seeds.groupby("tensor"):
-        look = BLOCK_LOOKS[block_of(tensor)]
         sign = np.sign(own["departure"].mean())
-        look = look | {"color": shade(look["color"], OVERSHOOT if sign < 0 else 0.0)}
+        look = BLOCK_LOOKS[block_of(tensor)] | (OVERSHOOT if sign < 0 else {})
         x, y = interval(own["W"]), interval(sign * own["departure"])
         if x.n > 1:
             axis.hlines(y.mean, x.low, x.high, color=look["color"], lw=0.8)
             axis.vlines(x.mean, y.low, y.high, color=look["color"], lw=0.8)
         axis.plot(x.mean, y.mean, ls="", ms=3.6, **look)
-        named[tensor] = x.mean, y.mean, shade(BLOCK_LOOKS[block_of(tensor)]["color"], -0.35)
+        left = block_of(tensor) == LEFT or tensor == leftmost
+        named[tensor] = x.mean, y.mean, shade(look["color"], -0.35), left
     axis.axhline(0, **NEUTRAL)
     matrices = rows.assign(departure=rows["departure"].abs()).groupby("seed")[["W", "departure"]]
     ranks = matrices.apply(lambda own: spearmanr(own["W"], own["departure"]).statistic)
     said = with_interval(ranks, 2).replace("-", "−")
-    axis.text(0.98, 0.99, f"rank correlation over matrices:\n{said}", ha="right", va="top",
-              fontsize=SMALL, transform=axis.transAxes)  # fmt: skip
+    asked = criteria_of("gradient_noise")["N1.2"]["thresholds"]["correlation"]
+    said = f"rank correlation over matrices:\n{said}; asked: at least {asked:g}"
+    axis.text(0.98, 0.99, said, ha="right", va="top", fontsize=SMALL, transform=axis.transAxes)
     plain_log_axis(axis, x=True)
-    points = pd.DataFrame(named, index=["x", "y", "colour"]).T
+    points = pd.DataFrame(named, index=["x", "y", "colour", "left"]).T
     axis.set_xlim(0.35 * max(points["x"].min(), 1e-5), 2.6 * points["x"].max())
-    axis.set_ylim(-0.12 * points["y"].max(), 1.3 * points["y"].max())
-    title = "b   It does not tell who departs"
+    axis.set_ylim(-0.2 * points["y"].max(), 1.3 * points["y"].max())
+    title = "b   A matrix's signal / noise does not\n      predict its departure from slope 1"
     label(axis, title, xlabel="signal / noise of the matrix", ylabel=DEPARTURE)
     return points
 
 
 def _name(axis, points: pd.DataFrame) -> None:
-    """The name of each point at the nearer side of the axis, joined to the point."""
+    """The name of each point at its side of the axis, joined to the point."""
     tall = axis.get_window_extent().height * 72 / axis.figure.dpi  # points
-    (low, high), halves = axis.get_ylim(), points["x"] > points["x"].astype(float).median()
-    for right, own in points.groupby(halves):
+    low, high = axis.get_ylim()
+    for left, own in points.groupby("left"):
         heights = ((own["y"] - low) / (high - low)).to_numpy(dtype=float)
-        heights = spread_out(heights, np.full(len(own), 1.35 * SMALL / tall))
+        heights = spread_out(heights, np.full(len(own), 1.6 * SMALL / tall))
+        at, side = (SIDES[0], "right") if left else (SIDES[1], "left")
         for (tensor, point), height in zip(own.iterrows(), heights, strict=True):
             join = {"arrowstyle": "-", "color": point["colour"], "lw": 0.4, "shrinkB": 2.5}
             axis.annotate(_short(tensor), (point["x"], point["y"]), color=point["colour"],
-                          xytext=(0.97 if right else 0.03, height), textcoords="axes fraction",
-                          ha="right" if right else "left", va="center", fontsize=SMALL,
-                          arrowprops=join | {"shrinkA": 1, "relpos": (0.0 if right else 1.0, 0.5)},
+                          xytext=(at, height), textcoords="axes fraction", ha=side, va="center",
+                          fontsize=SMALL,
+                          arrowprops=join | {"shrinkA": 1, "relpos": (float(left), 0.5)},
                           )  # fmt: skip
 
 
 def _short(tensor: str) -> str:
-    """``ssm.dt`` as dt, ``attention.q`` as Q."""
-    part = tensor.partition(".")[2]
+    """``ssm.dt`` as dt, ``attention.q`` as Q; two blocks have an ``out``."""
+    block, _, part = tensor.partition(".")
+    if part == "out":
+        return "SSM out" if block == "ssm" else "attn out"
     return part.upper() if part in "qkv" else part
 
 
 def _said(tensor: str) -> str:
     """``ssm.dt`` as SSM dt, ``attention.q`` as attention Q."""
-    return f"{block_of(tensor)} {_short(tensor)}"
+    return f"{block_of(tensor)} {_short(tensor).split()[-1]}"

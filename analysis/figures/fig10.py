@@ -15,8 +15,8 @@ import dataclasses
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, each, end, name_ends
-from analysis.drawing.page import caption, key_of_decay, label, legend_below, page
-from analysis.drawing.style import plain_log_axis, ramp, shade, widen
+from analysis.drawing.page import caption, label, page
+from analysis.drawing.style import SMALL, plain_log_axis, ramp, shade, widen
 from analysis.quantities.norms import over_layers
 from analysis.quantities.stats import with_interval
 from analysis.quantities.width_scaling import drifting, exponents
@@ -25,10 +25,10 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
 OUTPUTS = {
-    "embedding": "a   Embedding: grows until the decay",
-    "attention.out": "b   Attention: widths meet",
+    "embedding": "a   Embedding: grows; larger where narrow",
+    "attention.out": "b   Attention: no dependence seen",
     "mlp.down": "c   MLP: smaller where wide",
-    "projector": "d   Logits: widths nearly meet",
+    "projector": "d   Logits: nearly one level at the decay",
 }
 # The share of the steps that is left out at the start.
 TRANSIENT = 0.18
@@ -48,7 +48,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of two panels, the wider the darker."""
-    figure, axes = page(2, 2, 4.2, w_pad=0.05, h_pad=0.05, sharex=True)
+    figure, axes = page(2, 2, 4.0, w_pad=0.05, h_pad=0.05, sharex=True)
     widths = sorted(numbers["width"].unique())
     looks = {
         width: {"color": colour, "lw": 1.4}
@@ -66,21 +66,22 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set_ylabel("RMS norm of the output")
     for axis in axes[-1]:
         axis.set_xlabel(f"step, from {shown['step'].min():.0f} on")
-    legend_below(
-        figure, [key_of_decay("LR decay begins; exponents of the width d are fitted here")], 1
-    )
-    note = "learned scalars, multipliers' LR × 5"
+    first = axes.flat[0]
+    first.annotate("LR decay begins,\nexponents fitted", (numbers["decays_from"].max(), 0.04),
+                   xycoords=("data", "axes fraction"), xytext=(-4, 0), textcoords="offset points",
+                   ha="right", va="bottom", fontsize=SMALL)  # fmt: skip
+    note = "learned scalars, multipliers' LR × 5; each panel has its own axis"
     # Other arms have seeds that this one lacks.
     seeds = sorted(map(int, numbers["seed"].unique()))
     if len(seeds) > 1:
         note += "; lines: medians, bands: range; exponents: mean, 95%"
     caption(figure, dataclasses.replace(context, seeds=seeds), note)
-    # Names need the height that legend and caption leave.
+    # Names need the height that the caption leaves.
     figure.get_layout_engine().execute(figure)
     for axis, tensor in zip(axes.flat, OUTPUTS, strict=True):
         rows = shown[shown["tensor"] == tensor]
         ends = {
-            f"d = {width}": (end(own, "step"), shade(looks[width]["color"], -0.2))
+            f"$d$ = {width}": (end(own, "step"), shade(looks[width]["color"], -0.2))
             for width, own in rows.groupby("width")
         }
         name_ends(axis, ends, at=1.05)
@@ -93,4 +94,4 @@ def _exponent(rows: pd.DataFrame) -> str:
     norms = rows[rows["step"] == last].pivot(index="seed", columns="width", values="value")
     fitted = with_interval(exponents(norms), 2).replace("-0.00", "0.00").replace("-", "−")
     number, _, ends = fitted.partition(" ")
-    return rf"      $\propto$ d$^{{{number}}}$ {ends}"
+    return rf"      $\propto d^{{{number}}}$ {ends}"

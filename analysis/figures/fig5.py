@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import BLOCK_LOOKS, log_axis, shade, widen
+from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, log_axis, shade, widen
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import width_scaling as ws
 from analysis.quantities.stats import with_interval
@@ -28,11 +28,12 @@ BLOCKS = {
 }  # fmt: skip
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
-    ("a   Norms of matrices stay", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
-    ("b   Activations", "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
+    ("a   Norms of matrices hardly change", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
+    ("b   Logits stay with any $s$; Q·K, dt: open", "RMS norm", "activations",
+     (*ws.FIXED_BY_MODEL, *ws.GATE)),
     ("c   Outputs to the stream do not grow", "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
     ("d   Multipliers fall with the width", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
-)
+)  # fmt: skip
 # Slopes that muP expects of multipliers, dotted in their colours.
 EXPECTED = {"projector": -1.0, "dt": -1.0, "Q·K": -2.0}
 GUIDE = {"lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
@@ -80,13 +81,15 @@ def draw(numbers: pd.DataFrame, context: Context):
         width_axis(axis, numbers)
         log_axis(axis)
         if panel == "matrices":
-            widen(axis, 0.4)
+            widen(axis, 0.2)
         name_ends(axis, ends, size=6.5)
         label(axis, title, ylabel=name)
     for axis in axes[1]:
-        axis.set_xlabel("width d")
+        axis.set_xlabel("width $d$")
     lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
-    note = f"LR of multipliers {lr:g}; numbers: exponents of d, 95%; medians, range; d: dotted: muP"
+    note = f"LR of multipliers {lr:g}; dotted: muP's exponent; numbers: exponents of the width"
+    if numbers["seed"].nunique() > 1:
+        note += f" with 95%; {BANDS_RANGE}"
     return caption(figure, context, note)
 
 

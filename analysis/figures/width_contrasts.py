@@ -1,10 +1,10 @@
 """Beside figure 5: the same norms and multipliers from another start, and with a fixed scale.
 
 All stand over their value at the base width, where both starts are the same, and so are both fixed
-scales; seed by seed, on one axis for all norms. Top: activations before a nonlinearity, and the
-multipliers of two of them, learned and fixed factor together. Bottom: outputs to the residual
-stream. Filled and solid is what begins at ∝ 1/d, open and dashed what begins at 1; blue is learned,
-and red stays there. Lines are medians, bands the range of the seeds that all four have.
+scales; seed by seed, on one axis for all norms of a row. Top: activations before a nonlinearity,
+and the multipliers of two of them, learned and fixed factor together. Bottom: outputs to the
+residual stream. Filled and solid is what begins at ∝ 1/d, open and dashed what begins at 1; blue is
+learned, and red stays there. Lines are medians, bands the range of the seeds that all four have.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ NAMES = {
 NORMS, MULTIPLIERS = "activations", "multipliers"
 # Panels by row: the row's message, and by panel the quantity of figure 5 and the title.
 ROWS = {
-    "Fixed at 1 these grow with the width; learned scales fall, and take back most of it": [
+    "Fixed at 1, Q·K, dt and gate grow with the width; learned scales fall and take back most": [
         *((NORMS, name, name) for name in ("Q·K", "dt", *ws.GATE)),
         *((MULTIPLIERS, name, f"$|s|$ of {name}") for name in ("Q·K", "dt")),
     ],
-    "From a start at 1 outputs to the stream grow; learned scales hold only the MLP's": [
+    "From 1 most outputs grow with the width; learned scales do not stop it (MLP: open)": [
         (NORMS, name, name.replace(" output", "")) for name in ws.FREE_IN_STREAM
     ],
 }
@@ -64,10 +64,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure = sheet(3.7, w_pad=0.015, h_pad=0.03)
     letters = iter("abcdefghijkl")
     parts = figure.subfigures(len(ROWS), 1)
-    drawn: dict[str, list] = {NORMS: [], MULTIPLIERS: []}
     for part, (message, places) in zip(parts, ROWS.items(), strict=True):
         part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
-        named = set()
+        drawn: dict[str, list] = {}
         for axis, (panel, quantity, title) in zip(
             part.subplots(1, len(places)), places, strict=True
         ):
@@ -78,13 +77,12 @@ def draw(numbers: pd.DataFrame, context: Context):
             _width_axis(axis, numbers)
             plain_log_axis(axis)
             axis.axhline(1, **NEUTRAL)
-            label(axis, f"{next(letters)}   {title}", xlabel="width d")
-            if panel not in named:
-                axis.set_ylabel(f"{NAMES_OF_AXES[panel]} / at d = {base:g}")
-            named.add(panel)
-            drawn[panel].append(axis)
-    for own in drawn.values():
-        _share(own)
+            label(axis, f"{next(letters)}   {title}", xlabel="width $d$")
+            if panel not in drawn:
+                axis.set_ylabel(f"{NAMES_OF_AXES[panel]} / at $d$ = {base:g}")
+            drawn.setdefault(panel, []).append(axis)
+        for own in drawn.values():
+            _share(own)
     handles = [key(f"scale {NAMES[arm]}", ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
     legend_below(figure, handles, len(handles), columnspacing=1.0)
     return caption(figure, context, BANDS_RANGE if len(context.seeds) > 1 else "")

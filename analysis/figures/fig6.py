@@ -3,8 +3,8 @@
 a: loss over the first steps. b: gradient norms of the first steps, of all tensors and of all but
 multipliers; the threshold of clipping. c: loss less that of the arm whose multipliers are left out
 of the norm, over the whole training, batch by batch the same data, averaged over neighbouring
-steps. d: the same around the beginning of the decay. Lines are medians, bands the middle half of
-the seeds.
+steps. d: the same around the beginning of the decay, and at the end its mean with 95% interval.
+Lines are medians, bands the middle half of the seeds.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from analysis.drawing.style import (
     NEUTRAL,
     NO_MULTIPLIERS,
     SMALL,
+    plain_log_axis,
     shade,
 )
 from analysis.quantities.grad_clipping import EXCLUDED, INCLUDED, NONE, early, gradient_norms
 from analysis.quantities.losses import in_bins
+from analysis.quantities.stats import with_interval
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -80,20 +82,22 @@ def draw(numbers: pd.DataFrame, context: Context):
     threshold = numbers["threshold"].iloc[0]
     axes[1].axhline(threshold, **NEUTRAL | {"color": "black"})
     axes[1].margins(y=0.14)
-    label(axes[1], "b   First steps: multipliers dominate", yscale="log", ylabel="gradient norm")
+    plain_log_axis(axes[1])
+    label(axes[1], "b   First steps: multipliers dominate", ylabel="gradient norm")
     _name(axes[1], panels["norm"], threshold)
-    for axis, title in ((axes[2], "c   What the others lose"), (axes[3], "d   The same, late")):
+    peak, last = _lead(panels["gap"])
+    titles = f"c   The lead shrinks from {peak:.2f}", f"d   At the end {last:.2f} remain"
+    for axis, title in zip((axes[2], axes[3]), titles, strict=True):
         axis.axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
         decay_line(axis, numbers["decay"].iloc[0])
         label(axis, title, ylabel="loss − loss if left out (nats)")
     axes[3].set_ylim(min(0, axes[3].get_ylim()[0]))
+    _name_last(axes[3], panels["late"])
     handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
     handles += [key_of_decay("c, d: the decay begins")]
-    handles += [key("b: all gradients, multipliers' too", color="#555555")]
-    handles += [key("b: all but multipliers'", color="#555555", ls=LINES["tensors"])]
-    legend_below(figure, handles, 3)
+    legend_below(figure, handles, len(handles))
     note = f"b: {NO_MULTIPLIERS}: both norms are one"
-    return caption(figure, context, f"{note}; {BANDS_HALF}")
+    return caption(figure, context, f"{note}; {BANDS_HALF}; d: numbers: means, 95%")
 
 
 def _late(rows: pd.DataFrame) -> pd.DataFrame:
@@ -101,10 +105,27 @@ def _late(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["step"] >= 2 * rows["decay"].iloc[0] - rows["step"].max()]
 
 
+def _lead(rows: pd.DataFrame) -> tuple[float, float]:
+    """The largest lead over the arm with multipliers in the norm, and the last, both drawn."""
+    middle = rows[rows["arm"] == INCLUDED].groupby("step")["value"].median()
+    return middle.max(), middle.iloc[-1]
+
+
+def _name_last(axis, rows: pd.DataFrame) -> None:
+    """Mean and 95% interval of both differences at the last step, above and below their lines."""
+    last = rows["step"].max()
+    for arm, height, side in ((NONE, BAND[1], "bottom"), (INCLUDED, BAND[0], "top")):
+        values = rows.loc[(rows["arm"] == arm) & (rows["step"] == last), "value"]
+        axis.annotate(with_interval(values).replace("-", "−"), (last, values.quantile(height)),
+                      ha="right", va=side, xytext=(0, 3 if side == "bottom" else -3),
+                      textcoords="offset points", fontsize=SMALL,
+                      color=shade(COLOURS[arm], -0.35))  # fmt: skip
+
+
 def _name(axis, rows: pd.DataFrame, threshold: float) -> None:
     """Words beside the threshold and the two groups of lines."""
-    axis.annotate(f"clipped above {threshold:g}", (rows["step"].max(), threshold), ha="right",
-                  va="top", xytext=(0, -2), textcoords="offset points", fontsize=SMALL)  # fmt: skip
+    axis.annotate("↑ clipped", (rows["step"].median(), threshold), ha="center", va="bottom",
+                  xytext=(0, 2), textcoords="offset points", fontsize=SMALL)  # fmt: skip
     seen = rows[rows["step"] >= rows["step"].median()].groupby(["quantity", "step"])["value"]
     for quantity, text in (("all", "all gradients"), ("tensors", "all but multipliers'")):
         height = seen.quantile(BAND[1])[quantity].max()

@@ -70,7 +70,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     first.annotate("LR decay begins,\nexponents fitted", (numbers["decays_from"].max(), 0.04),
                    xycoords=("data", "axes fraction"), xytext=(-4, 0), textcoords="offset points",
                    ha="right", va="bottom", fontsize=SMALL)  # fmt: skip
-    note = "learned scalars, multipliers' LR × 5; each panel has its own axis"
+    note = "learned scalars, multipliers' LR × 5; axes differ"
     # Other arms have seeds that this one lacks.
     seeds = sorted(map(int, numbers["seed"].unique()))
     if len(seeds) > 1:
@@ -94,4 +94,4 @@ def _exponent(rows: pd.DataFrame) -> str:
     norms = rows[rows["step"] == last].pivot(index="seed", columns="width", values="value")
     fitted = with_interval(exponents(norms), 2).replace("-0.00", "0.00").replace("-", "−")
     number, _, ends = fitted.partition(" ")
-    return rf"      $\propto d^{{{number}}}$ {ends}"
+    return rf"     $\propto d^{{{number}}}$ {ends}"

@@ -29,7 +29,7 @@ BLOCKS = {
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
     ("a   Norms of matrices hardly change", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
-    ("b   Logits stay with any $s$; Q·K, dt: open", "RMS norm", "activations",
+    ("b   Logits stay, gate falls; Q·K, dt: open", "RMS norm", "activations",
      (*ws.FIXED_BY_MODEL, *ws.GATE)),
     ("c   Outputs to the stream do not grow", "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
     ("d   Multipliers fall with the width", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
@@ -87,9 +87,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis in axes[1]:
         axis.set_xlabel("width $d$")
     lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
-    note = f"LR of multipliers {lr:g}; dotted: muP's exponent; numbers: exponents of the width"
+    note = f"multipliers' LR {lr:g}; dotted: muP; numbers: exponents of the width"
     if numbers["seed"].nunique() > 1:
-        note += f" with 95%; {BANDS_RANGE}"
+        note += f", 95%; {BANDS_RANGE}"
     return caption(figure, context, note)
 
 

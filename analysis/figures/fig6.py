@@ -86,18 +86,22 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(axes[1], "b   First steps: multipliers dominate", ylabel="gradient norm")
     _name(axes[1], panels["norm"], threshold)
     peak, last = _lead(panels["gap"])
-    titles = f"c   The lead shrinks from {peak:.2f}", f"d   At the end {last:.2f} remain"
+    titles = f"c   The lead shrinks from {peak:.2f}", f"d   At the end {last:.2f} remains"
     for axis, title in zip((axes[2], axes[3]), titles, strict=True):
         axis.axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
         decay_line(axis, numbers["decay"].iloc[0])
         label(axis, title, ylabel="loss − loss if left out (nats)")
-    axes[3].set_ylim(min(0, axes[3].get_ylim()[0]))
+    low, high = axes[3].get_ylim()
+    room = 0.15 * (high - min(0, low))  # for the numbers at the end
+    axes[3].set_ylim(min(0, low) - room, high + room)
     _name_last(axes[3], panels["late"])
     handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
     handles += [key_of_decay("c, d: the decay begins")]
     legend_below(figure, handles, len(handles))
     note = f"b: {NO_MULTIPLIERS}: both norms are one"
-    return caption(figure, context, f"{note}; {BANDS_HALF}; d: numbers: means, 95%")
+    if numbers["seed"].nunique() > 1:
+        note += f"; {BANDS_HALF}; d: numbers: means, 95%"
+    return caption(figure, context, note)
 
 
 def _late(rows: pd.DataFrame) -> pd.DataFrame:
@@ -112,14 +116,16 @@ def _lead(rows: pd.DataFrame) -> tuple[float, float]:
 
 
 def _name_last(axis, rows: pd.DataFrame) -> None:
-    """Mean and 95% interval of both differences at the last step, above and below their lines."""
+    """Mean and 95% interval of both differences at the last step, above the band and below 0."""
     last = rows["step"].max()
-    for arm, height, side in ((NONE, BAND[1], "bottom"), (INCLUDED, BAND[0], "top")):
-        values = rows.loc[(rows["arm"] == arm) & (rows["step"] == last), "value"]
-        axis.annotate(with_interval(values).replace("-", "−"), (last, values.quantile(height)),
-                      ha="right", va=side, xytext=(0, 3 if side == "bottom" else -3),
+    values = rows[rows["step"] == last].groupby("arm")["value"]
+    top = values.get_group(NONE).quantile(BAND[1])
+    for arm, height, side, gap in ((NONE, top, "bottom", 3), (INCLUDED, 0.0, "top", -3)):
+        said = with_interval(values.get_group(arm)).replace("-", "−")
+        axis.annotate(f"{NAMES[arm]}: {said}", (last, height), ha="right", va=side, xytext=(0, gap),
                       textcoords="offset points", fontsize=SMALL,
-                      color=shade(COLOURS[arm], -0.35))  # fmt: skip
+                      color=shade(COLOURS[arm], -0.35),
+                      bbox={"color": "white", "pad": 0.5})  # fmt: skip
 
 
 def _name(axis, rows: pd.DataFrame, threshold: float) -> None:

@@ -72,7 +72,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, len(handles), handletextpad=0.0, columnspacing=0.4)
     several = numbers["seed"].nunique() > 1
     note = r"$S=\sqrt{\eta/\lambda}$ over that of the base setting"
-    caption(figure, context, f"{note}; a: medians, b: means; lines: 95%" if several else note)
+    if several:
+        note += f"; a: medians, b: means; lines: 95% (a: from {LEAST:g} on)"
+    caption(figure, context, note)
     # Names need the height that legend and caption leave.
     figure.get_layout_engine().execute(figure)
     _name(right, names)
@@ -110,7 +112,7 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
     axis.axhline(len(each) - 0.4, color="#bbbbbb", lw=0.6)
     axis.axvline(1.0, **NEUTRAL | {"lw": 1.2})
     plain_log_axis(axis, x=True)
-    title = "a   Multipliers' gradients have the higher\n      signal / noise (median over matrices)"
+    title = "a   Multipliers' gradients have the higher\n     signal / noise (median over matrices)"
     label(axis, title, xlabel="signal / noise, over that of the matrix's gradient")
 
 
@@ -150,7 +152,7 @@ def _departures(axis, numbers: pd.DataFrame) -> pd.DataFrame:
     points = pd.DataFrame(named, index=["x", "y", "colour", "left"]).T
     axis.set_xlim(0.35 * max(points["x"].min(), 1e-5), 2.6 * points["x"].max())
     axis.set_ylim(-0.2 * points["y"].max(), 1.3 * points["y"].max())
-    title = "b   A matrix's signal / noise does not\n      predict its departure from slope 1"
+    title = "b   A matrix's signal / noise does not\n     predict its departure from slope 1"
     label(axis, title, xlabel="signal / noise of the matrix", ylabel=DEPARTURE)
     return points
 
@@ -164,10 +166,10 @@ def _name(axis, points: pd.DataFrame) -> None:
         heights = spread_out(heights, np.full(len(own), 1.6 * SMALL / tall))
         at, side = (SIDES[0], "right") if left else (SIDES[1], "left")
         for (tensor, point), height in zip(own.iterrows(), heights, strict=True):
-            join = {"arrowstyle": "-", "color": point["colour"], "lw": 0.4, "shrinkB": 2.5}
+            join = {"arrowstyle": "-", "color": "#999999", "lw": 0.5, "shrinkB": 2.5}
             axis.annotate(_short(tensor), (point["x"], point["y"]), color=point["colour"],
                           xytext=(at, height), textcoords="axes fraction", ha=side, va="center",
-                          fontsize=SMALL,
+                          fontsize=SMALL, bbox={"color": "white", "pad": 0.5},
                           arrowprops=join | {"shrinkA": 1, "relpos": (float(left), 0.5)},
                           )  # fmt: skip
 

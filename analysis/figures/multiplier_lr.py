@@ -28,7 +28,7 @@ from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("multiplier_lr",)
-MESSAGE = "One LR, 0.006, is within 0.05 nats of the best; for the vector at S = 1/8 this is open"
+MESSAGE = "One LR, 6·10⁻³, is within 0.05 nats of the best; for the vector at S = 1/8 this is open"
 # What each S shows, of the loss and of the norm.
 TITLES = {
     0.125: ("small LRs are too slow", "must grow"),
@@ -75,17 +75,17 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.set_xticks(rates, [f"{1e3 * rate:g}" for rate in rates])
             axis.axvline(chosen, **NEUTRAL, ls=":")
             axis.xaxis.set_minor_locator(NullLocator())
-            head = f"S = {power_of_two(s)}:\n     " if quantity == "excess" else r"$\|c\|$"
+            head = f"S = {power_of_two(s)}:\n    " if quantity == "excess" else r"$\|c\|$"
             label(axis, f"{next(letters)}   {head} {TITLES.get(s, ('', ''))[place]}")
     for column in axes.T:
         column[0].axhspan(0, matters, **NOT_JUDGED, lw=0, zorder=0)
-        column[1].set_xlabel(r"LR of the multipliers ($10^{-3}$)")
+        column[1].set_xlabel("LR of the multipliers (10⁻³)")
         plain_log_axis(column[1])
     axes[0, 0].text(rates[0], 0.1 * matters, f"within {matters:g}", fontsize=SMALL, color="#555555")
     axes[0, 0].set_ylabel("loss − loss at the\nbest LR (nats)")
     axes[1, 0].set_ylabel(r"RMS norm $\|c\|$")
     handles = [key(NAMES[arm], **ARM_LOOKS[arm]) for arm in NAMES]
-    handles.append(key(f"{chosen:g}, as in the projector experiment", **NEUTRAL, ls=":"))
+    handles.append(key(f"{1e3 * chosen:g}·10⁻³, as in the projector experiment", **NEUTRAL, ls=":"))
     legend_below(figure, handles, 3)
     note = (
         r"$S=\sqrt{\eta/\lambda}$ over that of the base setting; lines: means; bands: 95%; "

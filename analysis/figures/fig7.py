@@ -1,13 +1,13 @@
 """Figure 7 (section 5.1): four tiers of tuning, without and with multipliers; what tuning costs.
 
-Top AdamW, bottom Muon. Left: loss after the decay at each tier; points are seeds, a thin line joins
+Left AdamW, right Muon. Top: loss after the decay at each tier; points are seeds, a thin line joins
 the two arms of a seed, bars are means. Where the search kept nothing at a tier, its runs are those
-of the tier before: they are pale, and a tier where no arm has runs of its own has no column.
-Middle: loss with vector multipliers minus loss without, over training, batch by batch the same
-data, averaged over a window of steps; means of each tier with 95% intervals over seeds. Right
-(ours): the loss that an arm saves against NONE without multipliers, over the FLOPs that the search
-had spent when it had found the arm's tuning; numbers are tiers, bars are 95% intervals. The csv has
-the number of trials too.
+of the tier before: they are pale, and a tier where no arm has runs of its own has no column. The
+first and the last tier's differences are written, with 95% intervals over seeds. Middle: loss with
+vector multipliers minus loss without, over training, batch by batch the same data, averaged over a
+window of steps; means of each tier with 95% intervals. Bottom (ours): the loss that an arm saves
+against NONE without multipliers, over the FLOPs that the search had spent when it had found the
+arm's tuning; numbers are tiers, bars are 95% intervals. The csv has the number of trials too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, name_ends
-from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, page
+from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
     NEUTRAL,
@@ -40,6 +40,7 @@ NAMES = {
     SCALAR: "one scalar for each matrix",
     WITH: "vector multipliers",
 }
+SHORT = {WITHOUT: "none", SCALAR: "scalars", WITH: "vectors"}
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
 # The more is tuned, the darker the vectors' green; dashes tell them apart too.
@@ -49,10 +50,16 @@ TIER_LOOKS = {
         TIERS, (0.45, 0.0, -0.4, -0.8), ((0, (1, 1)), "--", "-.", "-"), strict=True
     )
 }
-TITLES = {
-    "AdamW": ("AdamW: vectors trail", "The early lead is lost", "Scalars are cheap"),
-    "Muon": ("Muon: vectors trail", "Tiers differ in sign", "Scalars are cheap"),
-}
+# The message of each row, of AdamW and of Muon.
+MESSAGES = (
+    "Vectors lead where the base LR alone is tuned, and trail where all is tuned",
+    "AdamW: vectors' early lead lasts at NONE alone; Muon: tiers differ in sign",
+    "One scalar for each matrix: most of the gain of full tuning, a quarter of its FLOPs",
+)
+# What the panels of a row have in common.
+SHARED = ({"sharey": True}, {}, {"sharex": True, "sharey": True})
+# What a tier tunes, in the words of the caption.
+TUNED = "tiers tune 1 the base LR alone, 2 and LRs of groups, 3 and weight decay, 4 and forward factors"
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 # Runs that a tier shares with the one before.
@@ -103,45 +110,39 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """A row of three panels for each optimizer."""
-    figure, axes = page(2, 3, 4.6, w_pad=0.03, h_pad=0.05, width_ratios=[1.15, 0.95, 1.0])
+    """Three rows, each under its message, and in each a panel for each optimizer."""
+    figure = sheet(5.8, w_pad=0.04, h_pad=0.03)
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
-    letters = iter("abcdef")
     spent = numbers["flops"].max()
-    for row, optimizer in zip(axes, OPTIMIZERS.values(), strict=True):
-        _losses(row[0], panels["loss", optimizer])
-        _gaps(row[1], panels["gap", optimizer])
-        if ("cost", optimizer) in panels:
-            _costs(row[2], panels["cost", optimizer], 10.0 ** np.floor(np.log10(spent)))
-        else:
-            row[2].set(xticks=[], yticks=[])
-            row[2].text(0.5, 0.5, NO_LOG, transform=row[2].transAxes, ha="center", va="center",
-                        fontsize=7, color="#444444")  # fmt: skip
-        for axis, title in zip(row, TITLES[OPTIMIZER_NAMES[optimizer]], strict=True):
-            label(axis, f"{next(letters)}   {title}")
-        row[0].set_ylabel("validation loss (nats)")
-        row[1].set_ylabel("Δ training loss (nats)\n← vectors better")
-        row[2].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
-    for column in axes.T:
-        _share(column)
-    for axis in axes[:, 0]:
-        low, high = axis.get_ylim()
-        axis.set_ylim(top=high + 0.15 * (high - low))  # for what stands at the top
-    for axis, of_gaps in zip(axes[:, 1], OPTIMIZERS.values(), strict=True):
-        name_ends(axis, _gap_ends(panels["gap", of_gaps]), at=1.05)
-    axes[1, 0].set_xlabel("what is tuned")
-    axes[1, 1].set_xlabel("step")
+    unit = 10.0 ** np.floor(np.log10(spent))
+    parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
+    letters, rows = iter("abcdef"), []
+    for part, message, shared in zip(parts, MESSAGES, SHARED, strict=True):
+        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        rows.append(part.subplots(1, len(OPTIMIZERS), **shared))
+        for axis, optimizer in zip(rows[-1], OPTIMIZERS.values(), strict=True):
+            label(axis, f"{next(letters)}   {OPTIMIZER_NAMES[optimizer]}")
+    losses, gaps, costs = rows
+    for axis, optimizer in zip(losses, OPTIMIZERS.values(), strict=True):
+        _losses(axis, panels["loss", optimizer])
+    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+        _gaps(axis, panels["gap", optimizer])
+        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
+    for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
+        _costs(axis, panels.get(("cost", optimizer)), unit)
+    low, high = losses[0].get_ylim()
+    losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
+    if spent > 0:
+        low, high = costs[0].get_ylim()
+        costs[0].set_ylim(low - 0.1 * (high - low), high + 0.08 * (high - low))  # for numbers
+        costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
+    losses[0].set_ylabel("validation loss (nats)")
+    gaps[0].set_ylabel("Δ training loss (nats)\n← vectors better")
+    costs[0].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
     _legend(figure)
-    intervals = "; bands, bars in c and f: 95%" if numbers["seed"].nunique() > 1 else ""
+    intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
-    return caption(figure, context, f"b, e: means over {window} steps{intervals}")
-
-
-def _share(axes) -> None:
-    """One range for all of ``axes``, of x and of y."""
-    x, y = (np.array([(axis.get_xlim(), axis.get_ylim()) for axis in axes])[:, i] for i in (0, 1))
-    for axis in axes:
-        axis.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()))
+    return caption(figure, context, f"c, d: means over {window} steps{intervals}\n{TUNED}")
 
 
 def _legend(figure) -> None:
@@ -149,11 +150,10 @@ def _legend(figure) -> None:
     handles += [
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
+        key("pale: as the tier before", color="#777777", marker="o", ls="", **AGAIN),
         key_of_decay(),
-        key("pale: the search kept nothing, runs of the tier before", color="#777777", marker="o",
-            ls="", **AGAIN),
-    ]  # fmt: skip
-    legend_below(figure, handles, 3, handletextpad=0.4)
+    ]
+    legend_below(figure, handles, 4, handletextpad=0.4)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
@@ -193,10 +193,10 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
-    full = tables[TIERS[-1]]
-    said = with_interval(full[WITH] - full[WITHOUT], 3).replace("-", "−")
-    axis.text(0.98, 0.98, f"vectors − none at {TIERS[-1]}:\n{said}", transform=axis.transAxes,
-              ha="right", va="top", fontsize=SMALL, linespacing=1.15)  # fmt: skip
+    for tier, x, side in ((TIERS[0], 0.02, "left"), (TIERS[-1], 0.98, "right")):
+        said = with_interval(tables[tier][WITH] - tables[tier][WITHOUT], 3).replace("-", "−")
+        axis.text(x, 0.99, f"vectors − none at {tier}:\n{said}", transform=axis.transAxes,
+                  ha=side, va="top", fontsize=SMALL, linespacing=1.15)  # fmt: skip
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
@@ -235,8 +235,14 @@ def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
     }
 
 
-def _costs(axis, rows: pd.DataFrame, unit: float) -> None:
-    """Means with intervals, and a line through the tiers of an arm."""
+def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
+    """Means with intervals, a line through the tiers of an arm, and its name at the last."""
+    axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
+    if rows is None:
+        axis.set(xticks=[], yticks=[], xlabel="")
+        axis.text(0.5, 0.5, NO_LOG, transform=axis.transAxes, ha="center", va="center",
+                  fontsize=7, color="#444444")  # fmt: skip
+        return
     rows = rows.assign(flops=rows["flops"] / unit)
     for kind, own in rows.groupby("multipliers"):
         each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
@@ -247,20 +253,24 @@ def _costs(axis, rows: pd.DataFrame, unit: float) -> None:
         for flops, gain in each.itertuples(index=False):
             if gain.n > 1:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
-        _number(axis, each, kind != WITH, shade(look["color"], -0.25))
+        colour = shade(look["color"], -0.25)
+        _number(axis, each, kind == WITHOUT, colour)
+        axis.annotate(SHORT[kind], (each["flops"].iloc[-1], means[-1]), (5, 0), va="center",
+                      textcoords="offset points", color=colour, fontsize=SMALL)  # fmt: skip
     axis.axhline(0, **NEUTRAL)
-    axis.margins(x=0.12, y=0.12)
-    low, high = axis.get_ylim()
-    axis.set(xlim=(0, axis.get_xlim()[1]), ylim=(low - 0.06 * (high - low), high))
-    axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
+    axis.xaxis.set_major_locator(MaxNLocator(6))
 
 
 def _number(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
-    """The numbers of tiers to the left of the upper (or lower) ends of their intervals."""
+    """The numbers of tiers above (``up``) or below their intervals, or left of the first mark."""
     for tier, (flops, gain) in each.iterrows():
         wide = gain.n > 1 and gain.low < gain.high
-        end = (gain.high if up else gain.low) if wide else gain.mean
-        shift, side = ((-3, 0), "top" if up else "bottom") if wide else ((-3, -3), "top")
-        axis.annotate(str(1 + TIERS.index(tier)), (flops, end), shift, va=side, ha="right",
+        if up and wide:
+            at, shift, sides = gain.high, (0, 2), {"ha": "center", "va": "bottom"}
+        elif not up and tier == TIERS[0]:
+            at, shift, sides = gain.mean, (-4, 0), {"ha": "right", "va": "center"}
+        else:
+            at, shift = (gain.low, (0, -2)) if wide else (gain.mean, (0, -4))
+            sides = {"ha": "center", "va": "top"}
+        axis.annotate(str(1 + TIERS.index(tier)), (flops, at), shift, **sides,
                       textcoords="offset points", color=colour, fontsize=SMALL)  # fmt: skip

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, name_ends
-from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, sheet
+from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
     NEUTRAL,
@@ -54,12 +55,12 @@ TIER_LOOKS = {
 MESSAGES = (
     "Vectors lead where the base LR alone is tuned, and trail where all is tuned",
     "AdamW: vectors' early lead lasts at NONE alone; Muon: tiers differ in sign",
-    "One scalar for each matrix: most of the gain of full tuning, a quarter of its FLOPs",
+    "One scalar for each matrix brings most of full tuning's gain, for a quarter of its FLOPs",
 )
 # What the panels of a row have in common.
-SHARED = ({"sharey": True}, {}, {"sharex": True, "sharey": True})
+SHARED = ({"sharey": True}, {"sharey": True}, {"sharex": True, "sharey": True})
 # What a tier tunes, in the words of the caption.
-TUNED = "tiers tune 1 the base LR alone, 2 and LRs of groups, 3 and weight decay, 4 and forward factors"
+TUNED = "a tier tunes: 1 base LR; 2 also LRs of groups; 3 also weight decay; 4 also forward factors"
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 # Runs that a tier shares with the one before.
@@ -111,7 +112,7 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three rows, each under its message, and in each a panel for each optimizer."""
-    figure = sheet(5.8, w_pad=0.04, h_pad=0.03)
+    figure = sheet(6.0, w_pad=0.04, h_pad=0.03)
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
     spent = numbers["flops"].max()
     unit = 10.0 ** np.floor(np.log10(spent))
@@ -134,7 +135,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
     if spent > 0:
         low, high = costs[0].get_ylim()
-        costs[0].set_ylim(low - 0.1 * (high - low), high + 0.08 * (high - low))  # for numbers
+        costs[0].set_ylim(low - 0.14 * (high - low), high + 0.08 * (high - low))  # for numbers
         costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("Δ training loss (nats)\n← vectors better")
@@ -151,9 +152,8 @@ def _legend(figure) -> None:
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
         key("pale: as the tier before", color="#777777", marker="o", ls="", **AGAIN),
-        key_of_decay(),
     ]
-    legend_below(figure, handles, 4, handletextpad=0.4)
+    legend_below(figure, handles, 3)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
@@ -194,9 +194,15 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
     for tier, x, side in ((TIERS[0], 0.02, "left"), (TIERS[-1], 0.98, "right")):
-        said = with_interval(tables[tier][WITH] - tables[tier][WITHOUT], 3).replace("-", "−")
+        said = _said(tables[tier][WITH] - tables[tier][WITHOUT])
         axis.text(x, 0.99, f"vectors − none at {tier}:\n{said}", transform=axis.transAxes,
                   ha=side, va="top", fontsize=SMALL, linespacing=1.15)  # fmt: skip
+
+
+def _said(values: pd.Series) -> str:
+    """Mean and interval with three digits, or with four where an end would be rounded to 0."""
+    three = with_interval(values, 3)
+    return (with_interval(values, 4) if "0.000" in three else three).replace("-", "−")
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
@@ -210,7 +216,11 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
             axis.fill_between(own.index, low, high, color=look["color"], alpha=0.2, lw=0)
     axis.axhline(0, **NEUTRAL)
     decay_line(axis, rows["decay"].iloc[0])
-    axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axis.annotate("LR decays →", (rows["decay"].iloc[0], 0.03), (-3, 0), ha="right", va="bottom",
+                  xycoords=axis.get_xaxis_transform(), textcoords="offset points",
+                  color="#555555", fontsize=SMALL)  # fmt: skip
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_xlabel("step")
 
 
 def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -223,15 +233,15 @@ def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
     """What ``name_ends`` wants; tiers with the same runs share a name."""
-    ends: list[tuple[str, pd.DataFrame]] = []
+    ends: list[tuple[list[str], pd.DataFrame]] = []
     for tier, own in _gap_tables(rows):
         if ends and ends[-1][1].equals(own):
-            ends[-1] = f"{ends[-1][0]} =\n{tier}", own
+            ends[-1][0].append(tier)
         else:
-            ends.append((tier, own))
+            ends.append(([tier], own))
     return {
-        name: (own.iloc[-1].mean(), shade(TIER_LOOKS[name.rpartition("\n")[2]]["color"], -0.25))
-        for name, own in ends
+        " = ".join(tiers): (own.iloc[-1].mean(), shade(TIER_LOOKS[tiers[-1]]["color"], -0.25))
+        for tiers, own in ends
     }
 
 
@@ -273,4 +283,5 @@ def _number(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
             at, shift = (gain.low, (0, -2)) if wide else (gain.mean, (0, -4))
             sides = {"ha": "center", "va": "top"}
         axis.annotate(str(1 + TIERS.index(tier)), (flops, at), shift, **sides,
-                      textcoords="offset points", color=colour, fontsize=SMALL)  # fmt: skip
+                      textcoords="offset points", color=colour, fontsize=SMALL,
+                      path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip

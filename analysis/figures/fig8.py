@@ -4,14 +4,15 @@ All are set over the same seed at S = 1: the loss as a difference, norms as rati
 the blocks' outputs (geometric mean over layers) and the loss after the decay. Bottom: the MLP's
 matrices and multipliers, then what else can follow S: the SSM's D and conv1d, attention's matrices
 (geometric mean over layers and matrices, merged ones as one). Lines are medians, bands the middle
-half of the seeds; for the loss they are means and 95% intervals. Drawn is what is judged; the csv has every S, every norm as it is, and the SSM's
-matrices and the embedding, which hardly move.
+half of the seeds; for the loss they are means and 95% intervals. Drawn is what is judged; the csv
+has every S, every norm as it is, and the SSM's matrices and the embedding, which hardly move.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MultipleLocator, NullLocator
 
 from analysis.drawing.axes import each, judged_alone, mean, name_ends, s_axis
 from analysis.drawing.page import caption, key, label, legend_below, sheet
@@ -47,13 +48,13 @@ MULTIPLIERS = ("rest", "MLP")
 LOSS = ("rest", "embedding")
 # The message of each row, and its panels: row and column of the csv, and the title.
 ROWS = {
-    "By S = 8 outputs and loss rise without multipliers; with them outputs hardly, the loss less": {
+    "By S = 8 outputs and loss rise; with multipliers the loss rises less, and outputs hardly": {
         ("output", "MLP"): "MLP output",
         ("output", "SSM"): "SSM output",
         ("output", "attention"): "attention output",
         LOSS: "Loss",
     },
-    "The MLP's multipliers undo what S does to its matrices; without, others grow": {
+    "The MLP's multipliers undo what S does to its matrices; without them other tensors grow": {
         ("matrices", "MLP"): "MLP: $W$ and $s$",
         ("rest", "attention"): "SSM: $D$",
         ("rest", "SSM"): "SSM: conv1d",
@@ -116,7 +117,6 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis in (outputs[0], matrices):
         axis.set_ylabel("RMS norm over S = 1")
     axes[LOSS].set_ylabel("loss over S = 1 (nats)")
-    name_ends(axes[LOSS], ends)
     _dead(outputs[0], panels["output", "MLP"])
     handles = [key(NAMES[learned], **look) for learned, look in LOOKS.items()]
     handles += [
@@ -126,7 +126,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
     legend_below(figure, handles, 5)
     bands = f"{BANDS_HALF}; d: means, 95%; " if numbers["seed"].nunique() > 1 else ""
-    return caption(figure, context, bands + _steady(panels))
+    caption(figure, context, bands + _steady(panels))
+    figure.draw_without_rendering()  # names keep apart by the axis' height
+    name_ends(axes[LOSS], ends)
+    return figure
 
 
 def _losses(axis, panel: pd.DataFrame) -> dict[str, tuple[float, str]]:
@@ -174,9 +177,13 @@ def _share(axes) -> None:
     for axis in axes:
         plain_log_axis(axis)
     limits = np.array([axis.get_ylim() for axis in axes])
+    short = limits.max() < 1.6 * limits.min()
     for axis in axes:
         axis.set_ylim(limits.min(), limits.max())
-        axis.yaxis.set_major_formatter("×{x:g}")
+        if short:
+            axis.yaxis.set_major_locator(MultipleLocator(0.1))
+            axis.yaxis.set_minor_locator(NullLocator())
+        axis.yaxis.set_major_formatter("×{x:.3g}")
         axis.tick_params(labelleft=axis is axes[0])
 
 

@@ -18,11 +18,11 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("frozen_multipliers",)
 NAMES = {
-    "VECTOR": "learned while training",
-    "LEARNED": "frozen at the learned values",
-    "NOISE": "frozen at random values",
+    "VECTOR": "learned while\ntraining",
+    "LEARNED": "frozen at\nlearned values",
+    "NOISE": "frozen at\nrandom values",
 }
-PAIRED = "frozen at the learned − learned"
+PAIRED = "frozen at learned\n− learned"
 MESSAGE = "After the decay, learned values from the start gain more than learning them (n = {n})"
 COLOURS = {
     "VECTOR": ARM_COLOURS["VPN"],
@@ -49,7 +49,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(1, 2, 2.1, w_pad=0.05, sharex=True, sharey=True)
     seeds = numbers["seed"].nunique()
     figure.suptitle(MESSAGE.format(n=seeds), x=0.01, ha="left", fontsize=7.5, weight="bold")
-    titles = {"constant": "a   Before the decay", "decay": "b   After the decay"}
+    titles = {"constant": "a   Before the decay (last row: open)", "decay": "b   After the decay"}
     colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()} | {PAIRED: "#222222"}
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):
         gaps = numbers[numbers["stage"] == stage].pivot(index="seed", columns="arm", values="gap")
@@ -58,14 +58,15 @@ def draw(numbers: pd.DataFrame, context: Context):
         dots(axis, named, colours, below=0.22)
         for place, values in enumerate(reversed(named.values())):
             said = with_interval(values, 3).replace("-", "−")
-            axis.text(values.mean(), place + 0.24, said, ha="center", va="bottom", fontsize=SMALL)
-        axis.set_ylim(-0.5, len(named) - 0.35)
+            axis.text(1.03, place, said, transform=axis.get_yaxis_transform(), va="center",
+                      fontsize=SMALL)  # fmt: skip
+        axis.set_ylim(-0.5, len(named) - 0.5)
         axis.axhline(0.5, color="#bbbbbb", lw=0.6)
         axis.axvline(0, **NEUTRAL)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0)
-        axis.locator_params(axis="x", nbins=5)
-        label(axis, title, xlabel="← better   difference of losses (nats)")
-    note = "first three: loss − loss without multipliers"
+        axis.locator_params(axis="x", nbins=3)
+        label(axis, title, xlabel="← better   Δ loss (nats)")
+    note = "first three rows: loss − loss without multipliers; one base LR, not swept"
     points = "points: seeds; bars and numbers: means, 95%" if seeds > 1 else "one seed"
-    return caption(figure, context, f"{note}; {points}")
+    return caption(figure, context, f"{points}\n{note}")

@@ -31,7 +31,9 @@ LOOKS = {
     False: (ARM_LOOKS["FPN"], "no multipliers"),
     True: (ARM_LOOKS["SPN"], "three scalar multipliers"),
 }
-MESSAGE = "With an RMSNorm in the SSM no rise of the loss is seen (n = {n}); its output grows little"
+MESSAGE = (
+    "With RMSNorm in the SSM no rise of the loss is seen (n = {n}); the SSM's output grows little"
+)
 # By quantity the panel's title.
 TITLES = {
     "loss": "a   Loss, S = 8 − S = 1",
@@ -39,7 +41,7 @@ TITLES = {
     "SSM": "c   SSM output",
     "attention": "d   Attention",
 }
-FACTOR = "norm, S = 8\nover S = 1"
+FACTOR = "output norm,\nS = 8 / S = 1"
 LABELS = {
     "loss": "nats",
     "MLP": f"{FACTOR}\n(wider axis)",
@@ -73,7 +75,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels."""
-    figure, axes = page(1, 4, 2.6, w_pad=0.03, sharey=True, width_ratios=[1.25, 1, 1, 1])
+    figure, axes = page(1, 4, 2.6, w_pad=0.03, sharey=True, width_ratios=[1.2, 1, 1, 1])
     seeds = numbers["seed"].nunique()
     figure.suptitle(MESSAGE.format(n=seeds), x=0.01, ha="left", fontsize=7.5, weight="bold")
     axes = dict(zip(TITLES, axes, strict=True))
@@ -121,15 +123,15 @@ def _rows(axis, named: dict[str, pd.Series], look: dict, lift: float) -> None:
 def _told(axis, named: dict[str, pd.Series], look: dict, lift: float) -> None:
     """The mean of each line with its interval, to the right of the axis."""
     for place, values in enumerate(reversed(named.values())):
-        said = with_interval(values, 3).replace("-", "−")
+        said = with_interval(values, 3).replace("-0.000", "0.000").replace("-", "−")
         axis.text(1.03, place + lift, said, transform=axis.get_yaxis_transform(), va="center",
                   fontsize=SMALL, color=shade(look["color"], -0.25))  # fmt: skip
 
 
 def _name_factors(axis) -> None:
-    """Factors such as × 10 at the ticks of an axis of their logarithms, about four of them."""
+    """Factors such as × 10 at the ticks of an axis of their logarithms, two or three of them."""
     low, high = axis.get_xlim()
-    wanted = 0.24 * (high - low)
+    wanted = 0.32 * (high - low)
     step = next((step for step in (2.0, np.sqrt(10.0), 10.0) if np.log(step) > wanted), 100.0)
     count = np.arange(np.ceil(low / np.log(step)), np.floor(high / np.log(step)) + 1)
     named = [f"×{float(f'{factor:.1g}'):g}" for factor in step**count]

@@ -3,7 +3,8 @@
 Each point is a seed: the loss after the decay minus that of the model without multipliers whose
 base LR alone is tuned. Left of 0 is better. Small tensors are norms, convolutions and biases. The
 colour says what multipliers an arm has; AdamW is solid, and Muon, hollow, stands below it where it
-was run.
+was run. Two arrows lead from AdamW's mean with the base LR tuned to that with a larger LR of small
+tensors.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ GROUPS = (
         "_SCALAR_VECTORS": "LR of small tensors × 4",
     }),
 )  # fmt: skip
+# By control of which the message speaks: that from which its arrow comes.
+GAINS = {"_LR": "_NONE", "_LRM_VECTORS": "_LRM_NONE"}
 MESSAGE = "AdamW, {seeds}: LR of small tensors × 4 gains as much with vectors as without"
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 # How far above its row's middle an optimizer stands, where both were run, and what fills its marks.
@@ -93,6 +96,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.plot(rows["change"], [height] * len(rows), **look | FILLS[optimizer])
             axis.plot([rows["change"].mean()] * 2, [height - 0.17, height + 0.17],
                       color=shade(look["color"], -0.3), lw=1.8)  # fmt: skip
+        if control in GAINS:
+            _gain(axis, numbers, control, -place, shade(ARM_LOOKS[arm]["color"], -0.25))
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0)
@@ -106,6 +111,24 @@ def draw(numbers: pd.DataFrame, context: Context):
     grey = {"color": "#444444", "marker": "o", "ms": 3.4, "mew": 0.7, "ls": ""}
     handles = [key(name, **grey | FILLS[name]) for name in OPTIMIZERS.values()]
     handles.append(key("mean over seeds", color="#444444", marker="|", ms=6, mew=1.8, ls=""))
+    arrow = {"color": "#444444", "marker": "$\\leftarrow$", "ms": 9, "mew": 0, "ls": ""}
+    handles.append(key("gain by LR × 4, AdamW", **arrow))
     legend_below(figure, handles, len(handles))
-    note = "points: seeds, which explore and judge nothing"
-    return caption(figure, context, f"{note}; small tensors: norms, convolutions, biases")
+    note = "small tensors: norms, convolutions, biases; no hollow mark: not run with Muon"
+    return caption(figure, context, f"points: seeds\n{note}")
+
+
+def _gain(axis, numbers: pd.DataFrame, control: str, height: float, colour: str) -> None:
+    """An arrow with AdamW's mean change from what ``GAINS`` names to ``control``."""
+    adam = OPTIMIZER_NAMES["Adam"]
+    own = numbers[numbers["optimizer"] == adam].groupby("control")["change"].mean()
+    if not {control, GAINS[control]} <= set(own.index):
+        return
+    both = numbers.loc[numbers["control"] == control, "optimizer"].nunique() > 1
+    height += both * LIFTS[adam]
+    start, end = own[GAINS[control]], own[control]
+    arrow = {"arrowstyle": "->", "color": colour, "lw": 0.8, "shrinkA": 0, "shrinkB": 3}
+    axis.annotate("", (end, height), (start, height), arrowprops=arrow, zorder=1)
+    axis.annotate(f"{end - start:.3f}".replace("-", "−"), ((start + end) / 2, height), (0, 1.5),
+                  textcoords="offset points", ha="center", va="bottom", fontsize=SMALL,
+                  color=colour)  # fmt: skip

@@ -31,7 +31,7 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("tuning_ablation",)
 BLOCKS = ("attention", "SSM", "MLP", "embedding")
 EQUAL = {"color": "#222222", "lw": 1.0, "ls": (0, (3, 1.5))}
-MESSAGE = "Learned products are near the tuned factors for the MLP, not for V, output and embedding"
+MESSAGE = "Learned products are near the tuned factors for the MLP, not for V, out and embedding"
 # How far apart the layers of one tensor stand, of the way to the next tensor.
 LAYERS_APART = 0.44
 # How much further tensors of different factors stand from each other.
@@ -97,8 +97,9 @@ def _points(axis, rows: pd.DataFrame) -> None:
         places = middles[factors == factor]
         low, high = places[0] - edge, places[-1] + edge
         axis.plot([places[0] - 0.5, places[-1] + 0.5], [factor] * 2, **EQUAL, zorder=1)
-        axis.text((low + high) / 2, 1.0, f"tuned\n{power_of_two(factor)}", va="top", ha="center",
-                  transform=axis.get_xaxis_transform(), fontsize=SMALL, linespacing=1.1)  # fmt: skip
+        axis.text((low + high) / 2, 1.0, f"tuned\n{power_of_two(factor)}", fontsize=SMALL,
+                  transform=axis.get_xaxis_transform(), va="top", ha="center",
+                  linespacing=1.1)  # fmt: skip
         if low > -edge:
             axis.axvline(low, color="#bbbbbb", lw=0.6)
     names = [tensor.partition(".")[2] or "emb." for tensor in tensors]

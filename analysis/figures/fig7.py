@@ -128,7 +128,6 @@ def draw(numbers: pd.DataFrame, context: Context):
         _losses(axis, panels["loss", optimizer])
     for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
         _gaps(axis, panels["gap", optimizer])
-        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
     for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
         _costs(axis, panels.get(("cost", optimizer)), unit)
     low, high = losses[0].get_ylim()
@@ -143,7 +142,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     _legend(figure)
     intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
-    return caption(figure, context, f"c, d: means over {window} steps{intervals}\n{TUNED}")
+    caption(figure, context, f"c, d: means over {window} steps{intervals}\n{TUNED}")
+    figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
+    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
+    return figure
 
 
 def _legend(figure) -> None:
@@ -193,10 +196,13 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
-    for tier, x, side in ((TIERS[0], 0.02, "left"), (TIERS[-1], 0.98, "right")):
+    for tier, what, x, side in (
+        (TIERS[0], "vectors − none at ", 0.02, "left"),
+        (TIERS[-1], "at ", 0.98, "right"),
+    ):
         said = _said(tables[tier][WITH] - tables[tier][WITHOUT])
-        axis.text(x, 0.99, f"vectors − none at {tier}:\n{said}", transform=axis.transAxes,
-                  ha=side, va="top", fontsize=SMALL, linespacing=1.15)  # fmt: skip
+        axis.text(x, 0.99, f"{what}{tier}:\n{said}", transform=axis.transAxes, ha=side, va="top",
+                  fontsize=SMALL, linespacing=1.15)  # fmt: skip
 
 
 def _said(values: pd.Series) -> str:

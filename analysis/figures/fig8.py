@@ -54,7 +54,7 @@ ROWS = {
         ("output", "attention"): "attention output",
         LOSS: "Loss",
     },
-    "The MLP's multipliers undo what S does to its matrices; without them other tensors grow": {
+    "The MLP's multipliers undo what S does to its matrices; without them others grow": {
         ("matrices", "MLP"): "MLP: $W$ and $s$",
         ("rest", "attention"): "SSM: $D$",
         ("rest", "SSM"): "SSM: conv1d",
@@ -127,7 +127,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, 5)
     bands = f"{BANDS_HALF}; d: means, 95%; " if numbers["seed"].nunique() > 1 else ""
     caption(figure, context, bands + _steady(panels))
-    figure.draw_without_rendering()  # names keep apart by the axis' height
+    figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     name_ends(axes[LOSS], ends)
     return figure
 

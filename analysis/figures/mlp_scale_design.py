@@ -31,9 +31,7 @@ LOOKS = {
     False: (ARM_LOOKS["FPN"], "no multipliers"),
     True: (ARM_LOOKS["SPN"], "three scalar multipliers"),
 }
-MESSAGE = (
-    "With RMSNorm in the SSM no rise of the loss is seen (n = {n}); the SSM's output grows little"
-)
+MESSAGE = "With RMSNorm in the SSM no rise of loss is seen (n = {n}); the SSM's output grows little"
 # By quantity the panel's title.
 TITLES = {
     "loss": "a   Loss, S = 8 − S = 1",

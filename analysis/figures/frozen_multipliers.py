@@ -12,7 +12,7 @@ from analysis.drawing.page import caption, label, page
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOISE_COLOUR, SMALL, shade
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_step
-from analysis.quantities.stats import with_interval
+from analysis.quantities.stats import interval, with_interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
@@ -49,7 +49,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(1, 2, 2.1, w_pad=0.05, sharex=True, sharey=True)
     seeds = numbers["seed"].nunique()
     figure.suptitle(MESSAGE.format(n=seeds), x=0.01, ha="left", fontsize=7.5, weight="bold")
-    titles = {"constant": "a   Before the decay (last row: open)", "decay": "b   After the decay"}
+    titles = {"constant": "a   Before the decay", "decay": "b   After the decay"}
     colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()} | {PAIRED: "#222222"}
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):
         gaps = numbers[numbers["stage"] == stage].pivot(index="seed", columns="arm", values="gap")
@@ -66,6 +66,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0)
         axis.locator_params(axis="x", nbins=3)
+        found = interval(named[PAIRED])
+        if not found.low * found.high > 0:
+            title += " (last row: open)"
         label(axis, title, xlabel="← better   Δ loss (nats)")
     note = "first three rows: loss − loss without multipliers; one base LR, not swept"
     points = "points: seeds; bars and numbers: means, 95%" if seeds > 1 else "one seed"

@@ -103,7 +103,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     if seeds > 1:
         handles.append(key("mean, 95%", color="#444444", lw=1.2, marker="|", ms=6, mew=1.8))
     legend_below(figure, handles, len(handles))
-    return caption(figure, context, "points: seeds; numbers: mean, 95%")
+    return caption(figure, context, "points: seeds; numbers: mean, 95%" if seeds > 1 else "")
 
 
 def _rows(axis, named: dict[str, pd.Series], look: dict, lift: float) -> None:

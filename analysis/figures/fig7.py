@@ -1,23 +1,24 @@
 """Figure 7 (section 5.1): four tiers of tuning, without and with multipliers; what tuning costs.
 
-Top AdamW, bottom Muon. Left: loss after the decay at each tier; points are seeds, a thin line joins
+Left AdamW, right Muon. Top: loss after the decay at each tier; points are seeds, a thin line joins
 the two arms of a seed, bars are means. Where the search kept nothing at a tier, its runs are those
-of the tier before: they are pale, and a tier where no arm has runs of its own has no column.
-Middle: loss with vector multipliers minus loss without, over training, batch by batch the same
-data, averaged over a window of steps; means of each tier with 95% intervals over seeds. Right
-(ours): the loss that an arm saves against NONE without multipliers, over the FLOPs that the search
-had spent when it had found the arm's tuning; numbers are tiers, bars are 95% intervals. The csv has
-the number of trials too.
+of the tier before: they are pale, and a tier where no arm has runs of its own has no column. The
+first and the last tier's differences are written, with 95% intervals over seeds. Middle: loss with
+vector multipliers minus loss without, over training, batch by batch the same data, averaged over a
+window of steps; means of each tier with 95% intervals. Bottom (ours): the loss that an arm saves
+against NONE without multipliers, over the FLOPs that the search had spent when it had found the
+arm's tuning; numbers are tiers, bars are 95% intervals. The csv has the number of trials too.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, name_ends
-from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
     NEUTRAL,
@@ -40,6 +41,7 @@ NAMES = {
     SCALAR: "one scalar for each matrix",
     WITH: "vector multipliers",
 }
+SHORT = {WITHOUT: "none", SCALAR: "scalars", WITH: "vectors"}
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
 # The more is tuned, the darker the vectors' green; dashes tell them apart too.
@@ -49,10 +51,16 @@ TIER_LOOKS = {
         TIERS, (0.45, 0.0, -0.4, -0.8), ((0, (1, 1)), "--", "-.", "-"), strict=True
     )
 }
-TITLES = {
-    "AdamW": ("AdamW: vectors trail", "The early lead is lost", "Scalars are cheap"),
-    "Muon": ("Muon: vectors trail", "Tiers differ in sign", "Scalars are cheap"),
-}
+# The message of each row, of AdamW and of Muon.
+MESSAGES = (
+    "Vectors lead where the base LR alone is tuned, and trail where all is tuned",
+    "AdamW: vectors' early lead lasts at NONE alone; Muon: tiers differ in sign",
+    "One scalar for each matrix brings most of full tuning's gain, for a quarter of its FLOPs",
+)
+# What the panels of a row have in common.
+SHARED = ({"sharey": True}, {"sharey": True}, {"sharex": True, "sharey": True})
+# What a tier tunes, in the words of the caption.
+TUNED = "a tier tunes: 1 base LR; 2 also LRs of groups; 3 also weight decay; 4 also forward factors"
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 # Runs that a tier shares with the one before.
@@ -103,45 +111,42 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """A row of three panels for each optimizer."""
-    figure, axes = page(2, 3, 4.6, w_pad=0.03, h_pad=0.05, width_ratios=[1.15, 0.95, 1.0])
+    """Three rows, each under its message, and in each a panel for each optimizer."""
+    figure = sheet(6.0, w_pad=0.04, h_pad=0.03)
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
-    letters = iter("abcdef")
     spent = numbers["flops"].max()
-    for row, optimizer in zip(axes, OPTIMIZERS.values(), strict=True):
-        _losses(row[0], panels["loss", optimizer])
-        _gaps(row[1], panels["gap", optimizer])
-        if ("cost", optimizer) in panels:
-            _costs(row[2], panels["cost", optimizer], 10.0 ** np.floor(np.log10(spent)))
-        else:
-            row[2].set(xticks=[], yticks=[])
-            row[2].text(0.5, 0.5, NO_LOG, transform=row[2].transAxes, ha="center", va="center",
-                        fontsize=7, color="#444444")  # fmt: skip
-        for axis, title in zip(row, TITLES[OPTIMIZER_NAMES[optimizer]], strict=True):
-            label(axis, f"{next(letters)}   {title}")
-        row[0].set_ylabel("validation loss (nats)")
-        row[1].set_ylabel("Δ training loss (nats)\n← vectors better")
-        row[2].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
-    for column in axes.T:
-        _share(column)
-    for axis in axes[:, 0]:
-        low, high = axis.get_ylim()
-        axis.set_ylim(top=high + 0.15 * (high - low))  # for what stands at the top
-    for axis, of_gaps in zip(axes[:, 1], OPTIMIZERS.values(), strict=True):
-        name_ends(axis, _gap_ends(panels["gap", of_gaps]), at=1.05)
-    axes[1, 0].set_xlabel("what is tuned")
-    axes[1, 1].set_xlabel("step")
+    unit = 10.0 ** np.floor(np.log10(spent))
+    parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
+    letters, rows = iter("abcdef"), []
+    for part, message, shared in zip(parts, MESSAGES, SHARED, strict=True):
+        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        rows.append(part.subplots(1, len(OPTIMIZERS), **shared))
+        for axis, optimizer in zip(rows[-1], OPTIMIZERS.values(), strict=True):
+            label(axis, f"{next(letters)}   {OPTIMIZER_NAMES[optimizer]}")
+    losses, gaps, costs = rows
+    for axis, optimizer in zip(losses, OPTIMIZERS.values(), strict=True):
+        _losses(axis, panels["loss", optimizer])
+    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+        _gaps(axis, panels["gap", optimizer])
+    for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
+        _costs(axis, panels.get(("cost", optimizer)), unit)
+    low, high = losses[0].get_ylim()
+    losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
+    if spent > 0:
+        low, high = costs[0].get_ylim()
+        costs[0].set_ylim(low - 0.14 * (high - low), high + 0.08 * (high - low))  # for numbers
+        costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
+    losses[0].set_ylabel("validation loss (nats)")
+    gaps[0].set_ylabel("Δ training loss (nats)\n← vectors better")
+    costs[0].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
     _legend(figure)
-    intervals = "; bands, bars in c and f: 95%" if numbers["seed"].nunique() > 1 else ""
+    intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
-    return caption(figure, context, f"b, e: means over {window} steps{intervals}")
-
-
-def _share(axes) -> None:
-    """One range for all of ``axes``, of x and of y."""
-    x, y = (np.array([(axis.get_xlim(), axis.get_ylim()) for axis in axes])[:, i] for i in (0, 1))
-    for axis in axes:
-        axis.set(xlim=(x.min(), x.max()), ylim=(y.min(), y.max()))
+    caption(figure, context, f"c, d: means over {window} steps{intervals}\n{TUNED}")
+    figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
+    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
+    return figure
 
 
 def _legend(figure) -> None:
@@ -149,11 +154,9 @@ def _legend(figure) -> None:
     handles += [
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
-        key_of_decay(),
-        key("pale: the search kept nothing, runs of the tier before", color="#777777", marker="o",
-            ls="", **AGAIN),
-    ]  # fmt: skip
-    legend_below(figure, handles, 3, handletextpad=0.4)
+        key("pale: as the tier before", color="#777777", marker="o", ls="", **AGAIN),
+    ]
+    legend_below(figure, handles, 3)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
@@ -193,10 +196,19 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
-    full = tables[TIERS[-1]]
-    said = with_interval(full[WITH] - full[WITHOUT], 3).replace("-", "−")
-    axis.text(0.98, 0.98, f"vectors − none at {TIERS[-1]}:\n{said}", transform=axis.transAxes,
-              ha="right", va="top", fontsize=SMALL, linespacing=1.15)  # fmt: skip
+    for tier, what, x, side in (
+        (TIERS[0], "vectors − none at ", 0.02, "left"),
+        (TIERS[-1], "at ", 0.98, "right"),
+    ):
+        said = _said(tables[tier][WITH] - tables[tier][WITHOUT])
+        axis.text(x, 0.99, f"{what}{tier}:\n{said}", transform=axis.transAxes, ha=side, va="top",
+                  fontsize=SMALL, linespacing=1.15)  # fmt: skip
+
+
+def _said(values: pd.Series) -> str:
+    """Mean and interval with three digits, or with four where an end would be rounded to 0."""
+    three = with_interval(values, 3)
+    return (with_interval(values, 4) if "0.000" in three else three).replace("-", "−")
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
@@ -210,7 +222,11 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
             axis.fill_between(own.index, low, high, color=look["color"], alpha=0.2, lw=0)
     axis.axhline(0, **NEUTRAL)
     decay_line(axis, rows["decay"].iloc[0])
-    axis.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+    axis.annotate("LR decays →", (rows["decay"].iloc[0], 0.03), (-3, 0), ha="right", va="bottom",
+                  xycoords=axis.get_xaxis_transform(), textcoords="offset points",
+                  color="#555555", fontsize=SMALL)  # fmt: skip
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_xlabel("step")
 
 
 def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
@@ -223,20 +239,26 @@ def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
     """What ``name_ends`` wants; tiers with the same runs share a name."""
-    ends: list[tuple[str, pd.DataFrame]] = []
+    ends: list[tuple[list[str], pd.DataFrame]] = []
     for tier, own in _gap_tables(rows):
         if ends and ends[-1][1].equals(own):
-            ends[-1] = f"{ends[-1][0]} =\n{tier}", own
+            ends[-1][0].append(tier)
         else:
-            ends.append((tier, own))
+            ends.append(([tier], own))
     return {
-        name: (own.iloc[-1].mean(), shade(TIER_LOOKS[name.rpartition("\n")[2]]["color"], -0.25))
-        for name, own in ends
+        " = ".join(tiers): (own.iloc[-1].mean(), shade(TIER_LOOKS[tiers[-1]]["color"], -0.25))
+        for tiers, own in ends
     }
 
 
-def _costs(axis, rows: pd.DataFrame, unit: float) -> None:
-    """Means with intervals, and a line through the tiers of an arm."""
+def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
+    """Means with intervals, a line through the tiers of an arm, and its name at the last."""
+    axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
+    if rows is None:
+        axis.set(xticks=[], yticks=[], xlabel="")
+        axis.text(0.5, 0.5, NO_LOG, transform=axis.transAxes, ha="center", va="center",
+                  fontsize=7, color="#444444")  # fmt: skip
+        return
     rows = rows.assign(flops=rows["flops"] / unit)
     for kind, own in rows.groupby("multipliers"):
         each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
@@ -247,20 +269,25 @@ def _costs(axis, rows: pd.DataFrame, unit: float) -> None:
         for flops, gain in each.itertuples(index=False):
             if gain.n > 1:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
-        _number(axis, each, kind != WITH, shade(look["color"], -0.25))
+        colour = shade(look["color"], -0.25)
+        _number(axis, each, kind == WITHOUT, colour)
+        axis.annotate(SHORT[kind], (each["flops"].iloc[-1], means[-1]), (5, 0), va="center",
+                      textcoords="offset points", color=colour, fontsize=SMALL)  # fmt: skip
     axis.axhline(0, **NEUTRAL)
-    axis.margins(x=0.12, y=0.12)
-    low, high = axis.get_ylim()
-    axis.set(xlim=(0, axis.get_xlim()[1]), ylim=(low - 0.06 * (high - low), high))
-    axis.xaxis.set_major_locator(MaxNLocator(5))
-    axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
+    axis.xaxis.set_major_locator(MaxNLocator(6))
 
 
 def _number(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
-    """The numbers of tiers to the left of the upper (or lower) ends of their intervals."""
+    """The numbers of tiers above (``up``) or below their intervals, or left of the first mark."""
     for tier, (flops, gain) in each.iterrows():
         wide = gain.n > 1 and gain.low < gain.high
-        end = (gain.high if up else gain.low) if wide else gain.mean
-        shift, side = ((-3, 0), "top" if up else "bottom") if wide else ((-3, -3), "top")
-        axis.annotate(str(1 + TIERS.index(tier)), (flops, end), shift, va=side, ha="right",
-                      textcoords="offset points", color=colour, fontsize=SMALL)  # fmt: skip
+        if up and wide:
+            at, shift, sides = gain.high, (0, 2), {"ha": "center", "va": "bottom"}
+        elif not up and tier == TIERS[0]:
+            at, shift, sides = gain.mean, (-4, 0), {"ha": "right", "va": "center"}
+        else:
+            at, shift = (gain.low, (0, -2)) if wide else (gain.mean, (0, -4))
+            sides = {"ha": "center", "va": "top"}
+        axis.annotate(str(1 + TIERS.index(tier)), (flops, at), shift, **sides,
+                      textcoords="offset points", color=colour, fontsize=SMALL,
+                      path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip

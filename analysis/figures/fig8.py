@@ -4,16 +4,17 @@ All are set over the same seed at S = 1: the loss as a difference, norms as rati
 the blocks' outputs (geometric mean over layers) and the loss after the decay. Bottom: the MLP's
 matrices and multipliers, then what else can follow S: the SSM's D and conv1d, attention's matrices
 (geometric mean over layers and matrices, merged ones as one). Lines are medians, bands the middle
-half of the seeds. Drawn is what is judged; the csv has every S, every norm as it is, and the SSM's
-matrices and the embedding, which hardly move.
+half of the seeds; for the loss they are means and 95% intervals. Drawn is what is judged; the csv
+has every S, every norm as it is, and the SSM's matrices and the embedding, which hardly move.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MultipleLocator, NullLocator
 
-from analysis.drawing.axes import each, judged_alone, s_axis
+from analysis.drawing.axes import each, judged_alone, mean, name_ends, s_axis
 from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
@@ -39,6 +40,7 @@ LINES = {
     for learned, look in LOOKS.items()
 }
 NAMES = {False: NO_MULTIPLIERS, True: "three scalar multipliers"}
+SHORT = {False: "none", True: "scalars"}
 MIDDLE = (0.25, 0.75)
 GUIDE = {"color": "#888888", "lw": 0.9, "ls": (0, (1, 1))}
 COLUMNS = ("MLP", "SSM", "attention", "embedding")
@@ -46,13 +48,13 @@ MULTIPLIERS = ("rest", "MLP")
 LOSS = ("rest", "embedding")
 # The message of each row, and its panels: row and column of the csv, and the title.
 ROWS = {
-    "Without multipliers outputs and loss rise with S; with them outputs do not, the loss less": {
+    "By S = 8 outputs and loss rise; with multipliers the loss rises less, and outputs hardly": {
         ("output", "MLP"): "MLP output",
         ("output", "SSM"): "SSM output",
         ("output", "attention"): "attention output",
         LOSS: "Loss",
     },
-    "The MLP's multipliers undo what S does to its matrices; without, others grow": {
+    "The MLP's multipliers undo what S does to its matrices; without them others grow": {
         ("matrices", "MLP"): "MLP: $W$ and $s$",
         ("rest", "attention"): "SSM: $D$",
         ("rest", "SSM"): "SSM: conv1d",
@@ -95,7 +97,10 @@ def draw(numbers: pd.DataFrame, context: Context):
         part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
         for axis, (which, title) in zip(part.subplots(1, 4), places.items(), strict=True):
             axes[which] = axis
-            each(axis, panels[which], "S", LINES, by=["optimizer", "learned"], band=MIDDLE)
+            if which == LOSS:
+                ends = _losses(axis, panels[which])
+            else:
+                each(axis, panels[which], "S", LINES, by=["optimizer", "learned"], band=MIDDLE)
             s_axis(axis, panels[which], r"norm scale $S$")
             axis.axhline(0 if which == LOSS else 1, **NEUTRAL)
             label(axis, f"{next(letters)}   {title}")
@@ -106,10 +111,11 @@ def draw(numbers: pd.DataFrame, context: Context):
         _guide(matrices, panels["matrices", "MLP"], power)
     for height, name in ((0.88, "$W$"), (0.08, "$s$")):
         matrices.text(0.1, height, name, transform=matrices.transAxes)
-    others = [axis for axis in axes.values() if axis not in (*outputs, matrices, axes[LOSS])]
-    for group in (outputs, [matrices], others):
+    followers = [axes["rest", "SSM"], axes["matrices", "attention"]]
+    for group in (outputs, [matrices], [axes["rest", "attention"]], followers):
         _share(group)
-        group[0].set_ylabel("RMS norm over S = 1")
+    for axis in (outputs[0], matrices):
+        axis.set_ylabel("RMS norm over S = 1")
     axes[LOSS].set_ylabel("loss over S = 1 (nats)")
     _dead(outputs[0], panels["output", "MLP"])
     handles = [key(NAMES[learned], **look) for learned, look in LOOKS.items()]
@@ -119,8 +125,22 @@ def draw(numbers: pd.DataFrame, context: Context):
     ]
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
     legend_below(figure, handles, 5)
-    bands = f"{BANDS_HALF}; " if numbers["seed"].nunique() > 1 else ""
-    return caption(figure, context, bands + _steady(panels))
+    bands = f"{BANDS_HALF}; d: means, 95%; " if numbers["seed"].nunique() > 1 else ""
+    caption(figure, context, bands + _steady(panels))
+    figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
+    name_ends(axes[LOSS], ends)
+    return figure
+
+
+def _losses(axis, panel: pd.DataFrame) -> dict[str, tuple[float, str]]:
+    """Means with 95% intervals; returns what ``name_ends`` wants."""
+    groups, ends = dict(tuple(panel.groupby(["optimizer", "learned"]))), {}
+    for (optimizer, learned), look in LINES.items():
+        if (optimizer, learned) in groups:
+            means = mean(axis, groups[optimizer, learned], "S", **look)
+            name = f"{OPTIMIZER_NAMES[optimizer]},\n{SHORT[learned]}"
+            ends[name] = means.iloc[-1], shade(look["color"], -0.25)
+    return ends
 
 
 def _over_one(rows: pd.DataFrame) -> pd.DataFrame:
@@ -157,9 +177,13 @@ def _share(axes) -> None:
     for axis in axes:
         plain_log_axis(axis)
     limits = np.array([axis.get_ylim() for axis in axes])
+    short = limits.max() < 1.6 * limits.min()
     for axis in axes:
         axis.set_ylim(limits.min(), limits.max())
-        axis.yaxis.set_major_formatter("×{x:g}")
+        if short:
+            axis.yaxis.set_major_locator(MultipleLocator(0.1))
+            axis.yaxis.set_minor_locator(NullLocator())
+        axis.yaxis.set_major_formatter("×{x:.3g}")
         axis.tick_params(labelleft=axis is axes[0])
 
 

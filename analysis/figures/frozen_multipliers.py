@@ -1,4 +1,7 @@
-"""Multipliers frozen from the start: the loss of each arm less that without multipliers, paired."""
+"""Multipliers frozen from the start: the loss of each arm less that without multipliers, paired.
+
+The last line is what frozen at the learned values loses less than learned while training, by seed.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,21 @@ import pandas as pd
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOISE_COLOUR, shade
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOISE_COLOUR, SMALL, shade
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_step
+from analysis.quantities.stats import interval, with_interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("frozen_multipliers",)
 NAMES = {
-    "VECTOR": "learned while training",
-    "LEARNED": "frozen at the learned values",
-    "NOISE": "frozen at random values",
+    "VECTOR": "learned while\ntraining",
+    "LEARNED": "frozen at\nlearned values",
+    "NOISE": "frozen at\nrandom values",
 }
+PAIRED = "frozen at learned\n− learned"
+MESSAGE = "After the decay, learned values from the start gain more than learning them (n = {n})"
 COLOURS = {
     "VECTOR": ARM_COLOURS["VPN"],
     "LEARNED": shade(ARM_COLOURS["VPN"], -0.45),
@@ -40,13 +46,30 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels: as the constant stage ends, and after the decay."""
-    figure, axes = page(1, 2, 1.5, w_pad=0.05, sharex=True, sharey=True)
+    figure, axes = page(1, 2, 2.1, w_pad=0.05, sharex=True, sharey=True)
+    seeds = numbers["seed"].nunique()
+    figure.suptitle(MESSAGE.format(n=seeds), x=0.01, ha="left", fontsize=7.5, weight="bold")
     titles = {"constant": "a   Before the decay", "decay": "b   After the decay"}
-    colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()}
+    colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()} | {PAIRED: "#222222"}
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):
-        gaps = numbers[numbers["stage"] == stage].groupby("arm")["gap"]
-        dots(axis, {NAMES[arm]: gaps.get_group(arm) for arm in NAMES}, colours)
+        gaps = numbers[numbers["stage"] == stage].pivot(index="seed", columns="arm", values="gap")
+        named = {NAMES[arm]: gaps[arm] for arm in NAMES}
+        named[PAIRED] = gaps["LEARNED"] - gaps["VECTOR"]
+        dots(axis, named, colours, below=0.22)
+        for place, values in enumerate(reversed(named.values())):
+            said = with_interval(values, 3).replace("-", "−")
+            axis.text(1.03, place, said, transform=axis.get_yaxis_transform(), va="center",
+                      fontsize=SMALL)  # fmt: skip
+        axis.set_ylim(-0.5, len(named) - 0.5)
+        axis.axhline(0.5, color="#bbbbbb", lw=0.6)
         axis.axvline(0, **NEUTRAL)
-        axis.locator_params(axis="x", nbins=5)
-        label(axis, title, xlabel="loss − loss without multipliers (nats)")
-    return caption(figure, context, "points: seeds; bars: means, 95%")
+        axis.grid(axis="y", visible=False)
+        axis.tick_params(axis="y", length=0)
+        axis.locator_params(axis="x", nbins=3)
+        found = interval(named[PAIRED])
+        if not found.low * found.high > 0:
+            title += " (last row: open)"
+        label(axis, title, xlabel="← better   Δ loss (nats)")
+    note = "first three rows: loss − loss without multipliers; one base LR, not swept"
+    points = "points: seeds; bars and numbers: means, 95%" if seeds > 1 else "one seed"
+    return caption(figure, context, f"{points}\n{note}")

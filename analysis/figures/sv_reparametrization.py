@@ -1,8 +1,9 @@
 """Figure of ours: what the gain of magnitude and direction apart (OR, ER) is made of.
 
-Loss after the decay less that of direct vectors on the inputs, paired by seed, so that all rows
-have one zero; left of it is better. a: vectors on the inputs, with OR, ER and controls. b: on both
-sides. c: on both sides with a norm between.
+Differences of the loss after the decay, paired by seed; left of 0 is better. a: vectors on the
+inputs of each matrix, against direct ones: OR, ER and controls. b: fewer magnitudes than OR has,
+against OR at the same place. Grey: two standard deviations over seeds of another difference, that
+of shared vectors to one for each matrix, as a measure of chance for single seeds.
 """
 
 from __future__ import annotations
@@ -10,66 +11,89 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
+from analysis.drawing.designs import LOOKS
+from analysis.drawing.gaps import (
+    Comparison,
+    draw_gaps,
+    draw_spread,
+    measured,
+    spread_of_one,
+    told_of_points,
+    write_gaps,
+)
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("sv_reparametrization",)
+EXPERIMENTS = {"sv_reparametrization": (), "sv_heterogeneity": ("HG *", "STANDARD *")}
 
 
-def _against_direct(name: str, arm: str, design: str) -> Comparison:
-    return Comparison(name, "sv_reparametrization", arm, "HG", design)
+def _against(other: str, name: str, arm: str, design: str) -> Comparison:
+    return Comparison(name, "sv_reparametrization", arm, other, design)
 
 
 PANELS = {
     "a": [
-        _against_direct("magnitude apart (OR)", "HG_OR", "or"),
-        _against_direct("as exponentials (ER)", "HG_ER", "er"),
-        _against_direct("apart in the final vector alone", "HG_OR_FINAL", "or"),
-        _against_direct("apart in the blocks alone", "HG_OR_BLOCKS", "or"),
-        _against_direct("vector times a number", "HG_PRODUCT", "none"),
-        _against_direct("one number, no vector", "SCALAR", "none"),
-        _against_direct("direct vectors, LR × 3", "HG_FAST", "none"),
+        _against("HG", "magnitude apart (OR)", "HG_OR", "or"),
+        _against("HG", "as exponentials (ER)", "HG_ER", "er"),
+        _against("HG", "OR in the final vector alone", "HG_OR_FINAL", "or"),
+        _against("HG", "OR in the blocks alone", "HG_OR_BLOCKS", "or"),
+        _against("HG", "vector times a number", "HG_PRODUCT", "none"),
+        _against("HG", "one number, no vector", "SCALAR", "none"),
+        _against("HG", "direct vectors, LR × 3", "HG_FAST", "none"),
     ],
     "b": [
-        _against_direct("magnitude apart", "DP_OR", "or"),
-        _against_direct("as exponentials", "DP_ER", "er"),
-        _against_direct("one magnitude for both sides", "DP_OR_ONE", "or"),
-        _against_direct("direct vectors", "DP", "none"),
-    ],
-    "c": [
-        _against_direct("magnitude apart", "DNP_OR", "or"),
-        _against_direct("as exponentials", "DNP_ER", "er"),
-        _against_direct("apart, inputs' magnitudes fixed", "DNP_OR_STILL", "or"),
-        _against_direct("direct vectors", "DNP", "none"),
+        _against("DP_OR", "both sides (DP): one magnitude for two", "DP_OR_ONE", "or"),
+        _against("DNP_OR", "norm between (DNP): inputs' fixed", "DNP_OR_STILL", "or"),
     ],
 }
+CHANCE = [Comparison("shared by branches", "sv_heterogeneity", "STANDARD", "HG", "none")]
 TITLES = {
-    "a": "a   Vectors on the inputs (HG): a plain number gains too",
-    "b": "b   Vectors on both sides (DP)",
-    "c": "c   Vectors on both sides, norm between (DNP)",
+    "a": "a   Vectors on the inputs (HG): OR and ER beside plain numbers",
+    "b": "b   OR with fewer magnitudes, which should do nothing",
 }
+ZEROS = {"a": "direct vectors on the inputs", "b": "OR at the same place, all magnitudes learned"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, value (nats per token)."""
-    return measured(tables, PANELS)
+    return measured(tables, PANELS | {"chance": CHANCE})
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels above each other, with one axis."""
-    lines = [len(compared) for compared in PANELS.values()]
-    figure, axes = page(3, 1, 3.7, h_pad=0.03, sharex=True, height_ratios=lines)
+    """Two panels above each other, with the same limits and a zero of their own."""
+    sizes = [len(compared) for compared in PANELS.values()]
+    figure, axes = page(2, 1, 3.7, h_pad=0.04, sharex=True, height_ratios=sizes)
+    spread = spread_of_one(numbers[numbers["panel"] == "chance"])
+    drawn = numbers[numbers["panel"] != "chance"]
+    single = drawn["seed"].nunique() == 1
+    shown = pd.Series([*drawn["value"], -spread, spread])
+    room = (0.12 if single else 0.3) * (shown.max() - shown.min())
+    axes[0].set_xlim(shown.min() - room, shown.max() + room)
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
-        draw_gaps(axis, numbers[numbers["panel"] == panel], PANELS[panel])
+        rows = drawn[drawn["panel"] == panel]
+        means = rows.groupby("name")["value"].mean()
+        lines = sorted(PANELS[panel], key=lambda each, means=means: means.get(each.name, 0.0))
+        draw_gaps(axis, rows, lines)
+        write_gaps(axis, rows, lines)
+        if single:
+            draw_spread(axis, spread)
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        label(axis, title)
-    axes[-1].set_xlabel("← better        loss − loss of direct vectors on the inputs (nats)")
+        axis.tick_params(labelbottom=True)
+        label(axis, f"{title}: one seed" if single else title,
+              xlabel=f"← better        loss − loss of {ZEROS[panel]} (nats)")  # fmt: skip
     said = (
-        r"magnitude apart: $\gamma = \beta\,\mathrm{Norm}(\alpha)$.   "
-        r"as exponentials: $\gamma = e^{\beta}\,e^{\alpha - \mathrm{mean}(\alpha)}$.   "
-        r"vector times a number: $\gamma = \beta\,\alpha$"
+        r"OR: $\gamma = \beta\,\mathrm{Norm}(\alpha)$.   "
+        r"ER: $\gamma = e^{\beta}\,e^{\alpha - \mathrm{mean}(\alpha)}$.   "
+        r"vector times a number: $\gamma = \beta\,\alpha$.   "
+        r"magnitude: $\beta$"
     )
     legend_below(figure, [key(said, lw=0)], 1, handlelength=0, handletextpad=0)
-    return caption(figure, context, told_of_points(numbers))
+    fill = {"mfc": "none"} if single else {}
+    marks = [key(name, color=LOOKS[design][0], marker=LOOKS[design][2], lw=0, **fill)
+             for design, name in (("or", "OR"), ("er", "ER"), ("none", "neither"))]  # fmt: skip
+    legend_below(figure, marks, 3, handletextpad=0.1)
+    note = told_of_points(drawn)
+    if single and spread > 0:
+        note += f"; grey: ± 2 standard deviations over seeds of shared − own vectors ({spread:.3f})"
+    return caption(figure, context, note)

@@ -129,7 +129,8 @@ def _sizes(axis, rows: pd.DataFrame) -> None:
 
 def _steps(axis, rows: pd.DataFrame) -> None:
     axis.axhspan(0.5 - _MARGIN, 0.5 + _MARGIN, **_DERIVED)
-    axis.axhline(0, **NEUTRAL, ls=":")
+    for height in (0, 0.5):
+        axis.axhline(height, **NEUTRAL, ls=":")
     for name, (colour, marker, _, aside) in GATE_LOOKS.items():
         own = rows[rows["of"] == name]
         look = {"color": colour, "marker": marker}
@@ -151,8 +152,8 @@ def _steps(axis, rows: pd.DataFrame) -> None:
                for colour, marker, said, _ in GATE_LOOKS.values()]  # fmt: skip
     axis.legend(handles=handles, loc="upper right", fontsize=SMALL, frameon=False,
                 borderaxespad=0)  # fmt: skip
-    label(axis, "b   The gates' whole step: as derived\n"
-          f"      only the first one with {tokens[0]:g} tokens", xlabel="tokens in a batch",
+    label(axis, f"b   Only with {tokens[0]:g} tokens is the\n"
+          "      whole first step as derived", xlabel="tokens in a batch",
           ylabel="exponent of $d$ in what SGD changes")  # fmt: skip
 
 
@@ -160,7 +161,7 @@ def _say(axis, tokens: list[float]) -> None:
     """What the lines and the hollow dots are, beside them."""
     first, last = tokens[0], 1.5 * tokens[-1]
     middle = (first * tokens[-1]) ** 0.5
-    axis.text(last, 0.625, "derived: ½", fontsize=SMALL, ha="right", va="center", color="#666666")
+    axis.text(last, 0.51, "derived: ½", fontsize=SMALL, ha="right", va="bottom", color="#666666")
     axis.text(last, 0.385, "a token's own part", fontsize=SMALL, ha="right", va="center")
     axis.text(1.35 * middle, 0.23, "whole first step", fontsize=SMALL, va="center")
     axis.text(1.6 * first, 0.12, "ten steps", fontsize=SMALL, va="center")

@@ -43,8 +43,8 @@ _COLUMNS = {**{layer: (layer, place) for place, layer in enumerate(LAYERS)},
             BY_DIFFERENCE: ("head,\nby D", len(LAYERS) + 0.2)}  # fmt: skip
 # Names of heads beside their points: where in points, and on which side.
 _NAMED = {
-    "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 0), "left"),
-    "large": ("16 × initial", (-6, 26), "right"), "trained": ("trained", (0, 13), "center"),
+    "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 5), "left"),
+    "large": ("16 × initial", (-2, 17), "right"), "trained": ("trained", (0, 32), "center"),
 }  # fmt: skip
 
 
@@ -97,10 +97,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     _bracket(axes[1], panels["b"])
     marks = [key(name, color=colour, marker=marker, lw=0, ms=6 if marker == "*" else 4)
              for colour, marker, name in LOOKS.values()]  # fmt: skip
-    marks.append(key("the layer's own (several are one)", lw=0, **_RING))
+    marks.append(key("the layer's own (several: the same)", lw=0, **_RING))
     legend_below(figure, marks, 4, handletextpad=0.1)
     note = (
-        "a: pale: a kind of gradient; full: the best kind of each seed, means, 95%\n"
+        "a: pale: one kind of gradient each; full: mean of each seed's best kind, bars: 95%\n"
         "D: width × the largest distance between two rows of the head.   V: number of rows"
     )
     return caption(figure, context, note)
@@ -128,8 +128,8 @@ def _slopes(axis, rows: pd.DataFrame) -> None:
     axis.tick_params(axis="x", length=0)
     axis.set_yticks(np.arange(0, 1.1, 0.2))
     axis.set(ylim=(0, 1.36), xlim=(-0.5, last + 0.6))
-    label(axis, "a   Each layer's own direction gains most, by its\n"
-          "      own criterion; for the head by D another one",
+    label(axis, "a   By its own criterion each layer's own direction\n"
+          "      gains most; by D another one does for the head",
           ylabel="gain per step / own direction's")  # fmt: skip
 
 
@@ -153,11 +153,11 @@ def _bracket(axis, rows: pd.DataFrame) -> None:
         line = {"arrowstyle": "-", "color": "#777777", "lw": 0.5, "shrinkA": 1, "shrinkB": 3}
         axis.annotate(name, (edge, own["value"].mean()), aside, ha=side, va="center",
                       textcoords="offset points", fontsize=SMALL,
-                      arrowprops=line if side == "right" else None)  # fmt: skip
+                      arrowprops=None if side == "left" else line)  # fmt: skip
     for height, name in ((0, "D"), (1, "D + log V")):
         axis.axhline(height, **NEUTRAL, ls=":")
-        axis.annotate(name, (0.98, height), (0, 2), xycoords=("axes fraction", "data"),
-                      textcoords="offset points", fontsize=SMALL, color="#666666", ha="right",
+        axis.annotate(name, (0.03, height), (0, 2), xycoords=("axes fraction", "data"),
+                      textcoords="offset points", fontsize=SMALL, color="#666666",
                       va="bottom")  # fmt: skip
     axis.set(xscale="log", ylim=(-0.08, 1.12))
     axis.set_xlim(rows["x"].min() / 1.5, rows["x"].max() * 1.7)

@@ -10,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL
+from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
 from analysis.quantities.stats import with_interval
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
@@ -73,25 +73,14 @@ def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None
         if points.empty:
             continue
         mean = points.mean()
-        said = (f"{mean:.3f}" if judging.empty else with_interval(judging)).replace("-", "−")
+        said = f"{mean:z.3f}" if judging.empty else with_interval(judging)
+        said = said.replace("-", "−")
         x, side = own["value"].min() if mean < 0 else own["value"].max(), 1 if mean >= 0 else -1
         if not low < mean < high:
             x, side = (low, 1) if mean <= low else (high, -1)
             said = f"← {said}" if mean <= low else f"{said} →"
         axis.annotate(said, (x, place), (4 * side, 0), textcoords="offset points", va="center",
                       ha="left" if side > 0 else "right", fontsize=SMALL)  # fmt: skip
-
-
-def spread_of_one(differences: pd.DataFrame) -> float:
-    """Two standard deviations of a difference over its seeds that judge; NaN of fewer than two."""
-    judging = differences["seed"] >= FIRST_JUDGING_SEED
-    return 2 * differences.loc[judging, "value"].std(ddof=1)
-
-
-def draw_spread(axis, spread: float) -> None:
-    """A grey strip within ``spread`` of 0: what chance may do to one seed; none if it is NaN."""
-    if spread > 0:
-        axis.axvspan(-spread, spread, **NOT_JUDGED, lw=0, zorder=0)
 
 
 def told_of_points(rows: pd.DataFrame) -> str:

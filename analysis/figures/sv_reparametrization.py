@@ -2,8 +2,7 @@
 
 Differences of the loss after the decay, paired by seed; left of 0 is better. a: vectors on the
 inputs of each matrix, against direct ones: OR, ER and controls. b: fewer magnitudes than OR has,
-against OR at the same place. Grey: two standard deviations over seeds of another difference, that
-of shared vectors to one for each matrix, as a measure of chance for single seeds.
+against OR at the same place.
 """
 
 from __future__ import annotations
@@ -12,20 +11,12 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.gaps import (
-    Comparison,
-    draw_gaps,
-    draw_spread,
-    measured,
-    spread_of_one,
-    told_of_points,
-    write_gaps,
-)
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = {"sv_reparametrization": (), "sv_heterogeneity": ("HG *", "STANDARD *")}
+EXPERIMENTS = ("sv_reparametrization",)
 
 
 def _against(other: str, name: str, arm: str, design: str) -> Comparison:
@@ -47,40 +38,35 @@ PANELS = {
         _against("DNP_OR", "norm between (DNP): inputs' fixed", "DNP_OR_STILL", "or"),
     ],
 }
-CHANCE = [Comparison("shared by branches", "sv_heterogeneity", "STANDARD", "HG", "none")]
 TITLES = {
-    "a": "a   Vectors on the inputs (HG): OR and ER beside plain numbers",
-    "b": "b   OR with fewer magnitudes, which should do nothing",
+    "a": "a   On the inputs (HG): OR, ER and plain numbers",
+    "b": "b   OR with fewer magnitudes, in theory the same",
 }
-ZEROS = {"a": "direct vectors on the inputs", "b": "OR at the same place, all magnitudes learned"}
+ZEROS = {"a": "direct vectors on the inputs", "b": "OR with all magnitudes"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, value (nats per token)."""
-    return measured(tables, PANELS | {"chance": CHANCE})
+    return measured(tables, PANELS)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels above each other, with the same limits and a zero of their own."""
     sizes = [len(compared) for compared in PANELS.values()]
     figure, axes = page(2, 1, 3.7, h_pad=0.04, sharex=True, height_ratios=sizes)
-    spread = spread_of_one(numbers[numbers["panel"] == "chance"])
-    drawn = numbers[numbers["panel"] != "chance"]
-    single = drawn["seed"].nunique() == 1
-    shown = pd.Series([*drawn["value"], -spread, spread])
-    room = (0.12 if single else 0.3) * (shown.max() - shown.min())
-    axes[0].set_xlim(shown.min() - room, shown.max() + room)
+    single = numbers["seed"].nunique() == 1
+    low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
+    room = (0.15 if single else 0.4) * (high - low)
+    axes[0].set_xlim(low - room, high + room)
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
-        rows = drawn[drawn["panel"] == panel]
+        rows = numbers[numbers["panel"] == panel]
         means = rows.groupby("name")["value"].mean()
         lines = sorted(PANELS[panel], key=lambda each, means=means: means.get(each.name, 0.0))
         draw_gaps(axis, rows, lines)
         write_gaps(axis, rows, lines)
-        if single:
-            draw_spread(axis, spread)
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         axis.tick_params(labelbottom=True)
-        label(axis, f"{title}: one seed" if single else title,
+        label(axis, f"{title} (one seed)" if single else title,
               xlabel=f"← better        loss − loss of {ZEROS[panel]} (nats)")  # fmt: skip
     said = (
         r"OR: $\gamma = \beta\,\mathrm{Norm}(\alpha)$.   "
@@ -93,7 +79,5 @@ def draw(numbers: pd.DataFrame, context: Context):
     marks = [key(name, color=LOOKS[design][0], marker=LOOKS[design][2], lw=0, **fill)
              for design, name in (("or", "OR"), ("er", "ER"), ("none", "neither"))]  # fmt: skip
     legend_below(figure, marks, 3, handletextpad=0.1)
-    note = told_of_points(drawn)
-    if single and spread > 0:
-        note += f"; grey: ± 2 standard deviations over seeds of shared − own vectors ({spread:.3f})"
-    return caption(figure, context, note)
+    note = "one seed has no interval   " if single else ""
+    return caption(figure, context, note + told_of_points(numbers))

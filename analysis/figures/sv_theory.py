@@ -88,18 +88,18 @@ def _growth(axis, rows: pd.DataFrame) -> None:
             means = mean(axis, own, "x", color=colour, ls=style)
             if tensor == "undecayed":
                 axis.annotate(f"q = {noise:g}", (means.index[-1], means.iloc[-1]), (3, 0),
-                              textcoords="offset points", va="center", fontsize=6.5,
-                              color=colour, annotation_clip=False)  # fmt: skip
+                              textcoords="offset points", va="center", fontsize=SMALL,
+                              color=colour)  # fmt: skip
     last = rows["x"].max()
     plain_log_axis(axis, x=True)
-    axis.set(yscale="log", xlim=(last / 400, last))
+    axis.set(yscale="log", xlim=(last / 400, 4.5 * last))
     axis.text(last / 12, 17, "without decay on γ", color=FREE, fontsize=7, ha="right")
     axis.text(last / 12, 0.66, "with decay on γ", color=DECAYED, fontsize=7, ha="right", va="top")
     axis.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_ylim(0.5, 60)
-    label(axis, "c   Theorem 8.1 holds: only decay bounds γ", xlabel="time t",
+    axis.set_ylim(0.35, 60)
+    label(axis, "c   Theorem 8.1: only decay bounds γ", xlabel="time t",
           ylabel=r"$\mathrm{E}\,\gamma^2$")  # fmt: skip
 
 
@@ -158,20 +158,23 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         markers = {LOOKS[design][1]: LOOKS[design][2] for design in values.groups}
         dots(axis, named, colours, raised, markers=markers)
     marks = [key("even columns", color=_EVEN, marker="s", lw=0),
-             key("uneven columns", color=LOOKS["standard"][0], marker="s", lw=0)]  # fmt: skip
-    axis.legend(handles=marks, loc="upper center", ncols=2, handletextpad=0.1)
-    axis.set_ylim(-0.6, len(values) + 0.35)
+             key("uneven columns (colours)", color=LOOKS["standard"][0], marker="s",
+                 lw=0)]  # fmt: skip
+    axis.legend(handles=marks, loc="center right", bbox_to_anchor=(1, len(values) - 2.15),
+                bbox_transform=axis.get_yaxis_transform(), handletextpad=0.1,
+                borderaxespad=0)  # fmt: skip
+    axis.set_ylim(-0.6, len(values) - 0.4)
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", visible=False)
     axis.axvline(0, **NEUTRAL)
-    label(axis, "b   Adam (no theorem): uneven columns gain",
+    label(axis, "b   Adam: uneven columns gain, save AP",
           xlabel="loss lower than without scales by (%)")  # fmt: skip
 
 
 def _sgd(axis, rows: pd.DataFrame) -> None:
     looks = {
         "parameters": (shade(DECAYED, -0.5), "noise in w and γ", "o", "-", (12, 0)),
-        "target": (shade(DECAYED, 0.1), "noise in the target", "s", "--", (3, -16)),
+        "target": (shade(DECAYED, 0.1), "noise in the target", "s", "--", (3, -18)),
     }
     for enters, (colour, name, marker, style, aside) in looks.items():
         own = rows[rows["of"] == enters].assign(value=lambda found: 100 * found["value"])
@@ -181,8 +184,8 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
                       textcoords="offset points")  # fmt: skip
     axis.axhline(0, **NEUTRAL)
     rates = sorted(rows["x"].unique())
-    axis.set(xscale="log", ylim=(None, 40))
+    axis.set(xscale="log", ylim=(-45, 40))
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "d   SGD: decay on γ lowers or raises the loss", xlabel="LR η",
+    label(axis, "d   SGD: decay on γ helps or harms", xlabel="LR η",
           ylabel="change of the loss by decay (%)")  # fmt: skip

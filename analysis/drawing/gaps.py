@@ -12,6 +12,7 @@ from analysis.drawing.axes import dots
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
+from analysis.quantities.stats import with_interval
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 from lrm.cli import parse_seeds
 
@@ -58,6 +59,30 @@ def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: f
     axis.xaxis.set_major_locator(MaxNLocator(3))
 
 
+def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None:
+    """The value of each line of ``draw_gaps`` beside its points; to be called at the axis' limits.
+
+    With several seeds that judge it is their mean with its interval. What lies beyond the axis has
+    its value at the edge, with an arrow.
+    """
+    low, high = axis.get_xlim()
+    for place, each in enumerate(reversed(compared)):
+        own = rows[rows["name"] == each.name]
+        judging = own.loc[own["seed"] >= FIRST_JUDGING_SEED, "value"]
+        points = own["value"] if judging.empty else judging
+        if points.empty:
+            continue
+        mean = points.mean()
+        said = f"{mean:z.3f}" if judging.empty else with_interval(judging)
+        said = said.replace("-", "−")
+        x, side = own["value"].min() if mean < 0 else own["value"].max(), 1 if mean >= 0 else -1
+        if not low < mean < high:
+            x, side = (low, 1) if mean <= low else (high, -1)
+            said = f"← {said}" if mean <= low else f"{said} →"
+        axis.annotate(said, (x, place), (4 * side, 0), textcoords="offset points", va="center",
+                      ha="left" if side > 0 else "right", fontsize=SMALL)  # fmt: skip
+
+
 def told_of_points(rows: pd.DataFrame) -> str:
     """What a caption says of the points and bars of ``draw_gaps``, by the column seed of ``rows``.
 
@@ -67,9 +92,9 @@ def told_of_points(rows: pd.DataFrame) -> str:
     judging = sum(seeds >= FIRST_JUDGING_SEED)
     parts = []
     if judging:
-        parts.append("points: seeds")
+        parts.append("full points: seeds")
     if judging > 1:
-        parts.append("bars: means, 95%")
+        parts.append("bars: their means, 95%")
     if exploring := len(seeds) - judging:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"
         parts.append(f"hollow: {who}, not judged")

@@ -1,9 +1,10 @@
 """Which direction is the steepest for which layer, and how tight the head's worst case is (ours).
 
-a: what each of five directions gains per step, over what the layer's own direction gains, by layer;
-a point is one kind of gradient. The last column measures a step on the head by D itself, where
-another direction, which ascent found, gains more. b: where the largest loss of a head lies between
-its bounds D and D + log V.
+a: what each of five directions gains per step, over what the layer's own direction gains, by layer.
+A pale point is one kind of gradient, and a full one the kind of each seed at which the direction
+gains most; rings mark a layer's own direction. The last column measures a step on the head by D
+itself, where another direction, which ascent found, gains more. b: where the largest loss of a head
+lies between its bounds D and D + log V; points are seeds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from matplotlib.ticker import NullLocator
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities import steepest_theory as of_theory
+from analysis.quantities.stats import interval
 from analysis.quantities.steepest_theory import DIRECTIONS, GRADIENTS, HEADS, LAYERS
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -27,16 +29,22 @@ LOOKS = {
     "row": ("#AA3377", "s", "rows / norms"),
     "column": ("#8E6BBF", "D", "columns / norms"),
     "msign": ("#222222", "v", "msign"),
-    "found": ("#CC3311", "*", "found by ascent"),
+    "found": ("#CC3311", "*", "another, found by ascent"),
 }
+_RING = {"marker": "o", "ms": 7.5, "mfc": "none", "mec": "#222222", "mew": 0.8}
 # A gradient whose rows sum to zero, for which D is a norm of a step.
 _OF_A_LOSS = "head.softmax"
 BY_DIFFERENCE = "head, by D"
-_COLUMNS = {**{layer: layer for layer in LAYERS}, BY_DIFFERENCE: "head,\nby D"}
-# Names of heads beside their points: the side at which they stand, and points up.
+# Directions that are a layer's own: where there are several, they are one and the same.
+OWN = {"linear": ("msign",), "embedding": ("row",), "head": ("row",), "gain": ("sign", "column"),
+       "bias": ("raw", "row", "msign"), BY_DIFFERENCE: ("row",)}  # fmt: skip
+# Name and place of each column; the last stands apart.
+_COLUMNS = {**{layer: (layer, place) for place, layer in enumerate(LAYERS)},
+            BY_DIFFERENCE: ("head,\nby D", len(LAYERS) + 0.2)}  # fmt: skip
+# Names of heads beside their points: where in points, and on which side.
 _NAMED = {
-    "initial": ("initial,\nand shifted", 1, 0), "medium": ("4 × initial", 1, 0),
-    "large": ("16 × initial", -1, 9), "trained": ("trained", 0, 9),
+    "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 5), "left"),
+    "large": ("16 × initial", (-2, 17), "right"), "trained": ("trained", (0, 32), "center"),
 }  # fmt: skip
 
 
@@ -83,54 +91,78 @@ def _by_difference(table: Tables) -> list[pd.DataFrame]:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, axes = page(1, 2, 2.9, w_pad=0.06, width_ratios=[1.75, 1.0])
+    figure, axes = page(1, 2, 3.2, w_pad=0.06, width_ratios=[1.75, 1.0])
     panels = dict(tuple(numbers.groupby("panel")))
     _slopes(axes[0], panels["a"])
     _bracket(axes[1], panels["b"])
     marks = [key(name, color=colour, marker=marker, lw=0, ms=6 if marker == "*" else 4)
              for colour, marker, name in LOOKS.values()]  # fmt: skip
-    legend_below(figure, marks, 6, handletextpad=0.1)
-    note = "a: means over seeds, a point is a kind of gradient; several at 1 are one direction"
+    marks.append(key("the layer's own (several: the same)", lw=0, **_RING))
+    legend_below(figure, marks, 4, handletextpad=0.1)
+    note = (
+        "a: pale: one kind of gradient each; full: mean of each seed's best kind, bars: 95%\n"
+        "D: width × the largest distance between two rows of the head.   V: number of rows"
+    )
     return caption(figure, context, note)
 
 
 def _slopes(axis, rows: pd.DataFrame) -> None:
-    means = rows.groupby(["of", "direction", "gradient"])["value"].mean()
-    for place, of in enumerate(_COLUMNS):
-        there = [name for name in LOOKS if (of, name) in means.index.droplevel("gradient")]
+    groups = rows.groupby(["of", "direction"])
+    for of, (_, middle) in _COLUMNS.items():
+        there = [name for name in LOOKS if (of, name) in groups.groups]
         for number, direction in enumerate(there):
-            colour, marker, _ = LOOKS[direction]
-            values = means[of, direction].to_numpy()
-            x = np.full(len(values), place + 0.15 * (number - (len(there) - 1) / 2))
-            size = 6 if marker == "*" else 3
-            axis.plot(x, values, marker, color=colour, ms=size, alpha=0.8, mew=0)
-    more = means[BY_DIFFERENCE, "found"].iloc[0]
-    axis.text(len(_COLUMNS) - 0.8, more, f"{100 * (more - 1):+.0f}%", ha="right", va="center",
-              fontsize=SMALL, color=LOOKS["found"][0])  # fmt: skip
+            x = middle + 0.16 * (number - (len(there) - 1) / 2)
+            _gain(axis, x, groups.get_group((of, direction)), LOOKS[direction])
+            if direction in OWN[of]:
+                axis.plot(x, 1, **_RING)
+    more = interval(100 * (groups.get_group((BY_DIFFERENCE, "found"))["value"] - 1))
+    said = f"+{more.mean:.1f}%" + (f"\n[{more.low:.1f}, {more.high:.1f}]" if more.n > 1 else "")
+    last = _COLUMNS[BY_DIFFERENCE][1]
+    axis.text(last, 1.165 + more.mean / 300, said, ha="center", va="bottom", fontsize=SMALL,
+              color=LOOKS["found"][0])  # fmt: skip
     axis.axhline(1, **NEUTRAL, ls=":")
-    axis.axvline(len(LAYERS) - 0.5, **NEUTRAL)
+    axis.axvline(len(LAYERS) - 0.4, **NEUTRAL)
     axis.grid(axis="x", visible=False)
-    axis.set_xticks(range(len(_COLUMNS)), _COLUMNS.values())
+    names, places = zip(*_COLUMNS.values(), strict=True)
+    axis.set_xticks(places, names)
     axis.tick_params(axis="x", length=0)
-    axis.set(ylim=(0, 1.18), xlim=(-0.5, len(_COLUMNS) - 0.5))
-    label(axis, "a   Each criterion has its own steepest direction",
+    axis.set_yticks(np.arange(0, 1.1, 0.2))
+    axis.set(ylim=(0, 1.36), xlim=(-0.5, last + 0.6))
+    label(axis, "a   By its own criterion each layer's own direction\n"
+          "      gains most; by D another one does for the head",
           ylabel="gain per step / own direction's")  # fmt: skip
 
 
+def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> None:
+    """Kinds of gradients, pale, and the best kind of each seed."""
+    colour, marker, _ = look
+    kinds = rows.groupby("gradient")["value"].mean()
+    if len(kinds) > 1:
+        axis.plot([x] * len(kinds), kinds, marker, color=colour, ms=2.2, alpha=0.35, mew=0)
+    best = interval(rows.groupby("seed")["value"].max())
+    if best.n > 1:
+        axis.plot([x, x], [best.low, best.high], color=colour, lw=1.0)
+    axis.plot(x, best.mean, marker, color=colour, ms=6 if marker == "*" else 3.6, mew=0)
+
+
 def _bracket(axis, rows: pd.DataFrame) -> None:
-    for head, (name, side, up) in _NAMED.items():
+    for head, (name, aside, side) in _NAMED.items():
         own = rows[rows["of"] == head]
         axis.plot(own["x"], own["value"], "o", color="#444444", ms=3, alpha=0.5, mew=0)
-        edge = own["x"].max() if side > 0 else own["x"].min() if side < 0 else own["x"].mean()
-        axis.annotate(name, (edge, own["value"].mean()), (5 * side, up),
-                      ha={1: "left", 0: "center", -1: "right"}[side], va="center",
-                      textcoords="offset points", fontsize=SMALL)  # fmt: skip
-    axis.axhline(0, **NEUTRAL, ls=":")
-    axis.axhline(1, **NEUTRAL, ls=":")
-    axis.set(xscale="log", ylim=(-0.08, 1.08))
+        edge = own["x"].max() if side == "left" else own["x"].mean()
+        line = {"arrowstyle": "-", "color": "#777777", "lw": 0.5, "shrinkA": 1, "shrinkB": 3}
+        axis.annotate(name, (edge, own["value"].mean()), aside, ha=side, va="center",
+                      textcoords="offset points", fontsize=SMALL,
+                      arrowprops=None if side == "left" else line)  # fmt: skip
+    for height, name in ((0, "D"), (1, "D + log V")):
+        axis.axhline(height, **NEUTRAL, ls=":")
+        axis.annotate(name, (0.03, height), (0, 2), xycoords=("axes fraction", "data"),
+                      textcoords="offset points", fontsize=SMALL, color="#666666",
+                      va="bottom")  # fmt: skip
+    axis.set(xscale="log", ylim=(-0.08, 1.12))
     axis.set_xlim(rows["x"].min() / 1.5, rows["x"].max() * 1.7)
     axis.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     axis.set_yticks([0, 0.5, 1])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "b   log V counts at small D", xlabel="D of the head",
+    label(axis, "b   log V counts only while\n      D is small", xlabel="D of the head",
           ylabel="(largest loss − D) / log V")  # fmt: skip

@@ -1,19 +1,19 @@
 """What is derived for Gated Delta Networks over the width d, against what is measured (ours).
 
-a: exponents of d in sizes and gradients as models begin, by recipe; bars are what is derived, 0.15
-to either side. b: exponent of how far a step of SGD moves the gates at a constant LR, against the
-tokens in a batch. Dots are means over seeds, lines their 95% intervals.
+a: exponents of d in sizes and gradients as models begin, by recipe; boxes are what is derived, 0.15
+to either side, and dashed where that is derived for short memories only. b: exponent of how far SGD
+moves the gates at a constant LR, against the tokens in a batch: the first step, a token's own part
+of it, and ten steps. Dots are means over seeds, lines their 95% intervals.
 """
 
 from __future__ import annotations
 
 import pandas as pd
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, SMALL, shade
+from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities import gdn_theory as found
 from analysis.quantities.gdn_theory import DERIVED, FEW, GATES, MANY, RECIPES
 from analysis.quantities.stats import interval
@@ -23,25 +23,32 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("gdn_theory",)
 # Colour, marker, name and place of each recipe on a quantity's line.
 LOOKS = {
-    "SP": ("#888888", "o", "SP", 0.26),
+    "SP": ("#888888", "o", "standard (SP)", 0.26),
     "ORIGINAL": ("#D1783C", "^", "muP for SGD before the paper", 0.0),
-    "PAPER": ("#2E7DB5", "s", "the paper's", -0.26),
+    "PAPER": ("#2E7DB5", "s", "the paper's recipe", -0.26),
 }
 _MARGIN = 0.15
+_DERIVED = {"facecolor": "#dddddd", "lw": 0, "zorder": 0}
+_ASSUMED = {"fill": False, "edgecolor": "#999999", "lw": 0.8, "ls": "--", "zorder": 0}
 # What is drawn in a: sizes, what reads memories, gradients. The memories' lines have two names.
 _LONG = {"S": ("size", "gdn.state.long"), "o": ("size", "gdn.read.long")}
-NAMES = {
-    "q̃": r"$\tilde{q}$", "k̃": r"$\tilde{k}$", "v": r"$v$", "z_α": r"$z_\alpha$",
-    "z_β": r"$z_\beta$", "⟨q, k⟩": r"$\langle q, k \rangle$",
-    "S": r"$S$, short memory", "o": r"$o$, short memory",
-    "S long": r"$S$, long memory", "o long": r"$o$, long memory",
-    "∂h": r"$\partial h$", "∂q̃": r"$\partial\tilde{q}$", "∂k̃": r"$\partial\tilde{k}$",
-    "∂v": r"$\partial v$", "∂o": r"$\partial o$", "∂z_α": r"$\partial z_\alpha$",
-    "∂z_β": r"$\partial z_\beta$",
+SIZES = {
+    "q̃": r"query $\tilde{q}$", "k̃": r"key $\tilde{k}$", "v": r"value $v$",
+    "z_α": r"forget gate $z_\alpha$", "z_β": r"write gate $z_\beta$",
+    "⟨q, k⟩": r"$\langle q, k \rangle$",
+    "S": r"state $S$, short memory", "o": r"read $o$, short memory",
+    "S long": r"state $S$, long memory", "o long": r"read $o$, long memory",
 }  # fmt: skip
+GRADIENTS = {
+    "∂h": r"stream, $\partial h$", "∂q̃": r"query, $\partial\tilde{q}$",
+    "∂k̃": r"key, $\partial\tilde{k}$", "∂v": r"value, $\partial v$",
+    "∂o": r"read, $\partial o$", "∂z_α": r"forget gate, $\partial z_\alpha$",
+    "∂z_β": r"write gate, $\partial z_\beta$",
+}  # fmt: skip
+GROUPS = {"sizes": SIZES, "gradients of the loss": GRADIENTS}
 # Colour, marker, name, and where beside the number of tokens a gate's dots stand.
-GATE_LOOKS = {"Δz_α": ("#222222", "o", r"$\Delta z_\alpha$", 0.94),
-              "Δz_β": ("#8E6BBF", "D", r"$\Delta z_\beta$", 1.06)}  # fmt: skip
+GATE_LOOKS = {"Δz_α": ("#222222", "o", r"forget gate, $\Delta z_\alpha$", 0.94),
+              "Δz_β": ("#8E6BBF", "D", r"write gate, $\Delta z_\beta$", 1.06)}  # fmt: skip
 _AFTER = 1.25  # dots of ten steps stand farther to the right
 
 
@@ -67,24 +74,22 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         for sequences in (FEW, MANY):
             values = found.of_ten(table, tensor, "CONSTANT", sequences)
             add("b", name, "ten steps", values, tokens[sequences])
-    widths = sorted(table.pick(arm="STEP")["width"].unique())
-    for width in (widths[0], widths[-1]):
-        rows.append(pd.DataFrame({"panel": "b", "of": "d", "case": "width", "tokens": 0,
-                                  "seed": 0, "value": [width]}))  # fmt: skip
     return pd.concat(rows, ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, axes = page(1, 2, 3.9, w_pad=0.06, width_ratios=[1.25, 1.0])
+    figure, axes = page(1, 2, 4.3, w_pad=0.06, width_ratios=[1.2, 1.0])
     panels = dict(tuple(numbers.groupby("panel")))
     _sizes(axes[0], panels["a"])
     _steps(axes[1], panels["b"])
     marks = [key(name, color=colour, marker=marker, lw=0, ms=4)
              for colour, marker, name, _ in LOOKS.values()]  # fmt: skip
-    marks.append(Patch(color="#dddddd", lw=0, label="derived, ± 0.15"))
-    legend_below(figure, marks, 4)
-    return caption(figure, context, "means over seeds with 95% intervals")
+    marks += [Patch(**_DERIVED, label="derived, ± 0.15"),
+              Patch(**_ASSUMED, label="derived for short memories only")]  # fmt: skip
+    legend_below(figure, marks, 3)
+    note = "means over seeds, 95% intervals; short memory: half or more is forgotten in a step"
+    return caption(figure, context, note)
 
 
 def _mean(axis, values, at: float, across: bool, **look) -> float:
@@ -98,30 +103,34 @@ def _mean(axis, values, at: float, across: bool, **look) -> float:
 
 def _sizes(axis, rows: pd.DataFrame) -> None:
     groups = rows.groupby(["of", "case"])["value"]
-    names = list(reversed(NAMES))
-    for place, name in enumerate(names):
-        derived = DERIVED[name.removesuffix(" long")][2]
-        axis.add_patch(Rectangle((derived - _MARGIN, place - 0.44), 2 * _MARGIN, 0.88,
-                                 color="#dddddd", lw=0, zorder=0))  # fmt: skip
-        for recipe, (colour, marker, _, raised) in LOOKS.items():
-            values = groups.get_group((name, recipe)).dropna()
-            _mean(axis, values, place + raised, False, color=colour, marker=marker, mew=0)
-    axis.set_yticks(range(len(names)), [NAMES[name] for name in names])
+    place, ticks = 0, {}
+    for heading, names in GROUPS.items():
+        axis.text(-1.38, place, heading, weight="bold", va="center", fontsize=SMALL)
+        for name, said in names.items():
+            place -= 1
+            ticks[place] = said
+            derived = DERIVED[name.removesuffix(" long")][2]
+            look = _DERIVED if name in DERIVED else _ASSUMED
+            corner = derived - _MARGIN, place - 0.42
+            axis.add_patch(Rectangle(corner, 2 * _MARGIN, 0.84, **look))
+            for recipe, (colour, marker, _, raised) in LOOKS.items():
+                values = groups.get_group((name, recipe)).dropna()
+                _mean(axis, values, place + raised, False, color=colour, marker=marker, mew=0)
+        place -= 1
+    axis.set_yticks(list(ticks), list(ticks.values()))
     axis.tick_params(axis="y", length=0)
-    axis.set(ylim=(-0.6, len(names) - 0.4), xlim=(-1.4, 0.9))
+    axis.set(ylim=(place + 0.4, 0.6), xlim=(-1.4, 0.9))
     axis.set_xticks([-1, -0.5, 0, 0.5], ["−1", "−½", "0", "½"])
     axis.grid(axis="y", visible=False)
-    between = names.index("∂h") + 0.5
-    axis.axhline(between, color="#777777", lw=0.6)
-    label(axis, "a   As derived, save for long memories",
+    label(axis, "a   The paper's recipe: as derived where\n"
+          r"      memories are short; $\partial\tilde{k}$ is open",
           xlabel="exponent of the width $d$ at initialisation")  # fmt: skip
 
 
 def _steps(axis, rows: pd.DataFrame) -> None:
-    low, high = rows.loc[rows["of"] == "d", "value"]
-    axis.axvspan(low, high, color="#f2f2f2", lw=0, zorder=0)
-    axis.axhline(0.5, **NEUTRAL, ls=":")
-    axis.axhline(0, **NEUTRAL, ls=":")
+    axis.axhspan(0.5 - _MARGIN, 0.5 + _MARGIN, **_DERIVED)
+    for height in (0, 0.5):
+        axis.axhline(height, **NEUTRAL, ls=":")
     for name, (colour, marker, _, aside) in GATE_LOOKS.items():
         own = rows[rows["of"] == name]
         look = {"color": colour, "marker": marker}
@@ -134,17 +143,25 @@ def _steps(axis, rows: pd.DataFrame) -> None:
         for count, values in own[own["case"] == "ten steps"].groupby("tokens")["value"]:
             _mean(axis, values, _AFTER * aside * count, True, mfc="white", mew=0.9, **look)
     tokens = sorted(rows.loc[rows["tokens"] > 0, "tokens"].unique())
-    axis.set(xscale="log", ylim=(-0.2, 0.72), xlim=(tokens[0] / 1.4, 1.6 * tokens[-1]))
+    axis.set(xscale="log", ylim=(-0.04, 0.8), xlim=(tokens[0] / 1.4, 1.6 * tokens[-1]))
     axis.set_xticks(tokens, [f"{count:g}" for count in tokens])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_yticks([0, 0.25, 0.5], ["0", "¼", "½"])
+    _say(axis, tokens)
     handles = [key(said, color=colour, marker=marker, ms=3.4, lw=1.1)
                for colour, marker, said, _ in GATE_LOOKS.values()]  # fmt: skip
-    handles += [Line2D([], [], color="#555555", ls="--", lw=1.1, label="a token's own part"),
-                Line2D([], [], color="#555555", marker="o", mfc="white", ms=3.4, lw=0,
-                       label="after ten steps")]  # fmt: skip
-    axis.legend(handles=handles, loc="lower left", fontsize=SMALL, frameon=False)
-    axis.text((low * high) ** 0.5, 0.71, "widths $d$", ha="center", va="top", fontsize=SMALL,
-              color=shade("#000000", 0.4))  # fmt: skip
-    label(axis, "b   Gates: only with few tokens", xlabel="tokens in a batch",
-          ylabel="exponent of $d$ in a step of the gates")  # fmt: skip
+    axis.legend(handles=handles, loc="upper right", fontsize=SMALL, frameon=False,
+                borderaxespad=0)  # fmt: skip
+    label(axis, f"b   Only with {tokens[0]:g} tokens is the\n"
+          "      whole first step as derived", xlabel="tokens in a batch",
+          ylabel="exponent of $d$ in what SGD changes")  # fmt: skip
+
+
+def _say(axis, tokens: list[float]) -> None:
+    """What the lines and the hollow dots are, beside them."""
+    first, last = tokens[0], 1.5 * tokens[-1]
+    middle = (first * tokens[-1]) ** 0.5
+    axis.text(last, 0.51, "derived: ½", fontsize=SMALL, ha="right", va="bottom", color="#666666")
+    axis.text(last, 0.385, "a token's own part", fontsize=SMALL, ha="right", va="center")
+    axis.text(1.35 * middle, 0.23, "whole first step", fontsize=SMALL, va="center")
+    axis.text(1.6 * first, 0.12, "ten steps", fontsize=SMALL, va="center")

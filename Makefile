@@ -53,7 +53,7 @@ workers := $(if $(WORKERS),--workers $(WORKERS))
 cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
 options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RESULTS) $(if $(YES),--yes)
 train = runs=$$($(BIN)/python -m analysis.needs $(1)) \
-	&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | sort -u) $(options) || test $$? -eq 3; }
+	&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | awk '!seen[$$0]++') $(options) || test $$? -eq 3; }
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help

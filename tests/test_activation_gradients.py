@@ -96,10 +96,11 @@ def test_heads_tell_what_can_be_counted_by_hand():
     )
 
 
-def test_a_run_keeps_them_at_its_probes(tmp_path, corpora):
+def test_a_run_keeps_them_at_its_probes(tmp_path):
     path = Path(__file__).parents[1] / "experiments" / "gdn_transfer" / "config.yaml"
     planned = next(run for run in load(path).runs("smoke", [0]) if run.arm == "MUP")
     settings = planned.settings
+    corpora = tmp_path / "corpora"
     corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
     run = dataclasses.replace(planned, corpus=corpus.hash)
     run.execute(tmp_path / "run", corpora)

@@ -160,7 +160,7 @@ def test_make_all_draws_every_figure(calls, options):
     tuned = (ROOT / "lrm" / "plan" / "presets" / "tuned" / scale).exists()
     elsewhere = ["fig11", "table2"] if scale == "tiny" else []
     published = {path.stem for path in ROOT.glob("results/reference/tiny/figures/*.csv")}
-    second = [name for name in figures() if name.startswith("sv_")]
+    second = [name for name in figures() if name.startswith(("sv_", "gdn_"))]
     second = [name for name in second if options or name not in published]
     assert sorted(left_out) == sorted(
         elsewhere + ([] if tuned else ["fig7", "tuning_mechanism"]) + second

@@ -10,6 +10,9 @@ judged there, and the trajectories are those of the outermost S inside.
 
 from __future__ import annotations
 
+import dataclasses
+
+import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, each, s_axis
@@ -48,12 +51,12 @@ from analysis.tables.results import Tables
 # The MLP's sweep is drawn without the extremes; and `make fig1` trains the same.
 EXPERIMENTS = {"projector": (), "mlp_scale": ("* S=0.[25]*", "* S=[1-8] *")}
 ARMS = {
-    "FPN": ARM_LOOKS["FPN"] | {"label": f"frozen scale (FPN; in f {NO_MULTIPLIERS})"},
-    "SPN": ARM_LOOKS["SPN"] | {"label": "learned scalar (SPN; in f three)"},
+    "FPN": ARM_LOOKS["FPN"] | {"label": "frozen scale (FPN)"},
+    "SPN": ARM_LOOKS["SPN"] | {"label": "learned scalar (SPN)"},
     "VPN": ARM_LOOKS["VPN"] | {"label": "learned vector (VPN)"},
 }
 # Wide and pale below what is trained, from which it often cannot be told.
-NOISE = {"color": shade(NOISE_COLOUR, 0.5), "lw": 3.5, "label": BROWNIAN}
+NOISE = {"color": shade(NOISE_COLOUR, 0.5), "lw": 3.5, "label": f"{BROWNIAN}: noise alone"}
 MLP = {
     arm: ARM_LOOKS[like] | look
     for optimizer, look in OPTIMIZER_LOOKS.items()
@@ -68,6 +71,10 @@ NORMS |= {
 }
 # Arms that nearly agree stand side by side: factors of S.
 ASIDE = {"FPN": 4**-0.11, "SPN": 1.0, "VPN": 4**0.11}
+TITLES = {
+    "d": r"Learned: $\|W\|$ near noise's",
+    "e": r"Learned: $\|c\|$ leaves noise's",
+}
 # The range of losses in panel a; where nothing is judged, seeds may lie above it.
 LOSSES = (3.45, 4.45)
 S_LABEL = r"norm scale $S$"
@@ -112,17 +119,18 @@ def draw(numbers: pd.DataFrame, context: Context):
     loss = "loss (nats per token)"
     each(a, panels["a"], "S", ARMS)
     s_axis(a, panels["a"], S_LABEL)
-    label(a, "a   Loss after the decay", ylabel=loss)
+    label(a, "a   Frozen: worse at both ends", ylabel=loss)
     _cut(a, panels["a"])
     each(b, panels["b"], "S", ARMS)
     s_axis(b, panels["b"], S_LABEL)
     plain_log_axis(b)
-    label(b, "b   Norm of logits", ylabel="RMS of centred logits")
+    label(b, "b   Learned: the logits stay", ylabel="RMS of centred logits")
     aside = panels["c"]["arm"].map(ASIDE).where(panels["c"]["kind"] == "train", 1.0)
     each(c, panels["c"].assign(at=panels["c"]["S"] * aside), "at", NORMS,
-         by=["kind", "arm", "quantity"], band=None)  # fmt: skip
+         by=["kind", "arm", "quantity"])  # fmt: skip
     s_axis(c, panels["c"], S_LABEL)
-    label(c, r"c   Norms of $W$ and $c$", yscale="log", ylabel=r"$\|W\|$, $\|c\|$ (RMS)")
+    title = r"c   $\|c\|$ makes up for $\|W\|$"
+    label(c, title, yscale="log", ylabel=r"$\|W\|$, $\|c\|$ (RMS)")
     _name_norms(c, panels["c"])
     stage_end = panels["b"]["step"].max()
     for axis, panel, arms in ((d, "d", ARMS), (e, "e", ("SPN", "VPN"))):
@@ -131,17 +139,17 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.margins(y=0.24)
         _paths(axis, panels[panel], arms, stage_end)
         decay_line(axis, stage_end)
-        label(axis, f"{panel}   {norm} while training", xlabel="step", ylabel=f"{norm} (RMS)")
+        title = TITLES[panel]
+        label(axis, f"{panel}   {title}", xlabel="step", ylabel=f"{norm} (RMS)")
     each(f, panels["f"], "S", MLP, ms=3)
     s_axis(f, panels["f"], r"norm scale $S$ of the MLP")
-    for optimizer, arms in MLP_ARMS.items():
-        rows = panels["f"][panels["f"]["arm"].isin(arms)]
-        s = sorted(rows["S"].unique())[:2]
-        height = rows.loc[rows["S"].isin(s), "value"].max()
-        f.text(s[0], height, OPTIMIZER_NAMES[optimizer], va="bottom", fontsize=SMALL)
-    label(f, "f   MLP sweep: loss", ylabel=loss)
+    _name_mlp(f, panels["f"])
+    label(f, "f   MLP by Muon: likewise", ylabel=loss)
     legend_below(figure, _legend(numbers), 3)
-    return caption(figure, context, f"{BANDS_RANGE}, none in c")
+    # Panel f is of another experiment.
+    others = dict(zip("f", context.others.values(), strict=False))
+    context = dataclasses.replace(context, others=others)
+    return caption(figure, context, f"{BANDS_RANGE}, in c to e mostly narrower than the lines")
 
 
 def _cut(axis, rows: pd.DataFrame) -> None:
@@ -149,6 +157,31 @@ def _cut(axis, rows: pd.DataFrame) -> None:
     middle = rows.groupby(["arm", "S"])["value"].median()
     if LOSSES[0] < middle.min() and middle.max() < LOSSES[1]:
         axis.set_ylim(LOSSES)
+        worst = rows.loc[rows["value"].idxmax()]
+        if worst["value"] > LOSSES[1]:
+            s = sorted(rows["S"].unique())
+            ha, within = ("right", s[-2:][0]) if worst["S"] > 1 else ("left", s[:2][-1])
+            said, colour = f"band to {worst['value']:.1f}", ARM_COLOURS[worst["arm"]]
+            axis.annotate(said, (within, 0.99), xycoords=("data", "axes fraction"), ha=ha,
+                          va="top", fontsize=SMALL, color=shade(colour, -0.15))  # fmt: skip
+
+
+def _name_mlp(axis, rows: pd.DataFrame) -> None:
+    """Optimizers above their lines at S = 1, and the two arms beside the outermost lines."""
+    low, high = axis.get_ylim()
+    axis.set_ylim(low - 0.13 * (high - low), high + 0.08 * (high - low))
+    s = sorted(rows["S"].unique())
+    middle = min(s, key=lambda one: abs(np.log(one)))
+    for optimizer, arms in MLP_ARMS.items():
+        own = rows[rows["arm"].isin(arms) & (rows["S"] == middle)]
+        _beside(axis, OPTIMIZER_NAMES[optimizer], (middle, own["value"].max()), 2)
+    medians = rows[rows["S"] == s[-1]].groupby("arm")["value"].median()
+    frozen, learned = MLP_ARMS["Adam"][0], MLP_ARMS["Muon"][1]
+    for arm, said, at, up in (
+        (frozen, NO_MULTIPLIERS, s[-2:][0], 2), (learned, "three scalars", s[-1], -8),
+    ):  # fmt: skip
+        colour = shade(MLP[arm]["color"], -0.15)
+        _beside(axis, said, (at, medians[arm]), up, ha="right", color=colour)
 
 
 def _name_norms(axis, rows: pd.DataFrame) -> None:

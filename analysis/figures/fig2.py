@@ -17,15 +17,15 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
-from matplotlib.patches import Patch
 
 from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import (
     BLOCK_LOOKS,
     BROWNIAN,
     NEUTRAL,
     NOISE_COLOUR,
+    SMALL,
     plain_log_axis,
     shade,
 )
@@ -43,8 +43,8 @@ PRODUCT = "Q·K"
 # The multipliers that are drawn in c and d, and their looks: those of their block.
 INNER = {
     "gate": BLOCK_LOOKS["MLP"],
-    "dt": BLOCK_LOOKS["SSM"],
-    "x": BLOCK_LOOKS["SSM"] | {"marker": "X", "ls": (0, (4, 1, 1, 1)), "ms": 4.5, "mew": 0.3},
+    "dt": BLOCK_LOOKS["SSM"] | {"markerfacecolor": "white"},
+    "x": {"color": shade(BLOCK_LOOKS["SSM"]["color"], -0.45), "marker": "x", "ls": "-."},
     PRODUCT: BLOCK_LOOKS["attention"],
 }
 # Half of the seeds lie in a coloured band.
@@ -55,10 +55,10 @@ QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 # How far the blocks of a layer stand apart in a, in layers.
 APART = 0.2
 TITLES = {
-    "a": "a   Outputs are smaller with multipliers",
-    "b": "b   At blocks' ends: the MLP's is largest",
-    "c": "c   Inside blocks: the gate's rises late",
-    "d": "d   Q·K lies above most of its noise",
+    "a": "a   Outputs of blocks are smaller with multipliers than without",
+    "b": "b   Blocks' ends: the MLP's largest",
+    "c": "c   Inside: the gate's rises late",
+    "d": "d   Q·K: above most noise",
 }
 
 
@@ -91,9 +91,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two rows of two panels, their lines named at the right, one legend below."""
-    figure, axes = page(2, 2, 4.2, w_pad=0.05, h_pad=0.05)
-    axes = dict(zip("abcd", axes.flat, strict=True))
+    """Outputs above, multipliers below; lines are named at the right."""
+    figure = sheet(4.0, w_pad=0.04, h_pad=0.05)
+    above, below = figure.subfigures(2, 1, height_ratios=[1, 1.35])
+    multipliers = below.subplots(1, 3, width_ratios=[4, 4, 3.4])
+    axes = {"a": above.subplots(), **dict(zip("bcd", multipliers, strict=True))}
     groups = dict(tuple(numbers.astype({"layer": float}).groupby(["panel", "arm", "quantity"])))
     middle = numbers[numbers["quantity"] == "ABM 0.5"].set_index("panel")["value"]
 
@@ -119,23 +121,29 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set_yscale("log")
         label(axis, TITLES[panel], xlabel="layer", xticks=layers[:: -(-len(layers) // 9)])
         axis.axhline(1.0, **NEUTRAL)
-    axes["a"].set_ylabel("RMS with / without")
+    axes["a"].set_ylabel("RMS of the output,\nwith / without")
     axes["a"].set_ylim(top=max(1.15, axes["a"].get_ylim()[1]))
     plain_log_axis(axes["a"])
     _share([axes[panel] for panel in "bcd"])
-    for panel, name in zip("bcd", (r"$|s|$", r"$|s|$", r"$|s_Q s_K|$"), strict=True):
+    for panel in "bcd":
         _noise(axes[panel], numbers[numbers["panel"] == panel], middle[panel])
-        axes[panel].set_ylabel(f"{name} / median of noise")
+    _name_noise(axes["c"], numbers[numbers["panel"] == "c"], middle["c"])
+    axes["b"].set_ylabel(r"$|s|$ (d: $|s_Q s_K|$) / noise's median")
+    for panel in "cd":
+        axes[panel].tick_params(labelleft=False)
     for panel, axis in axes.items():
         named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
         name_ends(axis, named, at=1.04)
     again = numbers.loc[numbers["arm"] == "SCALAR_ORDER", "seed"].nunique()
-    legend_below(figure, _legend(again), 3)
+    other = key(f"b: same initial values, other order of the data (n = {again})", **AGAIN)
+    legend_below(figure, [other], 1)
     # The other order of the data may have fewer seeds.
     seeds = numbers.loc[numbers["arm"] == "SCALAR", "seed"].dropna()
     context = dataclasses.replace(context, seeds=sorted(map(int, seeds.unique())))
-    note = "lines: medians; bands, whiskers: middle half of seeds"
-    return caption(figure, context, note if len(context.seeds) > 1 else "")
+    note = f"noise: {BROWNIAN} of the same multiplier"
+    if len(context.seeds) > 1:
+        note += "; lines: medians; bands, whiskers: middle half of seeds"
+    return caption(figure, context, note)
 
 
 def _whiskers(axis, rows: pd.DataFrame, shift: float, look: dict) -> None:
@@ -166,11 +174,18 @@ def _noise(axis, rows: pd.DataFrame, middle: float) -> None:
             axis.axhline(limit, **LIMITS)
 
 
+def _name_noise(axis, rows: pd.DataFrame, middle: float) -> None:
+    """What grey and dots are, below the one and above the lower line of the other."""
+    drawn = rows[rows["quantity"].str.startswith("ABM")].set_index("quantity")["value"] / middle
+    last = axis.get_xlim()[1]
+    said = (("grey: half of noise", 0.25, -2), ("between dots: 95% of noise", 0.025, 2))
+    for text, share, up in said:
+        height = drawn[_quantile(share)]
+        if axis.get_ylim()[0] < height:
+            va = "bottom" if up > 0 else "top"
+            axis.annotate(text, (last, height), (-2, up), textcoords="offset points",
+                          ha="right", va=va, fontsize=SMALL, color="#555555")  # fmt: skip
+
+
 def _quantile(share: float) -> str:
     return f"ABM {share:g}"
-
-
-def _legend(again: int) -> list:
-    other = key(f"b: same start, other order of the data (n = {again})", **AGAIN)
-    half = Patch(**NOISE, label=f"{BROWNIAN}: half of its draws")
-    return [other, half, key("95% of them", **LIMITS)]

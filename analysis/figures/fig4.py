@@ -2,9 +2,10 @@
 
 a: product of the scales of Q's and K's multipliers against their ratio, on equal logarithmic units,
 as the constant stage ends. A small point is a layer of a seed; of Brownian motion (ABM), which has
-no weight decay, a layer of a draw. A large one is the median, whose product stands beside it. The
-csv has the way to these points. b: norm of the residual stream behind the last layer. Lines are
-medians, bands the range of seeds.
+no weight decay, a layer of a draw. A large one is the median over seeds of their medians over
+layers, with the 95% interval of its product; these stand above it in numbers. The csv has the way
+to these points, and the paper's weight decay, which ends near none. b: norm of the residual stream
+behind the last layer. Lines are medians, bands the range of seeds.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, end, median, name_ends
-from analysis.drawing.page import caption, key, label, sheet
+from analysis.drawing.page import caption, label, sheet
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
@@ -27,6 +28,7 @@ from analysis.drawing.style import (
     shade,
 )
 from analysis.quantities import symmetry
+from analysis.quantities.stats import Interval, median_interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
@@ -46,13 +48,14 @@ NAMES = {
 }
 # The weight decay that gives the paper's Σηλ depends on the scale; above it is that of tiny.
 ELSEWHERE = {symmetry.LIGHT: "λ for the paper's Σηλ"}
+TRAINED = (symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT)
 _POINT = {"marker": ARM_LOOKS["VPN"]["marker"], "mec": "white", "mew": 0.2}
-ENDS = {
-    arm: _POINT | {"color": COLOURS[arm]}
-    for arm in (symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT)
-}
+# Those of panel a, and to which side of its median the name of each stands.
+ENDS = {arm: _POINT | {"color": COLOURS[arm]} for arm in (symmetry.FREE, symmetry.LIGHT)}
+SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
-NOISE_NAME = f"{BROWNIAN}, λ = 0"
+NOISE_NAME = "noise alone, λ = 0"
+MESSAGE = "Noise moves multipliers; weight decay on them slows the growth of the residual stream"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -61,7 +64,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     at_end = {"step": table.stage_end}
     ends = symmetry.brownian_ends(table, symmetry.FREE).rename(columns={"draw": "seed"})
     parts = [ends.assign(panel="noise", arm=symmetry.FREE, **at_end)]
-    for arm in ENDS:
+    for arm in TRAINED:
         parts.append(symmetry.paths(table, arm).assign(panel="paths", arm=arm))
     for arm in (symmetry.NONE, symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT):
         norms = np.exp(symmetry.residual(table, arm)).rename("value").reset_index()
@@ -72,8 +75,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Multipliers above, the stream below."""
-    figure = sheet(4.5)
-    above, below = figure.subfigures(2, 1, height_ratios=[1.35, 1.1])
+    figure = sheet(4.7, h_pad=0.05)
+    above, below = figure.subfigures(2, 1, height_ratios=[1.45, 1.1])
+    above.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
     panels = dict(tuple(numbers.groupby("panel")))
     paths, noise = panels["paths"], panels["noise"]
     decay = noise["step"].max()
@@ -81,8 +85,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     _scales(above.subplots(), paths[paths["step"] == decay], noise, names)
     _stream(below.subplots(), panels["residual"], decay, names)
     layers = paths["layer"].nunique()
-    note = f"λ: of multipliers; a: {layers} layers of each seed, large points: medians"
-    return caption(figure, context, f"{note}; b: {BANDS_RANGE}")
+    note = f"λ: weight decay of multipliers; a: {layers} layers of each seed, large: medians, 95%"
+    return caption(figure, context, f"{note}\nnoise: {BROWNIAN}; b: {BANDS_RANGE}")
 
 
 def _scales(axis, ends: pd.DataFrame, noise: pd.DataFrame, names) -> None:
@@ -92,25 +96,42 @@ def _scales(axis, ends: pd.DataFrame, noise: pd.DataFrame, names) -> None:
     groups = {names[arm]: (ends[ends["arm"] == arm], look) for arm, look in ENDS.items()}
     groups[NOISE_NAME] = noise, NOISE
     for rows, look in groups.values():
-        axis.plot(np.exp(rows["product"]), np.exp(rows["ratio"]), ls="", ms=3.2, alpha=0.75, **look)
+        axis.plot(np.exp(rows["product"]), np.exp(rows["ratio"]), ls="", ms=3.2, alpha=0.6, **look)
     plain_log_axis(axis, x=True)
     plain_log_axis(axis)
     both = pd.concat([rows for rows, _ in groups.values()])
-    for values, limits in ((both["product"], axis.set_xlim), (both["ratio"], axis.set_ylim)):
-        limits(np.exp([values.min() - 0.12, values.max() + 0.12]))
-    for rows, look in groups.values():
-        middle = np.exp(rows[["product", "ratio"]].median())
-        axis.plot(*middle, ls="", ms=8, **look | {"mew": 0.9}, zorder=4)
-        axis.annotate(f"{middle['product']:.2g}", (middle["product"], axis.get_ylim()[0]), (0, 2),
-                      textcoords="offset points", ha="center", va="bottom", fontsize=SMALL,
-                      color=shade(look["color"], -0.25))  # fmt: skip
+    axis.set_xlim(np.exp([both["product"].min() - 0.12, both["product"].max() + 0.12]))
+    axis.set_ylim(np.exp([both["ratio"].min() - 0.12, both["ratio"].max() + 0.36]))
+    sides = dict(zip(groups, (*SIDES.values(), "center"), strict=True))
+    found = {
+        name: _middle(axis, name, rows, look, sides[name]) for name, (rows, look) in groups.items()
+    }
     axis.set_aspect("equal", adjustable="box")
-    handles = [key(name, ls="", ms=4, **look) for name, (_, look) in groups.items()]
-    axis.legend(handles=handles, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 0.98),
-                handletextpad=0.1, columnspacing=0.8)  # fmt: skip
-    title = "a   Multipliers of Q and K: noise alone would move products further"
-    axis.set_title(title, loc="left", pad=15)
-    axis.set(xlabel="scale of Q × scale of K", ylabel="scale of Q / scale of K")
+    against = f"{_told(found[NOISE_NAME])} against {_told(found[names[symmetry.FREE]])}"
+    title = f"a   Without weight decay noise alone moves products of Q and K further ({against})"
+    label(axis, title, xlabel="scale of Q × scale of K", ylabel="scale of Q / scale of K")
+
+
+def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str) -> float:
+    """A group's median with the interval of its product, named above. Returns the product."""
+    of_seeds = rows.groupby("seed")[["product", "ratio"]].median()
+    product, ratio = median_interval(of_seeds["product"]), np.exp(of_seeds["ratio"].median())
+    product = Interval(*np.exp([product.mean, product.low, product.high]), product.n)
+    colour = shade(look["color"], -0.25)
+    said = f"{name.split(' (')[0]}: {_told(product.mean)}"
+    if np.isfinite(product.high):
+        axis.plot([product.low, product.high], [ratio] * 2, color=look["color"], lw=1.6, zorder=4)
+        said += f" [{_told(product.low)}, {_told(product.high)}]"
+    axis.plot(product.mean, ratio, ls="", ms=8, **look | {"mew": 0.9}, zorder=5)
+    top = axis.get_ylim()[1]
+    axis.plot([product.mean] * 2, [ratio, top / 1.13], color=colour, lw=0.6, zorder=1)
+    axis.text(product.mean, top, said, ha=side, va="top", fontsize=SMALL, color=colour,
+              bbox={"color": "white", "pad": 0.5})  # fmt: skip
+    return product.mean
+
+
+def _told(product: float) -> str:
+    return f"{product:.{1 if product < 10 else 0}f}"
 
 
 def _stream(axis, rows: pd.DataFrame, decay: float, names) -> None:

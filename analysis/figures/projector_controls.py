@@ -2,8 +2,8 @@
 
 a, b: loss of FPN less that of VPN under the same change, at either S. FPN with a fixed output
 factor of 1/S, or with the factor that SPN had learned, is compared with the sweep's VPN, and so is
-FPN at S = 1, the dashed line. Within the grey strip a row is as the sweep but for what seeds vary.
-c, d: ‖W‖ over that of Brownian motion.
+FPN at S = 1, the dashed line. Strips tell how far seeds differ: a row in the grey one is as the
+sweep, and a row in the blue one as FPN at S = 1. c, d: ‖W‖ over that of Brownian motion.
 """
 
 from __future__ import annotations
@@ -14,7 +14,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, NEUTRAL, plain_log_axis, power_of_two
+from analysis.drawing.style import (
+    ARM_COLOURS,
+    ARM_LOOKS,
+    NEUTRAL,
+    SMALL,
+    plain_log_axis,
+    power_of_two,
+)
 from analysis.quantities.losses import final_losses
 from analysis.quantities.norms import at_stage_ends, at_step
 from analysis.tables.context import Context
@@ -25,8 +32,8 @@ EXPERIMENTS = ("projector_controls",)
 CONTROLS = {
     "": "as in the sweep",
     "_COMPENSATED": "output factor 1/S",
-    "_LEARNED_SMALL": "output factor that a scalar learned",
-    "_LEARNED_LARGE": "output factor that a scalar learned",
+    "_LEARNED_SMALL": "output factor as SPN learned it",
+    "_LEARNED_LARGE": "output factor as SPN learned it",
     "_BATCH_QUARTER": "batch × 1/4",
     "_BATCH_FOURFOLD": "batch × 4",
     "_INIT_QUARTER": "initial norm × 1/4",
@@ -41,9 +48,12 @@ NAMES = {"FPN": "frozen scale (FPN)", "VPN": "learned vector (VPN)"}
 CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 # How far the losses of two seeds of the sweep differ, in nats (the experiment's page).
 BETWEEN_SEEDS = 0.06
-MESSAGE = "Only the fixed factor 1/S on the output brings back all that a frozen scale loses"
-STRIP = {"color": "#e2e2e2", "lw": 0, "zorder": 0}
+MESSAGE = "With the output factor 1/S a frozen scale has the loss that it has at S = 1"
+UNCHANGED = {"color": "#e2e2e2", "lw": 0, "zorder": 0}
 RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
+NEAR_RECOVERED = {"color": "#56B4E9", "alpha": 0.28, "lw": 0, "zorder": 0.1}
+# The least range of c and d, so that no point stands on a spine.
+RATIOS = (0.6, 3.2)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -74,7 +84,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     """Panels with the same rows: for each S the losses, then for each S the norms."""
     swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
     figure, axes = page(1, 2 * len(swept), 3.1, w_pad=0.03, sharey=True)
-    figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
+    message = f"One seed: {MESSAGE[0].lower()}{MESSAGE[1:]}" if len(context.seeds) == 1 else MESSAGE
+    figure.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
     losses = numbers.pivot_table("loss", "arm", "S")
     explores = max(context.seeds) < FIRST_JUDGING_SEED
@@ -92,13 +103,13 @@ def draw(numbers: pd.DataFrame, context: Context):
                 axis.plot(rows, [names.index(name)] * len(rows), **look)
         axis.axvline(1, **NEUTRAL)
         title = rf"{next(letters)}   $\|W\|$, S = {power_of_two(s)}"
-        label(axis, title, xlabel="over Brownian\nmotion's")
+        label(axis, title, xlabel=r"$\|W\|$ / Brownian" + "\nmotion's " + r"$\|W\|$")
     for axis in of_norm:
         plain_log_axis(axis, x=True)
     for axis in of_loss:
         axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    for group in (of_loss, of_norm):
-        limits = np.array([axis.get_xlim() for axis in group])
+    for group, least in ((of_loss, ()), (of_norm, RATIOS)):
+        limits = np.concatenate([least, *(axis.get_xlim() for axis in group)])
         for axis in group:
             axis.set_xlim(limits.min(), limits.max())
     for axis in axes:
@@ -109,20 +120,29 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[0].set_ylim(-0.6, len(names) - 0.4)
     handles = [key(name, **_look(arm, explores)) for arm, name in NAMES.items()]
     handles.append(key("frozen scale at S = 1", **RECOVERED))
-    handles.append(
-        Patch(**STRIP, label=f"as in the sweep ± {BETWEEN_SEEDS:g}, by which seeds differ")
-    )
-    legend_below(figure, handles, 2)
-    return caption(figure, context, "no intervals" if len(context.seeds) == 1 else "")
+    handles += [
+        Patch(**look, label=f"{name} ± {BETWEEN_SEEDS:g}")
+        for name, look in (("as at S = 1", NEAR_RECOVERED), ("as in the sweep", UNCHANGED))
+    ]
+    legend_below(figure, handles, 3)
+    note = f"± {BETWEEN_SEEDS:g}: how far seeds differ in the sweep"
+    return caption(figure, context, f"no intervals; {note}" if len(context.seeds) == 1 else note)
 
 
 def _losses(axis, losses: pd.DataFrame, s: float, names: list[str], explores: bool) -> None:
     """What FPN loses to VPN under each change at S, with what it loses unchanged and at S = 1."""
     vpn = losses[s].get("VPN", np.nan)
     unchanged = losses[s].get("FPN", np.nan) - vpn
-    axis.axvspan(unchanged - BETWEEN_SEEDS, unchanged + BETWEEN_SEEDS, **STRIP)
+    axis.axvspan(unchanged - BETWEEN_SEEDS, unchanged + BETWEEN_SEEDS, **UNCHANGED)
     if CENTRE in losses.index:
-        axis.axvline(losses.loc[CENTRE, 1.0] - vpn, **RECOVERED)
+        centre = losses.loc[CENTRE, 1.0] - vpn
+        axis.axvspan(centre - BETWEEN_SEEDS, centre + BETWEEN_SEEDS, **NEAR_RECOVERED)
+        axis.axvline(centre, **RECOVERED)
+    run = {name for suffix, name in CONTROLS.items() if f"FPN{suffix}" in losses[s].dropna()}
+    for name in set(names) - run:
+        place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
+        place |= {"fontsize": SMALL, "color": "#777777"}
+        axis.annotate("FPN not run", (0.97, names.index(name)), **place)
     for suffix, name in CONTROLS.items():
         fpn = losses[s].get(f"FPN{suffix}", np.nan)
         if np.isfinite(fpn):

@@ -4,7 +4,8 @@ a, b: a point is a rotated pair of channels of a key head: ln of its row multipl
 ratio in one order of the data against another order, from the same initial values and without
 weight decay. What is learned lies on the diagonal; what drifts at random is round. The axes of b
 are longer for the same change. c: correlation over the pairs of a seed. Read as the constant stage
-ends. Points of a and b are of all seeds, and pairs of one run are not independent: c has the seeds.
+ends. Points of a and b are of all seeds, and pairs of one run are not independent: c has the seeds,
+and the difference of their two correlations.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ LOOK = {
     "mew": 0,
     "alpha": 0.4,
 }
-TITLES = {"product": "Products repeat weakly", "ratio": "Ratios hardly repeat"}
+TITLES = {"product": "Products repeat weakly", "ratio": "Ratios: no repeat shown"}
 SAID = {"product": "Q × K", "ratio": "Q / K"}
 
 
@@ -48,7 +49,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two square panels, each with one range on both axes, and the correlations beside them."""
-    figure, axes = page(1, 3, 2.4, w_pad=0.05, width_ratios=[1, 1, 0.85])
+    figure, axes = page(1, 3, 2.4, w_pad=0.05)
     keys = ["seed", "layer", "pair"]
     one, other = (
         numbers[numbers["arm"] == arm].set_index(keys)
@@ -87,15 +88,17 @@ def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> None:
         ])
         for name, said in SAID.items()
     }  # fmt: skip
-    dots(axis, found, dict.fromkeys(found, ARM_LOOKS["VPN"]["color"]), below=0.25)
-    for place, values in enumerate(reversed(found.values())):
-        said = with_interval(values).replace("-", "−")
-        axis.annotate(said, (0, place), (3, 6), textcoords="offset points", fontsize=SMALL)
+    found["difference"] = np.subtract(*found.values())
+    dots(axis, found, dict.fromkeys(found, ARM_LOOKS["VPN"]["color"]), below=0.22)
+    for place, (name, values) in enumerate(reversed(found.items())):
+        said = with_interval(values, digits=2).replace("-0.00", "0.00").replace("-", "−")
+        axis.annotate(f"{name}: {said}", (0.03, place), (0, 6), textcoords="offset points",
+                      xycoords=("axes fraction", "data"), fontsize=SMALL,
+                      bbox={"color": "white", "pad": 0.5})  # fmt: skip
     axis.axvline(0, **NEUTRAL)
-    axis.set_xlim(min(-0.3, *map(min, found.values())) - 0.05, 1.1)
-    axis.grid(axis="y", visible=False)
-    axis.tick_params(axis="y", length=0)
+    axis.set_xlim(min(-0.3, *map(min, found.values())) - 0.05, 1.05)
+    axis.set_yticks([])
     axis.set_anchor("N")
-    axis.set_box_aspect(0.9)
-    axis.set_ylim(-0.55, len(found) - 0.35)
-    label(axis, "c   By seed", xlabel="correlation of the orders")
+    axis.set_box_aspect(1)
+    axis.set_ylim(-0.45, len(found) - 0.4)
+    label(axis, "c   Correlation, each seed", xlabel="correlation of the orders")

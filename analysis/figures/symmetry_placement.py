@@ -1,14 +1,15 @@
 """Beside figure 4: loss of placements with fewer multipliers, less that of all (appendix C).
 
 Differences of the loss after the decay, paired by seed. a: against all multipliers with light
-weight decay; left of 0 fewer multipliers are better, and grey are effects that are too small to
-matter. b: the symmetry-free placement without weight decay against the same with it. Bars are of
-the seeds that judge, and other seeds are hollow.
+weight decay; left of 0 fewer multipliers are better. b: the symmetry-free placement without weight
+decay against the same with it. Grey are effects that are too small to matter. Bars, and the numbers
+beside them, are of the seeds that judge; other seeds are hollow.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
@@ -16,10 +17,11 @@ from matplotlib.ticker import MaxNLocator
 from analysis.drawing.axes import dots
 from analysis.drawing.gaps import that_judge, told_of_judging
 from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOT_JUDGED
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOT_JUDGED, SMALL
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import symmetry
 from analysis.quantities.losses import losses_by_arm
+from analysis.quantities.stats import with_interval
 from analysis.tables.context import Context, stacked
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
@@ -36,7 +38,7 @@ NAMES = {
 }
 TITLES = {
     "a": "a   Against all multipliers, λ = {light:g}: symmetry-free is not worse",
-    "b": "b   Against the same placement, λ = {light:g}: the decay is what costs",
+    "b": "b   Against λ = {light:g}: better, at the limit of what matters",
 }
 
 
@@ -53,24 +55,37 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 1, 2.5, h_pad=0.03, sharex=True, height_ratios=[3, 1.1])
     criterion = criteria_of("symmetry_placement")["S5.2"]
     light = planned("symmetry_placement", context)[symmetry.LIGHT]["multipliers"]["weight_decay"]
-    judging = that_judge(numbers, criterion)
+    judging, matters = that_judge(numbers, criterion), criterion["smallest_effect"]
     for axis, (panel, arms) in zip(axes, NAMES.items(), strict=True):
         named, hollow = (
             {name.format(light=light): rows.loc[rows["arm"] == arm, "value"]
              for arm, name in arms.items()}
             for rows in (numbers[judging], numbers[~judging])
         )  # fmt: skip
-        dots(axis, named, dict.fromkeys(named, ARM_COLOURS["VPN"]), hollow=hollow, below=0.24)
+        colours = dict.fromkeys(named, ARM_COLOURS["VPN"])
+        dots(axis, named, colours, below=0.2)
+        dots(axis, dict.fromkeys(named, ()), colours, hollow=hollow, below=0.38)
+        axis.set_ylim(-0.65, len(named) - 0.55)
+        for place, values in enumerate(reversed(named.values())):
+            _say(axis, place, values)
+        axis.axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
         axis.axvline(0, **NEUTRAL)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0)
-        axis.xaxis.set_major_locator(MaxNLocator(9, steps=[1, 2, 5, 10]))
+        axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         label(axis, TITLES[panel].format(light=light))
-    matters = criterion["smallest_effect"]
-    axes[0].axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
     axes[1].set_xlabel("← better        difference of the losses (nats)")
     shown = numbers[judging] if judging.any() else numbers
     note = f"{told_of_judging(numbers, judging)}\nλ: weight decay of multipliers; "
     note += f"grey: below the {matters:g} that matters"
     seeds = sorted(map(int, shown["seed"].unique()))
     return caption(figure, dataclasses.replace(context, seeds=seeds), note)
+
+
+def _say(axis, place: int, values: Collection[float]) -> None:
+    """The mean and its interval in numbers, to the right of their line."""
+    if len(values) > 1:
+        said = with_interval(values, digits=4).replace("-", "−").replace(" ", "\n", 1)
+        look = {"va": "center", "fontsize": SMALL, "annotation_clip": False}
+        beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axis.annotate(said, (1, place), (4, 0), **beside, **look)

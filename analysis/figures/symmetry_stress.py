@@ -1,14 +1,15 @@
 """Ours beside figure 4: multipliers under stress (section 4.1).
 
 a: norm of the residual stream in two precisions, without weight decay on multipliers, at their LR
-in figure 4 and at ten times it, and there with weight decay (held). Lines are medians, bands the
-range of seeds. b: what drift costs at that LR: loss after the decay, drifting less held, paired by
-seed, in each precision and the difference of the two. c: loss of log-scale multipliers less that of
-direct ones, at the LR of figure 4 and at five times it.
+in figure 4 and at ten times it, and there with weight decay, which holds them. Lines are medians,
+bands the range of seeds. b: what drift costs at that LR: loss after the decay, without weight decay
+less with it, paired by seed, in each precision and the difference of the two. c: loss of log-scale
+multipliers less that of direct ones, at the LR of figure 4 and at five times it.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,8 +18,8 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, dots, end, median, name_ends
 from analysis.drawing.gaps import that_judge, told_of_judging
-from analysis.drawing.page import caption, key_of_decay, label, legend_below, sheet
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, log_axis, shade
+from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, sheet
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, SMALL, log_axis, shade
 from analysis.quantities import symmetry
 from analysis.quantities.losses import losses_by_arm
 from analysis.quantities.stats import with_interval
@@ -35,9 +36,9 @@ TWIN = "_BF16"
 _DASHES = "-", (0, (3, 1.2))
 # Colour of an arm and its name, and the name of its twin in bfloat16 where that has a line's end.
 STREAM = {
-    "FREE": (VECTOR, "LR of figure 4,\nboth", None),
-    "FASTER": (DRIFTING, "drifts, float32", "drifts, bfloat16"),
-    "FASTER_LIGHT": (shade(VECTOR, 0.25), "held, both", None),
+    "FREE": (VECTOR, "LR {lr:g}, no decay,\nboth", None),
+    "FASTER": (DRIFTING, "no decay,\nfloat32", "no decay,\nbfloat16"),
+    "FASTER_LIGHT": (shade(VECTOR, 0.25), "decay {weight_decay:g}, both", None),
 }
 # Rows of b and c, in nats.
 COSTS = {
@@ -48,6 +49,14 @@ COSTS = {
     },
 }  # fmt: skip
 LOGS = {"LR of figure 4": {"LOG": 1, "FREE": -1}, "five times it": {"LOG_FAST": 1, "FAST": -1}}
+# The rows' names in the figure, with the multipliers' LR of the arms in LOGS.
+NAMES = {
+    "drift in float32": "no decay, float32",
+    "drift in bfloat16": "no decay, bfloat16",
+    "bfloat16 − float32": "bfloat16 − float32",
+    "LR of figure 4": "LR {FREE:g}",
+    "five times it": "LR {FAST:g}",
+}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -72,57 +81,72 @@ def _summed(losses: pd.DataFrame, signs: Mapping[str, int]) -> pd.Series:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """a on the left, b and c on the right."""
-    figure = sheet(2.9, w_pad=0.05, h_pad=0.04)
+    figure = sheet(3.5, w_pad=0.05, h_pad=0.04)
     axes = figure.subplot_mosaic([["a", "b"], ["a", "c"]], height_ratios=[3, 2],
                                  width_ratios=[1, 1.2])  # fmt: skip
     plan = planned("symmetry_stress", context)
-    _streams(axes["a"], numbers[numbers["panel"] == "residual"], stage_end(plan["FREE"]))
+    rates = {arm: settings["multipliers"]["lr"] for arm, settings in plan.items()}
+    faster = f"LR {rates['FASTER']:g}"
+    decay = plan["FASTER_LIGHT"]["multipliers"]["weight_decay"]
+    streams = numbers[numbers["panel"] == "residual"]
+    _streams(axes["a"], streams, stage_end(plan["FREE"]), lr=rates["FREE"], weight_decay=decay)
     gaps = numbers[numbers["panel"] != "residual"]
     judging = that_judge(gaps, criteria_of("symmetry_stress")["S6.2"])
+    names = {row: name.format(**rates) for row, name in NAMES.items()}
     axes["c"].sharex(axes["b"])
     for letter, panel, rows, colour in (
         ("b", "drift", COSTS, DRIFTING), ("c", "logarithms", LOGS, LOGARITHMS),
     ):  # fmt: skip
         own = gaps["panel"] == panel
-        _gaps(axes[letter], rows, gaps[own & judging], gaps[own & ~judging], colour)
+        shown = gaps[own].replace({"arm": names})
+        named = [names[row] for row in rows]
+        _gaps(axes[letter], named, shown[judging[own]], shown[~judging[own]], colour)
     axes["b"].tick_params(labelbottom=False)
-    label(axes["a"], "a   In bfloat16 the stream drifts further", xlabel="step",
+    label(axes["a"], f"a   {faster}: in bfloat16 the stream drifts further", xlabel="step",
           ylabel="RMS norm of the residual stream")  # fmt: skip
-    label(axes["b"], "b   Drift costs more in bfloat16")
-    label(axes["c"], "c   Logs cost at a large LR", xlabel="cost in loss (nats)")
-    legend_below(figure, [key_of_decay()], 1)
-    held = plan["FASTER_LIGHT"]["multipliers"]
+    label(axes["b"], f"b   {faster}: drift costs more in bfloat16")
+    title = f"c   Log-scale costs loss at {names['five times it']}"
+    label(axes["c"], title, xlabel="cost in loss (nats)")
+    legend_below(figure, [key_of_decay(), key("bfloat16 in a", ls=_DASHES[1])], 2)
+    seeds, every = sorted(set(gaps.loc[judging, "seed"])), streams["seed"].nunique()
     note = (
-        f"of the multipliers: LR {held['lr']:g} (figure 4: {plan['FREE']['multipliers']['lr']:g}); "
-        f"drifts: λ = 0, held: λ = {held['weight_decay']:g}; dashed: bfloat16\n"
-        f"a: medians and range; {told_of_judging(gaps, judging)}"
+        f"LR, decay: those of multipliers; a: medians and range, n = {every}\n"
+        "b: loss without decay less that with it; c: log-scale less direct multipliers\n"
+        f"{told_of_judging(gaps, judging)}"
     )
+    context = dataclasses.replace(context, seeds=[*map(int, seeds)] or context.seeds)
     return caption(figure, context, note)
 
 
-def _streams(axis, rows: pd.DataFrame, decays_from: int) -> None:
+def _streams(axis, rows: pd.DataFrame, decays_from: int, **settings: float) -> None:
     groups, ends = dict(tuple(rows.groupby("arm"))), {}
     for arm, (colour, *names) in STREAM.items():
         for twin, look, name in zip((arm, f"{arm}{TWIN}"), _DASHES, names, strict=True):
             median(axis, groups[twin], "step", color=colour, ls=look)
             if name:
-                ends[name] = end(groups[twin], "step"), shade(colour, -0.2)
+                ends[name.format(**settings)] = end(groups[twin], "step"), shade(colour, -0.2)
     log_axis(axis)
     decay_line(axis, decays_from)
     name_ends(axis, ends)
 
 
-def _gaps(axis, rows, judging: pd.DataFrame, others: pd.DataFrame, colour: str) -> None:
+def _gaps(axis, rows: list[str], judging, others, colour: str) -> None:
     """A line for each of ``rows``, with the mean of the seeds that judge in numbers."""
     named, hollow = (
         {name: found.loc[found["arm"] == name, "value"] for name in rows}
         for found in (judging, others)
     )
     markers = dict.fromkeys(rows, "^" if colour == DRIFTING else "o")
-    dots(axis, named, dict.fromkeys(rows, colour), markers=markers, hollow=hollow, below=0.25)
-    said = [f"{name}\n{with_interval(values).replace('-', '−')}" if len(values) > 1 else name
-            for name, values in named.items()]  # fmt: skip
-    axis.set_yticks(range(len(said)), reversed(said), linespacing=1.2)
+    colours = dict.fromkeys(rows, colour)
+    dots(axis, named, colours, markers=markers, below=0.18)
+    dots(axis, dict.fromkeys(rows, ()), colours, markers=markers, hollow=hollow, below=0.32)
+    axis.set_ylim(-0.55, len(rows) - 0.3)
+    axis.set_yticks([])
+    for place, (name, values) in enumerate(reversed(named.items())):
+        said = f"{name}: {with_interval(values).replace('-', '−')}" if len(values) > 1 else name
+        axis.annotate(said, (0.03, place), (0, 6.5), xycoords=("axes fraction", "data"),
+                      textcoords="offset points", fontsize=SMALL,
+                      bbox={"color": "white", "pad": 0.3})  # fmt: skip
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0)

@@ -122,9 +122,10 @@ def _best(axis, numbers: pd.DataFrame, looks: Mapping[str, tuple], widths: list[
     axis.set_xscale("log", base=2)
     axis.set_xticks(widths, [f"{width:g}" for width in widths])
     axis.xaxis.set_minor_locator(NullLocator())
-    values = found["value"]
-    if len(values):
-        axis.set_ylim(values.min() / 1.6, values.max() * 2.4)
+    rates = numbers.loc[numbers["quantity"] == "loss", "lr"]
+    # Where every lowest loss is at an edge there is no best rate to show.
+    values = found["value"] if len(found) else rates
+    axis.set_ylim(values.min() / 1.6, values.max() * 2.4)
     plain_log_axis(axis)
     middle = found[found["width"] == widths[0]]["value"]
     if len(middle):

@@ -51,7 +51,7 @@ GROUPS = (
 )  # fmt: skip
 # By control of which the message speaks: that from which its arrow comes.
 GAINS = {"_LR": "_NONE", "_LRM_VECTORS": "_LRM_NONE"}
-MESSAGE = "AdamW, {seeds}: LR of small tensors × 4 gains as much with vectors as without"
+MESSAGE = "AdamW, {seeds}: LR of small tensors × 4 gains with vectors too"
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 # How far above its row's middle an optimizer stands, where both were run, and what fills its marks.
 LIFTS = dict(zip(OPTIMIZERS.values(), (0.19, -0.19), strict=True))

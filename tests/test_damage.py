@@ -304,13 +304,14 @@ def test_what_is_published(tmp_path):
         values = [np.sum(np.concatenate(list(map(np.atleast_1d, frame["value"]))))
                   for frame in tables]  # fmt: skip
         ledger = read_ledger(claims_file("tiny", "reference", folder))
-        measured = bench.record("reference", folder, "cpu")
+        measured = [bench.record("reference", folder, name) for name in ("cpu", "cpu-2")]
         return sums, values, _published(where / "runs.json.gz"), ledger, measured
 
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [name for name in names if name.suffix not in (".md",)]
     assert {name.name for name in names} == {
-        "scalars.parquet", "vectors.parquet", "runs.json.gz", "claims.json", "cpu.json", MANIFEST,
+        "scalars.parquet", "vectors.parquet", "runs.json.gz", "claims.json", "cpu.json", "cpu-2.json",
+        MANIFEST,
     }  # fmt: skip
     assert assert_guarded(folder, names, read, lambda: None) >= 8 * len(names) - 3
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

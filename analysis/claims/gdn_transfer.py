@@ -5,7 +5,7 @@ A value of a seed is an exponent of the width, or a difference of losses in nats
 
 from __future__ import annotations
 
-from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement, within
+from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
 from analysis.quantities import gdn_transfer as found
 from analysis.quantities.transfer import (
     best_loss,
@@ -25,7 +25,13 @@ def gd1(tables: Tables, criterion: dict) -> Judgement:
     limits = criterion["thresholds"]
     near = within("muP: exponent of the width in the best LR", drift(tables, MUP),
                   -limits["margin"], limits["margin"])  # fmt: skip
-    return judgement(criterion, [near], contrast=basins(tables, MUP, limits))
+    of_widths = widths(losses(tables, MUP))
+    contrast = [
+        at_least(f"muP: loss at twice and half the best LR − at it, width {width:g} (nats)",
+                 steepness(tables, MUP, width, 2.0), limits["steep"])
+        for width in (of_widths[0], of_widths[-1])
+    ]  # fmt: skip
+    return judgement(criterion, [near], contrast=contrast)
 
 
 def gd2(tables: Tables, criterion: dict) -> Judgement:
@@ -75,16 +81,6 @@ def gd8(tables: Tables, criterion: dict) -> Judgement:
                "SP"),
     ]  # fmt: skip
     return judgement(criterion, parts)
-
-
-def basins(tables: Tables, arm: str, limits: dict, group: str | None = None) -> list[Part]:
-    """Needed: at the smallest and the largest width a wrong LR costs something."""
-    of_widths = widths(losses(tables, arm))
-    return [
-        at_least(f"{arm}: loss at twice and half the best LR − at it, width {width:g} (nats)",
-                 steepness(tables, arm, width, 2.0), limits["steep"], group)
-        for width in (of_widths[0], of_widths[-1])
-    ]  # fmt: skip
 
 
 def _dynamics(tables: Tables, criterion: dict, quantities: dict) -> Judgement:

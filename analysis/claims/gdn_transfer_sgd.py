@@ -6,10 +6,9 @@ of steps.
 
 from __future__ import annotations
 
-from analysis.claims.gdn_transfer import basins
 from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
 from analysis.quantities import gdn_transfer as found
-from analysis.quantities.transfer import drift, losses, regret, typical_lr, widths
+from analysis.quantities.transfer import drift, losses, regret, steepness, typical_lr, widths
 from analysis.tables.results import Tables
 
 SP, ORIGINAL, PAPER = "SP", "ORIGINAL", "PAPER"
@@ -19,7 +18,8 @@ NAMES = {SP: "SP", ORIGINAL: "muP before the paper", PAPER: "the paper's"}
 
 def gd3(tables: Tables, criterion: dict) -> Judgement:
     """With the paper's recipe the best LR stays; ours: it costs less than muP before it."""
-    limits, largest = criterion["thresholds"], widths(losses(tables, PAPER))[-1]
+    limits, of_widths = criterion["thresholds"], widths(losses(tables, PAPER))
+    largest = of_widths[-1]
     parts = [
         within("the paper's: exponent of the width in the best LR", drift(tables, PAPER),
                -limits["margin"], limits["margin"], "it stays"),
@@ -27,7 +27,12 @@ def gd3(tables: Tables, criterion: dict) -> Judgement:
                  regret(tables, ORIGINAL, largest) - regret(tables, PAPER, largest), 0.0,
                  "it costs less than before", ours=True, matters=criterion["smallest_effect"]),
     ]  # fmt: skip
-    return judgement(criterion, parts, contrast=basins(tables, PAPER, limits, "it stays"))
+    contrast = [
+        at_least(f"the paper's: loss at twice and half the best LR − at it, width {width:g} (nats)",
+                 steepness(tables, PAPER, width, 2.0), limits["steep"], "it stays")
+        for width in (of_widths[0], largest)
+    ]  # fmt: skip
+    return judgement(criterion, parts, contrast=contrast)
 
 
 def gd4(tables: Tables, criterion: dict) -> Judgement:
@@ -72,7 +77,8 @@ def gd16(tables: Tables, criterion: dict) -> Judgement:
             share = found.clipped_share(tables, arm, lr, width)
             parts.append(at_least(f"{NAMES[arm]}: share of clipped steps at width {width:g}", share,
                                   limits["share"], NAMES[arm]))  # fmt: skip
-    largest = widths(losses(tables, PAPER + UNCLIPPED))[-1]
+    both = (set(widths(losses(tables, arm))) for arm in (PAPER, PAPER + UNCLIPPED))
+    largest = max(set.intersection(*both))
     gap = {
         clip: regret(tables, ORIGINAL + clip, largest) - regret(tables, PAPER + clip, largest)
         for clip in ("", UNCLIPPED)

@@ -310,8 +310,8 @@ def test_what_is_published(tmp_path):
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [name for name in names if name.suffix not in (".md",)]
     assert {name.name for name in names} == {
-        "scalars.parquet", "vectors.parquet", "runs.json.gz", "claims.json", "cpu.json", "cpu-2.json",
-        MANIFEST,
+        "scalars.parquet", "vectors.parquet", "runs.json.gz", "claims.json", "cpu.json",
+        "cpu-2.json", MANIFEST,
     }  # fmt: skip
     assert assert_guarded(folder, names, read, lambda: None) >= 8 * len(names) - 3
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -120,6 +120,7 @@ def _thinned(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFrame
     course = names.map(lambda name: any(fnmatch(name, pattern) for pattern in patterns))
     chosen = course | frame["step"].isin(ends) | frame["stat"].str.endswith(("_signal", "_noise"))
     gradients = frame["stat"].str.endswith("gradient_norm") & (frame["tensor"] != "model")
+    gradients &= frame["stat"] != "activation_gradient_norm"  # a run asks for these itself
     if kept.gradients:
         return frame[chosen | (gradients & (frame["step"] <= kept.gradients * steps))]
     return frame[chosen & ~gradients]

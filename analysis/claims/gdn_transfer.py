@@ -66,7 +66,17 @@ def gd6(tables: Tables, criterion: dict) -> Judgement:
 
 def gd7(tables: Tables, criterion: dict) -> Judgement:
     """Sizes in front of the delta rule do not depend on the width with muP, and do with SP."""
-    return _dynamics(tables, criterion, found.SIZES)
+    limits, parts, contrast = criterion["thresholds"], [], []
+    margin = limits["margin"]
+    for quantity, (*_, derived) in found.SIZES.items():
+        own = found.exponent(tables, quantity, MUP, limits["lr"])
+        plain = found.exponent(tables, quantity, SP, limits["lr"])
+        parts.append(within(f"muP: exponent of {quantity}", own, derived - margin,
+                            derived + margin, quantity))  # fmt: skip
+        away = (plain - derived).abs()
+        contrast.append(at_least(f"SP: |exponent − derived| of {quantity}", away,
+                                 limits["contrast"], quantity))  # fmt: skip
+    return judgement(criterion, parts, contrast=contrast)
 
 
 def gd8(tables: Tables, criterion: dict) -> Judgement:
@@ -81,18 +91,3 @@ def gd8(tables: Tables, criterion: dict) -> Judgement:
                "SP"),
     ]  # fmt: skip
     return judgement(criterion, parts)
-
-
-def _dynamics(tables: Tables, criterion: dict, quantities: dict) -> Judgement:
-    """Each quantity has the derived exponent at the end with muP, and another with SP."""
-    limits, parts, contrast = criterion["thresholds"], [], []
-    margin = limits["margin"]
-    for quantity, (*_, derived) in quantities.items():
-        own = found.exponent(tables, quantity, MUP, limits["lr"])
-        plain = found.exponent(tables, quantity, SP, limits["lr"])
-        parts.append(within(f"muP: exponent of {quantity}", own, derived - margin,
-                            derived + margin, quantity))  # fmt: skip
-        away = (plain - derived).abs()
-        contrast.append(at_least(f"SP: |exponent − derived| of {quantity}", away,
-                                 limits["contrast"], quantity))  # fmt: skip
-    return judgement(criterion, parts, contrast=contrast)

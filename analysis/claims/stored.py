@@ -14,8 +14,8 @@ _WIDTH = 80
 _VERDICTS = (
     "A part of a claim holds if its whole 95% interval meets the criterion, is refuted if all of "
     "it misses, and is open if it crosses a border or seeds are missing. Below what matters: the "
-    "interval lies within the smallest effect that matters. Partly: some groups of parts hold. "
-    "Not judged: no seed that judges has run."
+    "interval lies within the smallest effect that matters. Partly: some groups of parts hold, "
+    "others are open or refuted. Not judged: no seed that judges has run."
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.quantities.norms import at_step
 from analysis.quantities.stats import log_slope
 from analysis.tables.results import Tables, kept
 
@@ -54,20 +53,7 @@ def exponent(tables: Tables, quantity: str, arm: str, lr: float) -> pd.Series:
     return ended.apply(lambda row: log_slope(row.index, row), axis=1)
 
 
-@kept
-def of_heads(tables: Tables, stat: str, tensor: str, arm: str, lr: float) -> pd.DataFrame:
-    """Rows: seed, width, step, value: the mean over heads and layers of what mixers tell."""
-    rows = tables.pick_vectors(arm=arm, lr=lr, stat=stat, tensor=tensor)
-    values = rows["value"].map(np.mean)
-    return values.groupby([rows["seed"], rows["width"], rows["step"]]).mean().reset_index()
-
-
 def clipped_share(tables: Tables, arm: str, lr: float, width: float) -> pd.Series:
     """The share of steps of which the gradient was clipped, over training."""
     rows = tables.pick(arm=arm, lr=lr, width=width, stat="clipped_fraction")
     return rows[rows["step"] > 0].groupby("seed")["value"].mean()
-
-
-def at_end(tables: Tables, stat: str, tensor: str, arm: str, lr: float) -> pd.DataFrame:
-    """The last measurements of ``stat``, as rows of the tidy frame."""
-    return at_step(tables.pick(arm=arm, lr=lr, stat=stat, tensor=tensor), np.inf)

@@ -160,12 +160,12 @@ def test_fewer_seeds_leave_it_open(claim, optimizer):
     assert CRITERIA[claim]["seeds"]["judge"] == "{}-{}".format(*ends)
 
 
-@pytest.mark.parametrize(("claim", "signs"), [("GD4", (-1, 1)), ("GD1", (-1, 1))])
-def test_a_best_rate_may_move_either_way(claim, signs):
-    optimizer, arm = ("SGD", "SP") if claim == "GD4" else ("AdamW", "MUP")
-    for sign in signs:
-        there = judged(claim, world(optimizer, drifts=((arm, 0.4 * sign),)))
-        assert (there.verdict == HOLDS) == (claim == "GD4")
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_a_best_rate_may_move_either_way(sign):
+    moved = judged("GD4", world("SGD", drifts=(("SP", 0.4 * sign),)))
+    assert moved.verdict == HOLDS
+    moved = judged("GD1", world("AdamW", drifts=(("MUP", 0.4 * sign),)))
+    assert moved.verdict != HOLDS
 
 
 def test_a_minimum_is_a_parabolas():

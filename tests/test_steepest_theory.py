@@ -14,12 +14,12 @@ from lrm.noise.steepest.directions import (
     DIRECTIONS,
     GRADIENTS,
     LAYERS,
-    difference,
     gradient_of,
     msign,
     slope,
     steepest_in_differences,
 )
+from lrm.optim.criteria import of_head
 from lrm.optim.directions import newton_schulz
 from lrm.plan.experiment import load
 
@@ -44,7 +44,7 @@ def test_criteria_by_hand():
     assert float(LAYERS["gain"].criterion(vector)) == 4
     assert float(LAYERS["bias"].criterion(vector)) == pytest.approx(rms)
     apart = math.dist((3, 4), (1, 0))
-    assert float(difference(update)) == pytest.approx(2**0.5 * apart)
+    assert float(of_head(update)) == pytest.approx(2**0.5 * apart)
 
 
 @pytest.mark.parametrize("kind", GRADIENTS)
@@ -80,7 +80,7 @@ def test_gradients_of_a_loss_sum_to_zero():
     assert gradient.sum(0).abs().max() < 1e-15
     rows = draw(9, 5, seed=1)
     shifted = rows + draw(1, 5, seed=2)
-    torch.testing.assert_close(difference(shifted), difference(rows))
+    torch.testing.assert_close(of_head(shifted), of_head(rows))
     torch.testing.assert_close((gradient * shifted).sum(), (gradient * rows).sum())
     assert 0 < steepest_in_differences(gradient, 100) < 1
 
@@ -103,7 +103,7 @@ def test_losses_and_their_gradient_are_cross_entropys():
 def test_the_supremum_is_found():
     """Of two tokens in closed form: log(1 + e^D) at the difference of their rows."""
     head = draw(2, 5)
-    wanted = math.log1p(math.exp(float(difference(head))))
+    wanted = math.log1p(math.exp(float(of_head(head))))
     for found in heads.supremum(head, 2, 200, generator()):
         assert found == pytest.approx(wanted, rel=1e-9)
 

@@ -116,7 +116,8 @@ class Killed(BaseException):
 def test_killed_between_every_step(run, tmp_path, monkeypatch, implementation, precision, model):
     """An interruption at each step in turn: the same bits."""
     rules = [MULTIPLIERS[0]] if model else MULTIPLIERS
-    job = run(rules=rules, model=model, train={"multiplier_implementation": implementation})
+    job = run(rules=rules, model=model, probes={"criteria": True},
+              train={"multiplier_implementation": implementation})  # fmt: skip
     execution = job.execution.model_copy(update={"precision": precision})
     job = dataclasses.replace(job, execution=execution)
     loop.train(job, tmp_path / "whole", tmp_path / "data")

@@ -183,6 +183,9 @@ class ProbeConfig(Strict):
     # Gradients of the loss by activations on the fixed sequences; and, whenever vectors are taken,
     # what mixers tell of themselves, such as how long a head remembers.
     activation_gradients: bool = False
+    # How much layers, and the update of the step before, may do in the worst case over inputs
+    # (``lrm.optim.criteria``).
+    criteria: bool = False
 
     @model_validator(mode="after")
     def _gradients_have_a_variance(self) -> ProbeConfig:

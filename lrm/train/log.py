@@ -22,6 +22,7 @@ from lrm.plan.schedule import constant_end, lr_factor
 from lrm.store.rundir import RunDirectory
 from lrm.train import probes
 from lrm.train.activation_gradients import activation_gradients
+from lrm.train.criteria import Criteria
 from lrm.train.curvature import largest_curvature
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner
@@ -138,6 +139,18 @@ class ProbeLog:
         learner = self._learner
         return probes.Views(learner.model, learner.plans, learner.multipliers)
 
+    @functools.cached_property
+    def _criteria(self) -> Criteria:
+        return Criteria(self.views)
+
+    def holds(self, done: int) -> bool:
+        """Whether the update of the step after ``done`` steps is measured."""
+        return self._settings.probes.criteria and self.due(done + 1)
+
+    def hold(self) -> None:
+        """Keep what that update is measured from."""
+        self._criteria.hold()
+
     def due(self, done: int) -> bool:
         """Whether norms are measured after ``done`` steps: at intervals and at stages' ends."""
         return done % self._settings.probes.every == 0 or done in self._ends
@@ -161,6 +174,8 @@ class ProbeLog:
                 self._learner, self._tokens, settings, self._autocast, self._micro_batch
             )
             found |= gradients
+        if settings.probes.criteria:
+            found |= self._criteria.result()
         with_vectors = done % settings.probes.vectors_every == 0 or done in self._ends
         if with_vectors and settings.probes.gradient_batches:
             found |= self._gradients(done)

@@ -394,6 +394,7 @@ class _Loop:
         self.began = time.perf_counter()
         if self.done == 0:
             self.probe(0)
+        self.hold(self.done)
         if self.group.world > 1:
             # The first backward decides how gradients are laid out to be summed, and with it the
             # order of summation; a resumed run shall find it decided, as an uninterrupted one.
@@ -412,6 +413,15 @@ class _Loop:
             self.refresh_copy()
             if self.group.rank == 0:
                 self.directory.save_weights(self.weights(), done)
+        self.hold(done)
+
+    def hold(self, done: int) -> None:
+        """Before a step whose update is measured."""
+        if not self.probes.holds(done):
+            return
+        self.refresh_copy()
+        if self.group.rank == 0:
+            self.probes.hold()
 
     def keep(self, done: int, stopping: bool) -> None:
         """Save a checkpoint; ``stopping`` waits until it is on disk."""

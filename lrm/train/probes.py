@@ -119,7 +119,7 @@ def activation_norms(model: nn.Module, tokens: Tensor) -> Scalars:
     norms = {key: token_rms(activation) for key, activation in activations.items()}
     logits = _wide(activations["projector"])
     centred = token_rms(logits - logits.mean(-1, keepdim=True))
-    return _to_floats({"activation_norm": norms, "centred_norm": {"projector": centred}})
+    return to_floats({"activation_norm": norms, "centred_norm": {"projector": centred}})
 
 
 class GradientStatistics:
@@ -171,7 +171,7 @@ class GradientStatistics:
             noise = (self._squares[stat, key] / n - mean) * n / (n - 1)
             found.setdefault(f"{stat}_noise", {})[key] = noise / size
             found.setdefault(f"{stat}_signal", {})[key] = (mean - noise / n) / size
-        return _to_floats(found)
+        return to_floats(found)
 
 
 @torch.no_grad()
@@ -216,7 +216,7 @@ def _singular_values(weight: Tensor) -> Tensor:
     return (torch.linalg.eigvalsh(gram).flip(0).clamp(min=0) / wide.numel()).sqrt()
 
 
-def _to_floats(found: dict[str, dict[str, Tensor]]) -> Scalars:
+def to_floats(found: dict[str, dict[str, Tensor]]) -> Scalars:
     """One transfer for all values."""
     flat = [value for values in found.values() for value in values.values()]
     numbers = iter(torch.stack(flat).tolist())

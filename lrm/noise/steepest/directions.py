@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lrm.optim import criteria
 from lrm.optim.directions import per_token
 
 # Singular values below this share of the largest are rounding.
@@ -30,37 +31,27 @@ class Layer:
     is_vector: bool = False
 
 
-def _rms(tensor: Tensor, dim: int | None = None) -> Tensor:
-    return tensor.square().mean(dim).sqrt()
-
-
 def _lengths(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=-1)
 
 
-def _linear(update: Tensor) -> Tensor:
-    outputs, inputs = update.shape
-    return torch.linalg.matrix_norm(update, 2) * (inputs / outputs) ** 0.5
-
-
-def _of_linear(gradient: Tensor) -> Tensor:
+def _dual_of_linear(gradient: Tensor) -> Tensor:
     outputs, inputs = gradient.shape
     return torch.linalg.svdvals(gradient).sum() * (outputs / inputs) ** 0.5
 
 
 LAYERS = {
-    "linear": Layer(_linear, _of_linear, "msign"),
+    "linear": Layer(criteria.of_linear, _dual_of_linear, "msign"),
     "embedding": Layer(
-        lambda e: _rms(e, -1).max(), lambda g: _lengths(g).sum() * g.shape[-1] ** 0.5, "row"
+        criteria.of_embedding, lambda g: _lengths(g).sum() * g.shape[-1] ** 0.5, "row"
     ),
-    # Half the bound on what an update changes of the loss.
     "head": Layer(
-        lambda w: w.shape[-1] * _rms(w, -1).max(),
-        lambda g: _lengths(g).sum() * g.shape[-1] ** -0.5,
-        "row",
+        criteria.of_rows_of_head, lambda g: _lengths(g).sum() * g.shape[-1] ** -0.5, "row"
     ),
-    "gain": Layer(lambda v: v.abs().max(), lambda g: g.abs().sum(), "sign", is_vector=True),
-    "bias": Layer(_rms, lambda g: _lengths(g)[0] * g.shape[-1] ** 0.5, "row", is_vector=True),
+    "gain": Layer(criteria.of_gain, lambda g: g.abs().sum(), "sign", is_vector=True),
+    "bias": Layer(
+        criteria.of_bias, lambda g: _lengths(g)[0] * g.shape[-1] ** 0.5, "row", is_vector=True
+    ),
 }
 
 
@@ -86,14 +77,6 @@ def slope(layer: Layer, gradient: Tensor, direction: Tensor) -> float:
     return float((gradient * direction).sum() / (size * layer.dual(gradient)))
 
 
-def difference(rows: Tensor) -> Tensor:
-    """D = d max_{i,t} ‖w_i − w_t‖ of (tokens, width), a scalar; root mean squares over width."""
-    return rows.shape[-1] ** 0.5 * torch.cdist(rows, rows, compute_mode=_EXACT).max()
-
-
-_EXACT = "donot_use_mm_for_euclid_dist"
-
-
 def steepest_in_differences(gradient: Tensor, steps: int) -> float:
     """How much larger ⟨G, Δ⟩ / D(Δ) can at least be than that of rows over their norms; 0: not.
 
@@ -102,7 +85,7 @@ def steepest_in_differences(gradient: Tensor, steps: int) -> float:
     begin = per_token(gradient)
     rows = begin.clone().requires_grad_()
     adam = torch.optim.Adam([rows], lr=0.02)
-    reached = start = float((gradient * begin).sum() / difference(begin))
+    reached = start = float((gradient * begin).sum() / criteria.of_head(begin))
     for _ in range(steps):
         adam.zero_grad()
         distances = torch.pdist(rows)
@@ -111,7 +94,7 @@ def steepest_in_differences(gradient: Tensor, steps: int) -> float:
         (-(gradient * rows).sum() / soft).backward()
         adam.step()
         with torch.no_grad():
-            reached = max(reached, float((gradient * rows).sum() / difference(rows)))
+            reached = max(reached, float((gradient * rows).sum() / criteria.of_head(rows)))
     return reached / start - 1
 
 

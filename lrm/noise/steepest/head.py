@@ -1,7 +1,7 @@
 """The loss of an LM head in the worst case over inputs, and the bounds on it (*Beyond MuP 3*).
 
 ℓ(x, t; W) = log Σ_i exp⟨x, w_i⟩ − ⟨x, w_t⟩ with rows w_i of W (tokens, width) and ‖x‖ = 1, where
-norms are root mean squares over width. D(W) is ``lrm.noise.steepest.directions.difference``.
+norms are root mean squares over width. D(W) is ``lrm.optim.criteria.of_head``.
 """
 
 from __future__ import annotations

@@ -14,13 +14,13 @@ from lrm.noise.steepest.directions import (
     DIRECTIONS,
     GRADIENTS,
     LAYERS,
-    difference,
     gradient_of,
     msign,
     slope,
     steepest_in_differences,
 )
 from lrm.noise.tensor import seed_of
+from lrm.optim.criteria import of_head
 from lrm.optim.directions import per_token
 from lrm.plan.run import Report, TheoryRun
 
@@ -86,7 +86,7 @@ def _directions(run: TheoryRun, log: Log, tell: Tell) -> None:
                     (msign(torch.diag(gradient[0])) - wanted).abs().max()
                 )
             if (layer_name, kind) == ("head", "softmax"):
-                rate = {n: float((gradient * e).sum() / difference(e)) for n, e in found.items()}
+                rate = {n: float((gradient * e).sum() / of_head(e)) for n, e in found.items()}
                 stats |= {f"difference_{n}": value / rate["row"] for n, value in rate.items()}
                 stats["difference_gain"] = steepest_in_differences(gradient, _ASCENT)
             for stat, value in stats.items():
@@ -123,7 +123,7 @@ def _head(run: TheoryRun, log: Log, tell: Tell) -> None:
         "trained": heads.trained(initial, _LR, _STEPS, data, targets),
     }
     for name, (head, update) in each.items():
-        lower = float(difference(head))
+        lower = float(of_head(head))
         supremum, from_random = heads.supremum(head, theory.starts, steps, generator)
         one, two = (heads.inputs_of(points, width, generator) for _ in range(2))
         two = torch.where(torch.arange(points)[:, None] % 2 == 0, two,
@@ -131,7 +131,7 @@ def _head(run: TheoryRun, log: Log, tell: Tell) -> None:
         labels = torch.randint(tokens, (points,), generator=generator)
         between = heads.losses(one, labels, head) - heads.losses(two, labels, head)
         apart = (one - two).square().mean(-1).sqrt()
-        bound = float(difference(update))
+        bound = float(of_head(update))
 
         def changed(inputs: torch.Tensor, labels: torch.Tensor, head=head, update=update) -> float:
             after = heads.losses(inputs, labels, head + update)

@@ -43,8 +43,8 @@ NOT_HERE := $(call figures_of,$(ELSEWHERE))
 # Those of ours whose drawing is published at this scale need no runs, unless FROM=runs.
 PUBLISHED := $(filter $(basename $(notdir $(wildcard $(RESULTS)/reference/$(SCALE)/figures/*.csv))),$(OURS))
 BORROWED := $(if $(filter reference,$(FROM)),$(PUBLISHED))
-# Those of other texts that are not published have targets of their own: scale_vectors, gdn.
-OTHERS := $(filter-out $(BORROWED) $(NOT_HERE),$(filter sv_% gdn_%,$(OURS)))
+# Those of other texts that are not published have targets of their own: scale_vectors, gdn, steepest.
+OTHERS := $(filter-out $(BORROWED) $(NOT_HERE),$(filter sv_% gdn_% bm_%,$(OURS)))
 OWN := $(filter-out $(UNTUNED) $(NOT_HERE) $(OTHERS),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
 
 VENV := .venv
@@ -57,7 +57,7 @@ train = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all scale_vectors gdn own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -115,7 +115,7 @@ $(VENV)/.notebooks: $(VENV)/.core
 	@touch $@
 
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
-tell_others = echo "left out: $(strip $(OTHERS)). They are of other papers: make scale_vectors, make gdn"
+tell_others = echo "left out: $(strip $(OTHERS)). They are of other texts: make scale_vectors, make gdn, make steepest"
 tell_not_here = echo "left out: $(strip $(NOT_HERE)). They have no runs at $(SCALE)"
 
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
@@ -148,6 +148,11 @@ DELTA = $(filter-out $(NOT_HERE),$(filter gdn_%,$(OURS)))
 gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train the experiments gdn_* in one sweep, and draw their figures
 	@$(call train,$(DELTA))
 	@$(call draw,$(DELTA))
+
+STEEPEST = $(filter-out $(NOT_HERE) $(UNTUNED),$(filter bm_%,$(OURS)))
+steepest: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## Beyond MuP 3: train the experiments steepest_* in one sweep, and draw their figures
+	@$(call train,$(STEEPEST))
+	@$(call draw,$(STEEPEST))
 
 # One experiment after the other, whole or the runs that the figure needs of it.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
 from analysis.quantities import gdn_transfer as found
-from analysis.quantities.transfer import drift, losses, regret, steepness, typical_lr, widths
+from analysis.quantities.transfer import drift, losses, regret, steepness, typical_rate, widths
 from analysis.tables.results import Tables
 
 SP, ORIGINAL, PAPER = "SP", "ORIGINAL", "PAPER"
@@ -72,7 +72,7 @@ def gd16(tables: Tables, criterion: dict) -> Judgement:
     """Ours: most steps are clipped; without clipping both recipes keep their order."""
     limits, parts = criterion["thresholds"], []
     for arm in (SP, ORIGINAL, PAPER):
-        lr = typical_lr(tables, arm, widths(losses(tables, arm))[0])
+        lr = typical_rate(tables, arm, widths(losses(tables, arm))[0])
         for width in widths(losses(tables, arm)):
             share = found.clipped_share(tables, arm, lr, width)
             parts.append(at_least(f"{NAMES[arm]}: share of clipped steps at width {width:g}", share,

@@ -13,7 +13,7 @@ from analysis.drawing.axes import median
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import log_axis, ramp
 from analysis.quantities import gdn_transfer as found
-from analysis.quantities.transfer import losses, typical_lr, widths
+from analysis.quantities.transfer import losses, typical_rate, widths
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
@@ -33,7 +33,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table, parts = tables[EXPERIMENTS[0]], []
     for recipe in RECIPES:
         of_recipe = losses(table, recipe)
-        lr = typical_lr(table, recipe, widths(of_recipe)[0])
+        lr = typical_rate(table, recipe, widths(of_recipe)[0])
         for quantity in COLUMNS:
             rows = found.course(table, quantity, recipe, lr)
             power = -found.QUANTITIES[quantity][2]

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.figures.gdn_fig3 import of_recipes, panels
+from analysis.drawing.transfer import of_recipes
+from analysis.figures.gdn_fig3 import panels
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 

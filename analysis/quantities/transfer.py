@@ -1,6 +1,7 @@
 """How well a learning rate (LR) that is best at one width serves others.
 
-Tables are of runs over ``width`` and ``lr``. Losses are validation losses after the decay, in nats
+Tables are of runs over ``width`` and a ``rate``: the column ``lr``, or ``u``, a factor on all LRs.
+Losses are validation losses after the decay, in nats
 per token; a run that diverged has an infinite one. Values are by seed.
 """
 
@@ -17,13 +18,13 @@ from analysis.tables.results import Tables, kept
 
 
 @kept
-def losses(tables: Tables, arm: str) -> pd.DataFrame:
-    """Seeds in rows, (width, lr) in columns."""
+def losses(tables: Tables, arm: str, rate: str = "lr") -> pd.DataFrame:
+    """Seeds in rows, (width, rate) in columns."""
     rows = final_losses(tables)
     rows = rows[rows["arm"] == arm]
     ended = (rows["step"] == tables.settings["train"]["steps"]) & np.isfinite(rows["value"])
     rows = rows.assign(value=rows["value"].where(ended, np.inf))
-    return rows.pivot(index="seed", columns=["width", "lr"], values="value").sort_index(axis=1)
+    return rows.pivot(index="seed", columns=["width", rate], values="value").sort_index(axis=1)
 
 
 def widths(table: pd.DataFrame) -> list[float]:
@@ -50,46 +51,46 @@ def minimum(of_width: pd.Series) -> float:
 
 
 @kept
-def best_lr(tables: Tables, arm: str) -> pd.DataFrame:
+def best_rate(tables: Tables, arm: str, rate: str = "lr") -> pd.DataFrame:
     """``minimum`` of every seed and width: seeds in rows, widths in columns."""
-    table = losses(tables, arm)
+    table = losses(tables, arm, rate)
     found = {width: table[width].apply(minimum, axis=1) for width in widths(table)}
     return pd.DataFrame(found)
 
 
-def drift(tables: Tables, arm: str) -> pd.Series:
+def drift(tables: Tables, arm: str, rate: str = "lr") -> pd.Series:
     """The exponent of the width in the best LR, by least squares; nan where one is at an edge."""
-    found = best_lr(tables, arm)
+    found = best_rate(tables, arm, rate)
     return found.apply(lambda row: log_slope(row.index, row), axis=1)
 
 
-def typical_lr(tables: Tables, arm: str, width: float) -> float:
+def typical_rate(tables: Tables, arm: str, width: float, rate: str = "lr") -> float:
     """The LR of the grid whose mean loss over seeds is the lowest at this width."""
-    return float(losses(tables, arm)[width].mean().idxmin())
+    return float(losses(tables, arm, rate)[width].mean().idxmin())
 
 
-def regret(tables: Tables, arm: str, width: float) -> pd.Series:
+def regret(tables: Tables, arm: str, width: float, rate: str = "lr") -> pd.Series:
     """What the LR that is best at the smallest width costs at ``width``, in nats.
 
     Both LRs are those of the grid with the lowest mean over seeds, so that no seed chooses its own.
     """
-    table = losses(tables, arm)
-    carried = typical_lr(tables, arm, widths(table)[0])
-    return table[width][carried] - table[width][typical_lr(tables, arm, width)]
+    table = losses(tables, arm, rate)
+    carried = typical_rate(tables, arm, widths(table)[0], rate)
+    return table[width][carried] - table[width][typical_rate(tables, arm, width, rate)]
 
 
-def steepness(tables: Tables, arm: str, width: float, factor: float) -> pd.Series:
+def steepness(tables: Tables, arm: str, width: float, factor: float, rate: str = "lr") -> pd.Series:
     """Mean loss at so many times more and less than the best LR less that at it, in nats.
 
     Of the grid's LRs; nan where it has neither.
     """
-    table = losses(tables, arm)[width]
-    rates, best = table.columns.to_numpy(dtype=float), typical_lr(tables, arm, width)
-    sides = [rate for rate in rates
-             if abs(abs(math.log(rate / best)) - math.log(factor)) < 0.05]  # fmt: skip
+    table = losses(tables, arm, rate)[width]
+    rates, best = table.columns.to_numpy(dtype=float), typical_rate(tables, arm, width, rate)
+    sides = [each for each in rates
+             if abs(abs(math.log(each / best)) - math.log(factor)) < 0.05]  # fmt: skip
     return table[sides].mean(axis=1) - table[best] if sides else table[best] * math.nan
 
 
-def best_loss(tables: Tables, arm: str, width: float) -> pd.Series:
+def best_loss(tables: Tables, arm: str, width: float, rate: str = "lr") -> pd.Series:
     """At the LR of the grid with the lowest mean over seeds."""
-    return losses(tables, arm)[width][typical_lr(tables, arm, width)]
+    return losses(tables, arm, rate)[width][typical_rate(tables, arm, width, rate)]

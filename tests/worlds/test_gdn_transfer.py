@@ -10,7 +10,7 @@ import pytest
 
 from analysis.claims.judging import HOLDS, OPEN
 from analysis.quantities.gdn_transfer import QUANTITIES
-from analysis.quantities.transfer import best_lr, drift, losses, minimum, regret, steepness
+from analysis.quantities.transfer import best_rate, drift, losses, minimum, regret, steepness
 from analysis.tables.results import Tables
 from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, runs_of
 
@@ -180,7 +180,7 @@ def test_a_minimum_is_a_parabolas():
 
 def test_an_edge_leaves_it_open():
     tables = world("AdamW", drifts=(("MUP", 0.9),))
-    assert best_lr(tables, "MUP")[256].isna().all() and drift(tables, "MUP").isna().all()
+    assert best_rate(tables, "MUP")[256].isna().all() and drift(tables, "MUP").isna().all()
     assert judged("GD1", tables).verdict == OPEN
 
 

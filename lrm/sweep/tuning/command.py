@@ -144,7 +144,10 @@ def _publish(
         make_folder(presets)
         for decision in arm.search.decisions:
             name, text = arm.preset(decision)
-            write_atomic(presets / f"{name}.yaml", text.encode())
+            file = presets / f"{name}.yaml"
+            if file.exists() and file.read_text().partition(" SCALE=")[0] not in text:
+                raise UserError(f"{file} is of another search; give arm {arm.name} another name")
+            write_atomic(file, text.encode())
     if log.records:
         make_folder(published.parent)
         write_listed(published.parent, {published.name: log.content()})

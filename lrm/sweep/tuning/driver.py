@@ -124,7 +124,9 @@ class ArmTuning:
         records = [record for record in self.records if record["stage"] in before]
         name = f"{self.name}_{decision.stage}"
         found = layer(decision.point, self._rules, self._base)
-        return name, presets.text(name, self._base.scale, decision, found, self._rules, records)
+        search = f"SEARCH={self._experiment.name} SCALE={self._base.scale}"
+        command = f"make tune {search}"
+        return name, presets.text(name, command, decision, found, self._rules, records)
 
 
 class Tuning:

@@ -12,7 +12,7 @@ from lrm.sweep.tuning.stages import Decision
 
 def text(
     name: str,
-    scale: str,
+    command: str,
     decision: Decision,
     layer: Mapping[str, Any],
     search: Search,
@@ -20,7 +20,8 @@ def text(
 ) -> str:
     """The YAML file of a tier: where it comes from, what it cost, and its settings.
 
-    ``records`` are those of the log for the trials of its arm up to this tier.
+    ``command`` runs the search again, and ``records`` are those of the log for the trials of its
+    arm up to this tier.
     """
     trials, flops, tokens = cost(records)
     outcomes = [record["outcome"] for record in records]
@@ -32,7 +33,7 @@ def text(
         )
     )
     lines = [
-        f"{name} at {scale}, found by `make tune SCALE={scale}`. Not to be edited.",
+        f"{name}, found by `{command}`. Not to be edited.",
         f"Cost up to this tier: {trials} trials, {tokens:.2e} tokens, {flops:.2e} FLOPs; "
         f"{outcomes.count('stopped')} trials were stopped early, {outcomes.count('diverged')} "
         "diverged.",

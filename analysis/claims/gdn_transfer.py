@@ -1,11 +1,12 @@
-"""Judging functions of GD1, GD2, GD6, GD7 and GD8: Gated Delta Networks under AdamW over the width.
+"""Judging functions of GD1, GD2, GD6 to GD8, GD10, GD11 and GD14: Gated Delta Networks under AdamW.
 
-A value of a seed is an exponent of the width, or a difference of losses in nats per token.
+A value of a seed is an exponent of the width, a difference of losses in nats per token, or a mean
+over heads.
 """
 
 from __future__ import annotations
 
-from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
+from analysis.claims.judging import Judgement, at_least, at_most, judgement, reads, within
 from analysis.quantities import gdn_transfer as found
 from analysis.quantities.transfer import (
     best_loss,
@@ -90,4 +91,77 @@ def gd8(tables: Tables, criterion: dict) -> Judgement:
         within(f"SP: exponent of {quantity}", plain, limits["sp"] - margin, limits["sp"] + margin,
                "SP"),
     ]  # fmt: skip
+    return judgement(criterion, parts)
+
+
+@reads("gdn.alpha", "gdn.beta", "gdn.written")
+def gd10(tables: Tables, criterion: dict) -> Judgement:
+    """Gates stay unsaturated with muP, at every width; with SP they spread as it grows."""
+    limits, end = criterion["thresholds"], tables.settings["train"]["steps"]
+    lr, margin, parts, contrast = limits["lr"], limits["margin"], [], []
+    written = found.by_width(found.of_heads(tables, "head_mean", "gdn.written", MUP, lr), end)
+    for width in written:
+        parts.append(within(f"muP: mean β at width {width:g}", written[width],
+                            0.5 - limits["beta"], 0.5 + limits["beta"], "mean β"))  # fmt: skip
+    for gate, name in (("gdn.alpha", "z_α"), ("gdn.beta", "z_β")):
+        own, plain = (
+            found.exponent_of_heads(found.of_heads(tables, "deviation", gate, arm, lr), end)
+            for arm in (MUP, SP)
+        )
+        parts.append(within(f"muP: exponent of the standard deviation of {name}", own, -margin,
+                            margin, name))  # fmt: skip
+        contrast.append(at_least(f"SP: exponent of the standard deviation of {name}", plain,
+                                 limits["contrast"], name))  # fmt: skip
+    return judgement(criterion, parts, contrast=contrast)
+
+
+@reads("gdn.kept")
+def gd10b(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: heads whose mean α is close to 0 or 1 are not more in wider models."""
+    limits, end = criterion["thresholds"], tables.settings["train"]["steps"]
+    heads = found.of_heads(tables, "head_mean", "gdn.kept", MUP, limits["lr"])
+    out = ~heads["value"].between(limits["low"], limits["high"])
+    shares = found.by_width(heads.assign(value=out.astype(float)), end)
+    most, least = max(shares), min(shares)
+    name = f"share of such heads, width {most:g} − width {least:g}"
+    part = within(name, shares[most] - shares[least], -limits["margin"], limits["margin"])
+    return judgement(criterion, [part])
+
+
+@reads("gdn.q")
+def gd11(tables: Tables, criterion: dict) -> Judgement:
+    """Query and key of a token are hardly aligned with muP; ours: no more than those of others."""
+    limits, end = criterion["thresholds"], tables.settings["train"]["steps"]
+    lr, parts = limits["lr"], []
+    own, plain = (found.largest_cosine(tables, arm, lr, end) for arm in (MUP, SP))
+    beyond = found.beyond_unrelated(tables, MUP, lr, end)
+    for width in own:
+        parts += [
+            at_most(f"muP: largest mean |cos(q, k)| of five places, width {width:g}", own[width],
+                    limits["small"], "it is small"),
+            within(f"muP: cos(q, k) of one token − of two, width {width:g}", beyond[width],
+                   -limits["margin"], limits["margin"], "as between tokens", ours=True),
+        ]  # fmt: skip
+    largest = max(plain)
+    contrast = [at_least(f"SP: largest mean |cos(q, k)| of five places, width {largest:g}",
+                         plain[largest], limits["contrast"], "it is small")]  # fmt: skip
+    return judgement(criterion, parts, contrast=contrast)
+
+
+@reads("gdn.kept")
+def gd14(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: heads remember few tokens, at every width, at the start and after training."""
+    limits, parts = criterion["thresholds"], []
+    heads = found.of_heads(tables, "memory", "gdn.kept", MUP, limits["lr"])
+    margin = limits["margin"]
+    for step, moment in ((0, "at the start"), (tables.settings["train"]["steps"], "at the end")):
+        medians = found.by_width(heads, step, "median")
+        parts += [
+            at_most(f"median memory of heads in tokens {moment}, width {width:g}", medians[width],
+                    limits["tokens"], f"short {moment}")
+            for width in medians
+        ]  # fmt: skip
+        parts.append(within(f"exponent of the memory {moment}",
+                            found.exponent_of_heads(heads, step), -margin, margin,
+                            f"no width {moment}"))  # fmt: skip
     return judgement(criterion, parts)

@@ -23,6 +23,8 @@ GRADIENTS = {
     "∂k̃": ("activation_gradient_norm", "gdn.conv_k", -1.0),
 }
 QUANTITIES = SIZES | GRADIENTS
+# Of a sequence, from its first token to its last.
+PLACES = ("first", "quarter", "half", "three_quarters", "last")
 # What a block reads from the residual stream is the embedding, or what the layer before left.
 _STREAM = ("embedding", "residual")
 
@@ -51,6 +53,48 @@ def exponent(tables: Tables, quantity: str, arm: str, lr: float) -> pd.Series:
         columns=sorted(every), index=sorted(tables.pick(arm=arm)["seed"].unique())
     )
     return ended.apply(lambda row: log_slope(row.index, row), axis=1)
+
+
+@kept
+def of_heads(tables: Tables, stat: str, tensor: str, arm: str, lr: float) -> pd.DataFrame:
+    """What heads tell (``Mixer.statistics``): rows of seed, width, step, layer, head and value."""
+    rows = tables.pick_vectors(arm=arm, lr=lr, stat=stat, tensor=tensor)
+    found = rows[["seed", "width", "step", "layer", "value"]].explode("value").reset_index()
+    found["head"] = found.groupby("index").cumcount()
+    return found.astype({"value": float}).drop(columns="index")
+
+
+def by_width(heads: pd.DataFrame, step: int, summary: str = "mean") -> pd.DataFrame:
+    """A ``summary`` over layers and heads at a step: seeds in rows, widths in columns."""
+    rows = heads[heads["step"] == step]
+    return rows.pivot_table("value", "seed", "width", aggfunc=summary)
+
+
+def exponent_of_heads(heads: pd.DataFrame, step: int) -> pd.Series:
+    """Of the width in the geometric mean over layers and heads, by seed."""
+    logs = by_width(heads.assign(value=np.log(heads["value"])), step)
+    return logs.apply(lambda row: log_slope(row.index, np.exp(row)), axis=1)
+
+
+def largest_cosine(tables: Tables, arm: str, lr: float, step: int) -> pd.DataFrame:
+    """Over five places the largest mean over heads of |cos(q, k)|: seeds × widths.
+
+    A head's cosine is the mean over sequences, with its sign.
+    """
+    found = [_cosines(tables, place, arm, lr) for place in PLACES]
+    means = [by_width(rows.assign(value=rows["value"].abs()), step) for rows in found]
+    return pd.concat(means).groupby(level="seed").max()
+
+
+def beyond_unrelated(tables: Tables, arm: str, lr: float, step: int) -> pd.DataFrame:
+    """Mean cos(q, k) of one token less that of any two of a sequence: seeds × widths."""
+    own = [by_width(_cosines(tables, place, arm, lr), step) for place in PLACES]
+    of_two = by_width(of_heads(tables, "unrelated_cosine", "gdn.q", arm, lr), step)
+    return pd.concat(own).groupby(level="seed").mean() - of_two
+
+
+def _cosines(tables: Tables, place: str, arm: str, lr: float) -> pd.DataFrame:
+    return of_heads(tables, f"cosine_{place}", "gdn.q", arm, lr)
 
 
 def clipped_share(tables: Tables, arm: str, lr: float, width: float) -> pd.Series:

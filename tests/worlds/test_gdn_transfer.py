@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from analysis.claims.judging import HOLDS, OPEN
-from analysis.quantities.gdn_transfer import QUANTITIES
+from analysis.quantities.gdn_transfer import PLACES, QUANTITIES
 from analysis.quantities.transfer import best_rate, drift, losses, minimum, regret, steepness
 from analysis.tables.results import Tables
 from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, runs_of
@@ -19,7 +19,7 @@ STEPS = 320
 SETTINGS = {"train": {"steps": STEPS}}
 SEEDS = {"AdamW": range(200, 208), "SGD": range(200, 216)}
 CLAIMS = {
-    "AdamW": ("GD1", "GD2", "GD6", "GD7", "GD8"),
+    "AdamW": ("GD1", "GD2", "GD6", "GD7", "GD8", "GD10", "GD10b", "GD11", "GD14"),
     "SGD": ("GD3", "GD4", "GD5", "GD9", "GD16"),
 }
 RATES = {
@@ -64,14 +64,85 @@ def rows(optimizer, seed, drifts, levels, powers, curvature, shares):
                 yield place | {"step": STEPS, "tensor": name, "stat": stat, "value": value}
 
 
+# By arm, stat and tensor: level at width 32, and exponent of the width, of what heads tell.
+HEADS = {
+    **{(arm, "head_mean", "gdn.written"): (0.5, 0.0) for arm in ("MUP", "SP")},
+    **{("MUP", "deviation", gate): (0.8, 0.0) for gate in ("gdn.alpha", "gdn.beta")},
+    **{("SP", "deviation", gate): (0.8, 0.6) for gate in ("gdn.alpha", "gdn.beta")},
+    ("MUP", "head_mean", "gdn.kept"): (0.9, 0.0),
+    ("MUP", "memory", "gdn.kept"): (15.0, 0.0),
+    ("MUP", "unrelated_cosine", "gdn.q"): (0.06, 0.0),
+    **{("MUP", f"cosine_{place}", "gdn.q"): (0.07, 0.0) for place in PLACES},
+    **{("SP", f"cosine_{place}", "gdn.q"): (0.4, 0.0) for place in PLACES},
+}
+
+
+def heads(seed, changes):
+    """Of two layers with three heads each, at the start and at the end."""
+    for place, (level, power) in HEADS.items():
+        arm, stat, tensor = place
+        for width, step, layer in product(WIDTHS, (0, STEPS), (0, 1)):
+            level_here, power_here = level, power
+            for key, (new, exponent) in changes:
+                if key in ((*place,), (*place, width), (*place, step), (*place, width, step)):
+                    level_here, power_here = new, exponent
+            value = level_here * (width / 32) ** power_here
+            values = [value * (1 + noise(seed, place, layer, head, size=0.02)) for head in range(3)]
+            yield {"arm": arm, "seed": seed, "width": width, "lr": 0.016, "step": step,
+                   "tensor": tensor, "layer": layer, "stat": stat,
+                   "value": np.array(values)}  # fmt: skip
+
+
 @functools.cache
-def world(optimizer, seeds=None, drifts=(), levels=(), powers=(), curvature=0.1, shares=()):
-    """Parabolas in ln(LR), whose minima lie at powers of the width; the rest by name."""
+def world(
+    optimizer, seeds=None, drifts=(), levels=(), powers=(), curvature=0.1, shares=(), told=()
+):
+    """Parabolas in ln(LR), whose minima lie at powers of the width; the rest by name.
+
+    ``told`` changes what heads tell: of a place in ``HEADS``, perhaps at a width or a step alone.
+    """
     seeds = SEEDS[optimizer] if seeds is None else seeds
     found = (rows(optimizer, seed, drifts, levels, powers, curvature, shares) for seed in seeds)
     table = frame(row for own in found for row in own)
     runs = runs_of(list(DRIFTS[optimizer]), list(seeds), SETTINGS)
-    return Tables(runs, table, pd.DataFrame())
+    vectors = pd.DataFrame()
+    if optimizer == "AdamW":
+        vectors = frame(row for seed in seeds for row in heads(seed, told))
+    return Tables(runs, table, vectors)
+
+
+def of_gates():
+    for width in WIDTHS:
+        off = {"told": ((("MUP", "head_mean", "gdn.written", width), (0.8, 0.0)),)}
+        yield f"muP: mean β at width {width}", off
+    for gate, name in (("gdn.alpha", "z_α"), ("gdn.beta", "z_β")):
+        grows = {"told": ((("MUP", "deviation", gate), (0.8, 0.5)),)}
+        yield f"muP: exponent of the standard deviation of {name}", grows
+        still = {"told": ((("SP", "deviation", gate), (0.8, 0.1)),)}
+        yield f"SP: exponent of the standard deviation of {name}", still
+
+
+def of_cosines():
+    for width in WIDTHS:
+        # The largest of five places counts, and its sign does not.
+        one = (("MUP", "cosine_half", "gdn.q", width), (-0.5, 0.0))
+        other = (("MUP", "cosine_last", "gdn.q", width), (0.5, 0.0))
+        name = f"muP: largest mean |cos(q, k)| of five places, width {width}"
+        yield name, {"told": (one, other)}
+        apart = (("MUP", "unrelated_cosine", "gdn.q", width), (0.4, 0.0))
+        yield f"one token − of two, width {width}", {"told": (apart,)}
+    small = tuple((("SP", f"cosine_{place}", "gdn.q"), (0.1, 0.0)) for place in PLACES)
+    yield "SP: largest mean", {"told": small}
+
+
+def of_memories():
+    for step, moment in ((0, "at the start"), (STEPS, "at the end")):
+        for width in WIDTHS:
+            long = (("MUP", "memory", "gdn.kept", width, step), (60.0, 0.0))
+            also = (f"exponent of the memory {moment}",)
+            yield f"{moment}, width {width}", {"told": (long,), "also": also}
+        grows = (("MUP", "memory", "gdn.kept", step), (6.0, 0.3))
+        yield f"exponent of the memory {moment}", {"told": (grows,)}
 
 
 def of_transfer():
@@ -142,6 +213,12 @@ BREAKS = {
     "GD7": dict(of_sizes()),
     "GD8": dict(of_gradients()),
     "GD9": dict(of_either()),
+    "GD10": dict(of_gates()),
+    "GD10b": {
+        "share": {"told": ((("MUP", "head_mean", "gdn.kept", 256), (0.999, 0.0)),)},
+    },
+    "GD11": dict(of_cosines()),
+    "GD14": dict(of_memories()),
     "GD16": dict(of_clipping()),
 }
 ALL = [(claim, optimizer) for optimizer, claims in CLAIMS.items() for claim in claims]

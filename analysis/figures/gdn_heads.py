@@ -1,0 +1,90 @@
+"""What the heads of a Gated Delta Network do after training, over the width (third paper).
+
+At one LR, at the end of training. a: mean β (figure 28). b: standard deviations over tokens of z_α
+and z_β, geometric means over heads (figures 32 and 36). c: the largest of five places of a sequence
+of the mean over heads of |cos(q, k)| (figure 42), beside that of independent directions. d: the
+memory of heads in tokens, medians; the dashed line is the length of a sequence. Lines are means
+over seeds, points seeds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import NullLocator
+
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import NEUTRAL, plain_log_axis
+from analysis.figures.gdn_fig3 import LOOKS
+from analysis.quantities import gdn_transfer as found
+from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
+
+EXPERIMENTS = ("gdn_transfer",)
+TITLES = {"a": "mean $β$", "b": "deviation of $z$", "c": "$|\\cos(q, k)|$", "d": "memory (tokens)"}
+_LINES = {"written": "-", "alpha": "-", "beta": "--", "cosine": "-", "memory": "-"}
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: panel, quantity, recipe, seed, width, value; and key_dim and length of the model."""
+    table, parts = tables[EXPERIMENTS[0]], []
+    lr, end = _lr(), table.settings["train"]["steps"]
+    for recipe in LOOKS:
+
+        def told(stat: str, tensor: str, recipe: str = recipe) -> pd.DataFrame:
+            return found.of_heads(table, stat, tensor, recipe, lr)
+
+        each = {("a", "written"): found.by_width(told("head_mean", "gdn.written"), end)}
+        for gate in ("alpha", "beta"):
+            rows = told("deviation", f"gdn.{gate}")
+            each["b", gate] = np.exp(found.by_width(rows.assign(value=np.log(rows["value"])), end))
+        each["c", "cosine"] = found.largest_cosine(table, recipe, lr, end)
+        each["d", "memory"] = found.by_width(told("memory", "gdn.kept"), end, "median")
+        for (panel, quantity), values in each.items():
+            rows = values.rename_axis(columns="width").stack().rename("value").reset_index()
+            parts.append(rows.assign(panel=panel, quantity=quantity, recipe=recipe))
+    model = table.settings["model"]
+    share = model["mixer_sizes"]["gdn"]["key_dim"] / model["hidden_size"]
+    return pd.concat(parts, ignore_index=True).assign(
+        key_share=share, length=table.settings["train"]["sequence_length"]
+    )
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Four panels, a line for each recipe."""
+    figure, axes = page(1, 4, 2.2, w_pad=0.03)
+    widths = sorted(numbers["width"].unique())
+    for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
+        rows = numbers[numbers["panel"] == panel]
+        for (quantity, recipe), own in rows.groupby(["quantity", "recipe"]):
+            colour, marker, _ = LOOKS[recipe]
+            mean = own.groupby("width")["value"].mean()
+            axis.plot(mean.index, mean, color=colour, marker=marker, ms=3.4, lw=1.2,
+                      ls=_LINES[quantity])  # fmt: skip
+            axis.plot(own["width"], own["value"], marker, color=colour, ms=1.8, lw=0, alpha=0.45,
+                      mew=0)  # fmt: skip
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(widths, [f"{width:g}" for width in widths])
+        axis.xaxis.set_minor_locator(NullLocator())
+        label(axis, f"{panel}   {title}", xlabel="width $d$")
+    axes[0].set_ylim(0, 1)
+    plain_log_axis(axes[1])
+    independent = [math.sqrt(2 / (math.pi * width * numbers["key_share"].iloc[0]))
+                   for width in widths]  # fmt: skip
+    axes[2].plot(widths, independent, **NEUTRAL, ls=":")
+    axes[2].set_ylim(0)
+    axes[3].axhline(numbers["length"].iloc[0], **NEUTRAL, ls="--")
+    axes[3].set_ylim(0)
+    handles = [key(name, color=colour, marker=marker, ms=3.4, lw=1.2)
+               for colour, marker, name in LOOKS.values()]  # fmt: skip
+    handles += [key("$z_α$", color="#444444", lw=1.2), key("$z_β$", color="#444444", ls="--"),
+                key("independent directions", **{**NEUTRAL, "ls": ":"})]  # fmt: skip
+    legend_below(figure, handles, len(handles))
+    return caption(figure, context, f"LR {_lr():g}, end of training; points: seeds")
+
+
+def _lr() -> float:
+    return criteria_of(EXPERIMENTS[0])["GD10"]["thresholds"]["lr"]

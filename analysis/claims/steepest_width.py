@@ -1,6 +1,7 @@
-"""Judging functions of BM1, BM4 and BM7: criteria and learning rates over the width.
+"""Judging functions of BM1, BM4, BM7 and BM8: criteria and learning rates over the width.
 
-A value of a seed is an exponent of the width, or the logarithm of a ratio.
+A value of a seed is an exponent of the width, the logarithm of a ratio, or a difference of losses
+in nats per token.
 """
 
 from __future__ import annotations
@@ -9,10 +10,11 @@ import numpy as np
 
 from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
 from analysis.quantities import steepest_width as found
-from analysis.quantities.transfer import drift, losses, steepness, widths
+from analysis.quantities.transfer import best_loss, drift, losses, regret, steepness, widths
 from analysis.tables.results import Tables
 
-STEEPEST, FIXED, ADAMW, MUP = "STEEPEST", "HEAD_FIXED", "ADAMW", "ADAMW_MUP"
+STEEPEST, FIXED = "STEEPEST", "HEAD_FIXED"
+ADAMW, MUP, SCALARS = "ADAMW", "ADAMW_MUP", "ADAMW_SCALARS"
 
 
 def bm1(tables: Tables, criterion: dict) -> Judgement:
@@ -77,3 +79,24 @@ def bm7(tables: Tables, criterion: dict) -> Judgement:
                          limits["growth"], f"{name}, times ‖x‖"),
             ]  # fmt: skip
     return judgement(criterion, parts)
+
+
+def bm8(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: two more answers to the question of width do as well as muP: learned, and steepest."""
+    limits = criterion["thresholds"]
+    largest = widths(losses(tables, MUP, "u"))[-1]
+    parts = []
+    for arm, name in ((SCALARS, "learned scalars"), (STEEPEST, "steepest descent")):
+        gap = best_loss(tables, arm, largest, "u") - best_loss(tables, MUP, largest, "u")
+        parts += [
+            within(f"{name}: exponent of the width in the best factor", drift(tables, arm, "u"),
+                   -limits["margin"], limits["margin"], f"{name}: the factor stays"),
+            at_most(f"{name}: what the best factor of the smallest width costs at {largest:g} "
+                    "(nats)", regret(tables, arm, largest, "u"), limits["worse"],
+                    f"{name}: it costs little"),
+            at_most(f"{name} − muP at width {largest:g}, each at its best factor (nats)", gap,
+                    limits["worse"], f"{name}: no worse than muP"),
+        ]  # fmt: skip
+    contrast = [at_most("AdamW at one LR: exponent of the width in the best factor",
+                        drift(tables, ADAMW, "u"), -limits["margin"])]  # fmt: skip
+    return judgement(criterion, parts, contrast=contrast)

@@ -1,4 +1,4 @@
-"""Planted worlds of criteria and learning rates over the width: BM1, BM4 and BM7."""
+"""Planted worlds of criteria and learning rates over the width: BM1, BM4, BM7 and BM8."""
 
 import functools
 import math
@@ -15,9 +15,10 @@ WIDTHS = (32, 64, 128, 256)
 STEPS, PROBES = 300, (0, 50, 100, 150, 200, 300)
 SETTINGS = {"train": {"steps": STEPS}}
 SEEDS = range(200, 208)
-FACTORS = tuple(2 ** (step / 2) for step in range(-5, 5))
+FACTORS = tuple(2.0**step for step in range(-3, 3))
 # The exponent of the width in the best factor.
-DRIFTS = {"STEEPEST": -0.05, "HEAD_FIXED": -0.4, "ADAMW": -0.7, "ADAMW_MUP": 0.02}
+DRIFTS = {"STEEPEST": -0.05, "HEAD_FIXED": -0.4, "ADAMW": -0.6, "ADAMW_MUP": 0.02,
+          "ADAMW_SCALARS": 0.05}  # fmt: skip
 # By arm, layers or updates, and kind: the exponent of the width at every step.
 POWERS = {("ADAMW", "layers", "linear layers"): 0.4, ("ADAMW", "layers", "head"): 0.5}
 TENSORS = {
@@ -26,12 +27,13 @@ TENSORS = {
 }  # fmt: skip
 
 
-def rows(seed, drifts, powers, curvature, growth, inputs):
+def rows(seed, drifts, powers, curvature, growth, inputs, levels):
     for arm, exponent in (DRIFTS | dict(drifts)).items():
         for width in WIDTHS:
             m = width / 64
             best = m ** (exponent + noise(seed, arm, size=0.02))
             level = 4 - 0.1 * math.log(m) + noise(seed, arm, width, size=0.002)
+            level += dict(levels).get((arm, width), 0.0)
             for u in FACTORS:
                 place = {"arm": arm, "seed": seed, "width": width, "u": u}
                 loss = level + curvature * math.log(u / best) ** 2
@@ -61,10 +63,12 @@ def of_criteria(place, m, powers, growth, inputs):
 
 
 @functools.cache
-def world(seeds=SEEDS, drifts=(), powers=(), curvature=0.1, growth=(), inputs=()):
+def world(
+    seeds=SEEDS, drifts=(), powers=(), curvature=0.1, growth=(), inputs=(), levels=()
+):
     """Parabolas in ln u whose minima lie at powers of the width, and criteria at u = 1."""
-    table = frame(row for seed in seeds
-                  for row in rows(seed, drifts, powers, curvature, growth, inputs))  # fmt: skip
+    changes = drifts, powers, curvature, growth, inputs, levels
+    table = frame(row for seed in seeds for row in rows(seed, *changes))
     return Tables(runs_of(list(DRIFTS), list(seeds), SETTINGS), table, pd.DataFrame())
 
 
@@ -102,8 +106,19 @@ def of_growth():
             yield f"{place} ‖x‖ (ln)", {"inputs": (((arm, width), 0.05),)}
 
 
+def of_answers():
+    for arm, name in (("ADAMW_SCALARS", "learned scalars"), ("STEEPEST", "steepest descent")):
+        carried = (f"{name}: what the best factor",)
+        yield f"{name}: exponent", {"drifts": ((arm, 0.5),), "also": carried}
+        # The grid's best of the smallest width is another one than that of the largest.
+        yield f"{name}: what the best factor", {"drifts": ((arm, -0.5),), "also": (
+            f"{name}: exponent",)}  # fmt: skip
+        yield f"{name} − muP", {"levels": (((arm, 256), 0.1),)}
+    yield "AdamW at one LR", {"drifts": (("ADAMW", 0.0),)}
+
+
 BREAKS = {"BM1": dict(of_criteria_that_grow()), "BM4": dict(of_transfer()),
-          "BM7": dict(of_growth())}  # fmt: skip
+          "BM7": dict(of_growth()), "BM8": dict(of_answers())}  # fmt: skip
 
 
 @pytest.mark.parametrize("claim", BREAKS)

@@ -1,0 +1,83 @@
+"""Stability criteria over the width (Beyond MuP 3; the article trains nothing).
+
+a: the exponent of the width in the criteria of layers, and of one update (Δ), at the end of
+training with the LRs that were tuned at width 64; bars are means with 95% intervals, points seeds.
+b: the criterion D of the head while it trains: its loss is at most D + log V.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.drawing.axes import dots, median
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import NEUTRAL, NOT_JUDGED, log_axis, ramp
+from analysis.figures.bm_fig2 import LOOKS
+from analysis.quantities import steepest_width as found
+from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
+from analysis.tables.results import Tables
+
+EXPERIMENTS = ("steepest_width",)
+_COMPARED = {"STEEPEST": "-", "ADAMW": "--"}
+_KINDS = {"embedding": "embedding", "linear layers": "linear layers", "head": "LM head, D"}
+_U = 1.0
+
+
+def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
+    """Columns: quantity (``layers: <kind>`` and ``updates: <kind>``, exponents; D), recipe, …."""
+    table, parts = tables[EXPERIMENTS[0]], []
+    end = table.settings["train"]["steps"]
+    for recipe in _COMPARED:
+        for of in found.STATS:
+            for kind in _KINDS:
+                values = found.exponent(table, of, kind, recipe, _U, end)
+                rows = values.rename("value").reset_index()
+                parts.append(rows.assign(quantity=f"{of}: {kind}", recipe=recipe))
+        course = found.course(table, "layers", "head", recipe, _U)
+        parts.append(course.assign(quantity="D", recipe=recipe))
+    columns = ["quantity", "recipe", "width", "seed", "step", "value"]
+    return pd.concat(parts, ignore_index=True).reindex(columns=columns)
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """Exponents beside the course of D."""
+    figure, (left, right) = page(1, 2, 2.9, w_pad=0.04, width_ratios=[1, 1.1])
+    _exponents(left, numbers)
+    of_d = numbers[numbers["quantity"] == "D"]
+    widths = sorted(of_d["width"].unique())
+    colours = dict(zip(widths, ramp(len(widths)), strict=True))
+    for recipe, line in _COMPARED.items():
+        for width, colour in colours.items():
+            own = of_d[(of_d["recipe"] == recipe) & (of_d["width"] == width)]
+            if len(own):
+                median(right, own, "step", color=colour, lw=1.2, ls=line)
+    log_axis(right)
+    label(right, "b   The head's D grows", xlabel="step", ylabel="$D$ (nats)")
+    handles = [key(LOOKS[recipe][2], color=LOOKS[recipe][0], marker=LOOKS[recipe][1], ms=3.6,
+                   ls=line) for recipe, line in _COMPARED.items()]  # fmt: skip
+    handles += [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
+    legend_below(figure, handles, len(handles))
+    note = "LRs tuned at one width   a: Δ of one update; grey: what BM1 allows"
+    return caption(figure, context, f"{note}   b: medians, range of seeds")
+
+
+def _exponents(axis, numbers: pd.DataFrame) -> None:
+    """Of layers and updates, a line each, steepest descent above AdamW."""
+    named, colours, markers = {}, {}, {}
+    for of in found.STATS:
+        for kind, said in _KINDS.items():
+            for recipe in _COMPARED:
+                rows = numbers[(numbers["quantity"] == f"{of}: {kind}")
+                               & (numbers["recipe"] == recipe)]  # fmt: skip
+                name = said if of == "layers" else f"Δ of {said}"
+                name = name if recipe == "STEEPEST" else " " * len(named)
+                named[name] = rows["value"].dropna()
+                colours[name], markers[name], _ = LOOKS[recipe]
+    dots(axis, named, colours, markers=markers)
+    margin = criteria_of(EXPERIMENTS[0])["BM1"]["thresholds"]["margin"]
+    axis.axvspan(-margin, margin, **NOT_JUDGED, lw=0, zorder=0)
+    axis.axvline(0, **NEUTRAL)
+    axis.grid(axis="y", visible=False)
+    axis.tick_params(axis="y", length=0)
+    label(axis, "a   Criteria at the end", xlabel="exponent of $d$")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import matplotlib
 import matplotlib.pyplot as plt
+import pandas as pd
 
 from analysis.drawing.pictures import picture
 from analysis.drawing.stamp import is_current, stamp_of, write_stamp
@@ -82,7 +83,7 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     numbers = module.numbers(tables)
 
     matplotlib.use("agg")  # files only: no window, no display needed
-    outputs = {f"{figure}.csv": numbers.to_csv(index=False).encode()}
+    outputs = {f"{figure}.csv": csv_of(numbers).encode()}
     with plt.style.context(STYLE_FILE):
         drawing = module.draw(numbers, context)
         outputs |= {f"{figure}.{kind}": picture(drawing, kind) for kind in FORMATS}
@@ -91,6 +92,11 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     write_stamp(stamp, inputs, outputs)
     print(f"drew {png}, with pdf, svg and csv beside it")
     return png
+
+
+def csv_of(numbers: pd.DataFrame) -> str:
+    """What a figure draws as text, to seven digits: what is drawn has no more, nor do runs."""
+    return numbers.to_csv(index=False, float_format="%.7g")
 
 
 def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) -> dict[str, str]:

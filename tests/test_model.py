@@ -311,6 +311,16 @@ def test_initial_values_are_deterministic_and_independent_of_other_tensors():
     assert all(torch.equal(v.float(), full[key]) for key, v in by_address(double).items())
 
 
+def test_a_tensor_may_be_drawn_by_another_number():
+    config, plain = small(mixer="gdn"), by_address(build(small(mixer="gdn"), seed=1))
+    other, changed = by_address(build(config, seed=7)), FalconH1(config)
+    initialize(changed, config, 1, {"mlp.up@1": 2.0}, {"gdn.a_log@0": 7, "mlp.up@1": 7})
+    found = by_address(changed)
+    assert torch.equal(found.pop("gdn.a_log@0"), other["gdn.a_log@0"])
+    torch.testing.assert_close(found.pop("mlp.up@1"), 2 * other["mlp.up@1"])
+    assert all(torch.equal(value, plain[key]) for key, value in found.items())
+
+
 def test_initial_values_have_their_distributions():
     config = small(hidden_size=400, mamba_d_ssm=1200, mamba_n_heads=300, initializer_range="fan_in")
     model = FalconH1(config)

@@ -17,19 +17,20 @@ from lrm.model.tensors import DECAYED, addresses
 
 @torch.no_grad()
 def initialize(
-    model: FalconH1, config: ModelConfig, seed: int, scales: Mapping[str, float] | None = None
-) -> None:
+    model: FalconH1, config: ModelConfig, seed: int, scales: Mapping[str, float] | None = None,
+    seeds: Mapping[str, int] | None = None,
+) -> None:  # fmt: skip
     """Set every parameter of ``model`` in place, in any dtype and on any device.
 
     Each tensor by the law that its block declares, ``Address.initial``. Of normal entries the
     standard deviation is initializer_range, or columns ** -0.5 for "fan_in", times
-    ``scales[key]``. A tensor's values depend on the seed, its address and its shape only, so that
-    adding or removing other tensors shifts nothing. Must run before parametrizations are
-    registered.
+    ``scales[key]``. A tensor's values depend on its address, its shape and the seed only, or
+    ``seeds[key]`` where that is given, so that adding or removing other tensors shifts nothing.
+    Must run before parametrizations are registered.
 
     Raises UserError where ``scales`` names no matrix or embedding of the model.
     """
-    scales = scales or {}
+    scales, seeds = scales or {}, seeds or {}
     found = addresses(config)
     unknown = sorted(set(scales) - {a.key for a in found if a.role in DECAYED})
     if unknown:
@@ -42,7 +43,8 @@ def initialize(
         target = parameters[address.parameter]
         if address.rows:
             target = target[slice(*address.rows)]
-        target.copy_(_values(address, config, seed) * scales.get(address.key, 1.0))
+        values = _values(address, config, seeds.get(address.key, seed))
+        target.copy_(values * scales.get(address.key, 1.0))
 
 
 def named_generator(seed: int, name: str) -> torch.Generator:

@@ -38,7 +38,8 @@ def initial_model(
         model = FalconH1(settings.model, forward, kernels).to(dtype)
     if torch.device(device).type != "meta":
         scales = {plan.key: plan.init_scale for plan in plans if plan.init_scale != 1.0}
-        initialize(model, settings.model, seed, scales)
+        seeds = {plan.key: plan.init_seed for plan in plans if plan.init_seed is not None}
+        initialize(model, settings.model, seed, scales, seeds)
         if settings.train.start is not None:
             take_weights(model, settings.train.start)
     return model

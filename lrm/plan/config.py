@@ -285,6 +285,8 @@ class Rule(Strict):
     forward: float | None = Field(None, gt=0)
     forward_scale: float | None = Field(None, gt=0)
     init_scale: float | None = Field(None, ge=0)
+    # Initial values that are drawn are drawn by this number in place of the run's seed.
+    init_seed: int | None = Field(None, ge=0, le=1 << 31)
     width_exponent: WidthExponent | None = None
     weight: Literal["frozen", "scalar", "vector"] | None = None
     # Of the tensor itself. Without one Muon, if it is the run's optimizer, takes hidden matrices.

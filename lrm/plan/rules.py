@@ -14,6 +14,7 @@ from typing import Any
 
 from lrm.errors import UserError
 from lrm.model import tensors
+from lrm.model.blocks.block import Constant
 from lrm.model.tensors import Address
 from lrm.multipliers.multiplier import Multiplier, of_kind
 from lrm.plan.config import AxisRule, Rule, Settings
@@ -41,7 +42,8 @@ class TensorPlan:
 
     ``optimizer`` is that of the tensor itself, multipliers always go by AdamW; ``matrix`` is set
     where it is Muon and the tensor learns. ``options`` are what the other kinds are told besides:
-    their momentum, and which rows are moved.
+    their momentum, and which rows are moved. Initial values are drawn by ``init_seed`` where it is
+    given, else by the run's seed.
     """
 
     address: Address
@@ -54,6 +56,7 @@ class TensorPlan:
     optimizer: str = "adamw"
     matrix: Matrix | None = None
     options: tuple[tuple[str, Any], ...] = ()
+    init_seed: int | None = None
 
     @property
     def key(self) -> str:
@@ -215,12 +218,18 @@ def _plan(address: Address, rules: Sequence[Rule], settings: Settings) -> Tensor
         "weight_decay": decay * at_width("weight_decay"),
         "multipliers": _multipliers(address, layers, settings),
         "optimizer": _optimizer(address, said, settings),
+        "init_seed": said.get("init_seed"),
     }
     plan["options"] = _options(address, rules, plan["optimizer"], settings)
     if address.role not in tensors.DECAYED and (plan["forward"] != 1 or plan["init_scale"] != 1):
         raise UserError(
             f"rule for {address.name!r}: forward and init_scale (and compensate) are for matrices "
             "and the embedding; name them, e.g. projector or mlp.*"
+        )
+    if plan["init_seed"] is not None and isinstance(address.initial, Constant):
+        raise UserError(
+            f"rule for {address.name!r}: init_seed is for values that are drawn, and these are all "
+            f"{address.initial.value:g}; drop it"
         )
     weight = said.get("weight")
     if weight is not None and address.role != "norm" and weight != "frozen":

@@ -1,0 +1,21 @@
+"""Judging function of GD15: the draw of the heads' numbers. A value of a seed is in nats²."""
+
+from __future__ import annotations
+
+from analysis.claims.judging import Judgement, at_least, judgement
+from analysis.quantities.gdn_draws import covariance_of_draws, losses
+from analysis.tables.results import Tables
+
+
+def gd15(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: what a draw does to the loss repeats between seeds, and is a good part of all noise."""
+    limits, table = criterion["thresholds"], losses(tables)
+    own = covariance_of_draws(table)
+    all_runs = table.stack().var()
+    parts = [
+        at_least("covariance over draws between seeds (nats²)", own, limits["covariance"],
+                 "draws matter"),
+        at_least("the same less a quarter of the variance over all runs (nats²)",
+                 own - limits["share"] * all_runs, 0.0, "a quarter of the noise"),
+    ]  # fmt: skip
+    return judgement(criterion, parts)

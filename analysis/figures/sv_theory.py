@@ -37,7 +37,7 @@ WORDS = (
 # What is not a design's: teachers with even columns, and colours of c and d.
 _EVEN = "#999999"
 FREE, DECAYED = "#777777", "#0E7C7B"
-IN_BOTH, IN_TARGET = "#222222", "#8C510A"
+IN_BOTH, IN_TARGET = "#222222", "#D1783C"
 _NOISES = (0.1, 0.02)
 
 

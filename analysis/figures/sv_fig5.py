@@ -117,11 +117,11 @@ def chance(rows: pd.DataFrame) -> float:
 
 def _says(panel: str, means: pd.Series, of_chance: float) -> bool:
     """Whether a single seed says what ``FOUND`` does of it, by more than chance may do."""
-    names = [each.name for each in PANELS[panel]]
+    means = means.reindex([each.name for each in PANELS[panel]])
     if panel == "c":
-        return bool((means[names] < -of_chance).all())
-    small = means[names[:2]].abs() < of_chance
-    return panel == "b" and bool(small.all() and means[names[2]] > of_chance)
+        return bool((means < -of_chance).all())
+    small = means.iloc[:2].abs() < of_chance
+    return panel == "b" and bool(small.all() and means.iloc[2] > of_chance)
 
 
 def _counts(panels: dict[str, pd.DataFrame]) -> str:

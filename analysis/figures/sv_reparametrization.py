@@ -124,9 +124,9 @@ def _zero(axis, name: str, colour: str) -> None:
 def _lower(means: pd.Series, band: float) -> bool:
     """Whether OR, ER and the vector times a number lie below zero by more than chance may do."""
     names = [PANELS["a"][place].name for place in (0, 1, 4)]
-    return bool((means[names] < -band).all())
+    return bool((means.reindex(names) < -band).all())
 
 
 def _not_worse(means: pd.Series, band: float) -> bool:
     names = [each.name for each in PANELS["b"]]
-    return bool((means[names] <= band).all())
+    return bool((means.reindex(names) <= band).all())

@@ -108,8 +108,12 @@ def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:
 
 def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:
     """What a caption says of points, solid where ``judging``, and of their bars."""
-    others = rows.loc[~judging, "seed"].nunique()
     if not judging.any():
         return "hollow: seeds that do not judge"
-    said = "solid: seeds that judge; bars: means, 95%"
-    return said + (f"; hollow: {others} other seed{'s' * (others > 1)}" if others else "")
+    said = "solid: seeds that judge, run after the criteria were fixed; bars: means, 95%"
+    others = sorted(map(int, rows.loc[~judging, "seed"].unique()))
+    if not others:
+        return said
+    when = "earlier" if others[-1] < rows.loc[judging, "seed"].min() else "other"
+    which = f"{others[0]}–{others[-1]}" if len(others) > 1 else f"{others[0]}"
+    return f"{said}; hollow: {when} seed{'s' * (len(others) > 1)} ({which})"

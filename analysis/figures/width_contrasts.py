@@ -99,11 +99,10 @@ def draw(numbers: pd.DataFrame, context: Context):
             _share(own, room=2.2 if panel == NORMS else 1.8)
     handles = [key(f"scale {NAMES[arm]}", ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
     legend_below(figure, handles, len(handles), columnspacing=1.0)
-    note = (
-        f"at d = {base:g} all are 1 by construction; numbers: exponents, a to c and f to i from 1"
-    )
+    note = f"at d = {base:g} all are 1 by construction; numbers: mean exponents of d"
+    note += " (learned: from 1)"
     if len(context.seeds) > 1:
-        note += f", means\n{BANDS_RANGE}"
+        note += f"\n{BANDS_RANGE}"
     return caption(figure, context, note)
 
 

@@ -28,7 +28,7 @@ COLOUR = ARM_LOOKS["VPN"]["color"]
 TITLES = {"product": "Products repeat weakly", "ratio": "Ratios: no repeat shown"}
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
-MESSAGE = "Products repeat more than ratios, in correlation by {} (exploratory, no claim)"
+MESSAGE = "Products repeat more than ratios: correlation higher by {} (exploratory)"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

@@ -104,7 +104,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         said = f"± 2 standard deviations over the seeds that judge in a ({of_chance:.3f}): rough, "
         said += "and less than DNP varies"
         legend_below(figure, [Patch(**NOT_JUDGED, label=said)], 1)
-    note = "all arms have one LR, the best found for shared vectors\n" + told_of_points(numbers)
+    note = "all arms have one LR, the best found for shared vectors   "
+    note += "full points ran after the criteria were fixed\n"
+    note += told_of_points(numbers)
     context = dataclasses.replace(context, others={})
     return caption(figure, context, note, n=_counts(panels))
 

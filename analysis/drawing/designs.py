@@ -8,5 +8,5 @@ LOOKS = {
     "standard": ("#332288", "standard", "s"), "hg": ("#117733", "HG", "P"),
     "ap": ("#3FA7C9", "AP", "^"), "dp": ("#999933", "DP", "D"), "dnp": ("#CC6677", "DNP", "p"),
     "gemma": ("#B8860B", "Gemma's norms", "h"), "or": ("#AA4499", "OR", "o"),
-    "er": ("#882255", "ER", "v"), "unified": ("#DDAA33", "unified", "*"),
+    "er": ("#661100", "ER", "v"), "unified": ("#DDAA33", "unified", "*"),
 }  # fmt: skip

@@ -59,11 +59,11 @@ def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: f
     axis.xaxis.set_major_locator(MaxNLocator(3))
 
 
-def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None:
+def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], digits: int = 3) -> None:
     """The value of each line of ``draw_gaps`` beside its points; to be called at the axis' limits.
 
-    With several seeds that judge it is their mean with its interval. What lies beyond the axis has
-    its value at the edge, with an arrow.
+    With several seeds that judge it is their mean with its interval, else it has ``digits``. What
+    lies beyond the axis has its value at the edge, with an arrow.
     """
     low, high = axis.get_xlim()
     for place, each in enumerate(reversed(compared)):
@@ -73,7 +73,7 @@ def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None
         if points.empty:
             continue
         mean = points.mean()
-        said = f"{mean:z.3f}" if judging.empty else with_interval(judging)
+        said = f"{mean:z.{digits}f}" if judging.empty else with_interval(judging)
         said = said.replace("-", "−")
         x, side = own["value"].min() if mean < 0 else own["value"].max(), 1 if mean >= 0 else -1
         if not low < mean < high:
@@ -86,7 +86,7 @@ def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None
 def told_of_points(rows: pd.DataFrame) -> str:
     """What a caption says of the points and bars of ``draw_gaps``, by the column seed of ``rows``.
 
-    Seeds that explore judge nothing, and have no bars.
+    Seeds that explore ran before the criteria were fixed; they judge nothing, and have no bars.
     """
     seeds = rows["seed"].dropna().unique()
     judging = sum(seeds >= FIRST_JUDGING_SEED)
@@ -108,8 +108,12 @@ def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:
 
 def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:
     """What a caption says of points, solid where ``judging``, and of their bars."""
-    others = rows.loc[~judging, "seed"].nunique()
     if not judging.any():
         return "hollow: seeds that do not judge"
-    said = "solid: seeds that judge; bars: means, 95%"
-    return said + (f"; hollow: {others} other seed{'s' * (others > 1)}" if others else "")
+    said = "solid: seeds that judge, run after the criteria were fixed; bars: means, 95%"
+    others = sorted(map(int, rows.loc[~judging, "seed"].unique()))
+    if not others:
+        return said
+    when = "earlier" if others[-1] < rows.loc[judging, "seed"].min() else "other"
+    which = f"{others[0]}–{others[-1]}" if len(others) > 1 else f"{others[0]}"
+    return f"{said}; hollow: {when} seed{'s' * (len(others) > 1)} ({which})"

@@ -72,15 +72,16 @@ def legend_below(figure, handles: list, ncols: int, **options) -> None:
     figure.legend(handles=handles, ncols=ncols, **below).set_gid(_BELOW)
 
 
-def caption(figure, context, note: str = ""):
+def caption(figure, context, note: str = "", n: str = ""):
     """What every figure must say: scale, n and which seeds, corpus, own runs. Returns it.
 
-    It takes more lines where one is wider than the figure. Panels and the legend of
-    ``legend_below`` stand above it.
+    ``n`` says it in other words, such as panel by panel. It takes more lines where one is wider
+    than the figure. Panels and the legend of ``legend_below`` stand above it.
     """
-    n = [_seeds(context.seeds), *(f"{name}: {_seeds(o)}" for name, o in context.others.items())]
+    of_all = [_seeds(context.seeds)]
+    of_all += [f"{name}: {_seeds(seeds)}" for name, seeds in context.others.items()]
     smoke = " (tests that all works; no result)" if context.scale == "smoke" else ""
-    parts = [f"scale: {context.scale}{smoke}", *n, f"corpus: {context.corpus}"]
+    parts = [f"scale: {context.scale}{smoke}", *([n] if n else of_all), f"corpus: {context.corpus}"]
     parts += ["own runs"] if context.source == "runs" else []
     parts += [note] if note else []
     text = figure.text(0.5, 0.005, "", ha="center", va="bottom", fontsize=SMALL, color="#444444",

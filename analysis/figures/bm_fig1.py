@@ -26,9 +26,9 @@ EXPERIMENTS = ("steepest_theory",)
 LOOKS = {
     "raw": ("#888888", "o", "gradient"),
     "sign": ("#B8860B", "^", "sign"),
-    "row": ("#AA3377", "s", "rows / norms"),
-    "column": ("#8E6BBF", "D", "columns / norms"),
-    "msign": ("#222222", "v", "msign"),
+    "row": ("#AA3377", "s", "rows, each normalised"),
+    "column": ("#8E6BBF", "D", "columns, each normalised"),
+    "msign": ("#222222", "v", "msign (singular values set to 1)"),
     "found": ("#CC3311", "*", "another, found by ascent"),
 }
 _RING = {"marker": "o", "ms": 7.5, "mfc": "none", "mec": "#222222", "mew": 0.8}
@@ -43,8 +43,8 @@ _COLUMNS = {**{layer: (layer, place) for place, layer in enumerate(LAYERS)},
             BY_DIFFERENCE: ("head,\nby D", len(LAYERS) + 0.2)}  # fmt: skip
 # Names of heads beside their points: where in points, and on which side.
 _NAMED = {
-    "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 5), "left"),
-    "large": ("16 × initial", (-2, 17), "right"), "trained": ("trained", (0, 32), "center"),
+    "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 7), "left"),
+    "large": ("16 × initial", (-2, 17), "right"), "trained": ("trained", (0, 24), "center"),
 }  # fmt: skip
 
 
@@ -91,17 +91,19 @@ def _by_difference(table: Tables) -> list[pd.DataFrame]:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, axes = page(1, 2, 3.2, w_pad=0.06, width_ratios=[1.75, 1.0])
+    figure, axes = page(1, 2, 3.4, w_pad=0.06, width_ratios=[1.75, 1.0])
     panels = dict(tuple(numbers.groupby("panel")))
     _slopes(axes[0], panels["a"])
     _bracket(axes[1], panels["b"])
     marks = [key(name, color=colour, marker=marker, lw=0, ms=6 if marker == "*" else 4)
              for colour, marker, name in LOOKS.values()]  # fmt: skip
-    marks.append(key("the layer's own (several: the same)", lw=0, **_RING))
-    legend_below(figure, marks, 4, handletextpad=0.1)
+    marks.append(key("steepest for this layer (several coincide)", lw=0, **_RING))
+    legend_below(figure, marks, 3, handletextpad=0.1)
     note = (
-        "a: pale: one kind of gradient each; full: mean of each seed's best kind, bars: 95%\n"
-        "D: width × the largest distance between two rows of the head.   V: number of rows"
+        "a: pale: one kind of gradient each; full: best case of each seed, "
+        "mean and 95%\n"
+        "D: width × the largest distance between two rows of the head   V: number of rows   "
+        "b: points: seeds"
     )
     return caption(figure, context, note)
 
@@ -128,8 +130,8 @@ def _slopes(axis, rows: pd.DataFrame) -> None:
     axis.tick_params(axis="x", length=0)
     axis.set_yticks(np.arange(0, 1.1, 0.2))
     axis.set(ylim=(0, 1.36), xlim=(-0.5, last + 0.6))
-    label(axis, "a   By its own criterion each layer's own direction\n"
-          "      gains most; by D another one does for the head",
+    label(axis, "a   By its criterion each layer's own direction gains most;\n"
+          "     for the head another does by the loss's own bound D",
           ylabel="gain per step / own direction's")  # fmt: skip
 
 
@@ -148,6 +150,8 @@ def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> Non
 def _bracket(axis, rows: pd.DataFrame) -> None:
     for head, (name, aside, side) in _NAMED.items():
         own = rows[rows["of"] == head]
+        # More draws lie between the two groups: ../../experiments/steepest_theory/README.md.
+        name += "\n(groups by chance)" if head == "medium" and len(own) > 1 else ""
         axis.plot(own["x"], own["value"], "o", color="#444444", ms=3, alpha=0.5, mew=0)
         edge = own["x"].max() if side == "left" else own["x"].mean()
         line = {"arrowstyle": "-", "color": "#777777", "lw": 0.5, "shrinkA": 1, "shrinkB": 3}
@@ -164,5 +168,5 @@ def _bracket(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     axis.set_yticks([0, 0.5, 1])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "b   log V counts only while\n      D is small", xlabel="D of the head",
-          ylabel="(largest loss − D) / log V")  # fmt: skip
+    label(axis, "b   log V counts only while\n     D is small", xlabel="D of the head",
+          ylabel="(largest loss found − D) / log V")  # fmt: skip

@@ -1,11 +1,12 @@
 """Multipliers frozen from the start: the loss of each arm less that without multipliers, paired.
 
-The last line is what frozen at the learned values loses less than learned while training, by seed.
+The last line is the loss frozen at the learned values less that learned while training, by seed.
 """
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, label, page
@@ -18,12 +19,12 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("frozen_multipliers",)
 NAMES = {
-    "VECTOR": "learned while\ntraining",
-    "LEARNED": "frozen at\nlearned values",
-    "NOISE": "frozen at\nrandom values",
+    "VECTOR": "learned while training",
+    "LEARNED": "frozen at learned values",
+    "NOISE": "frozen at random values",
 }
-PAIRED = "frozen at learned\n− learned"
-MESSAGE = "After the decay, learned values from the start gain more than learning them (n = {n})"
+PAIRED = "row 2 − row 1"
+MESSAGE = "Starting frozen at the learned values beats learning them, after LR decay (n = {n})"
 COLOURS = {
     "VECTOR": ARM_COLOURS["VPN"],
     "LEARNED": shade(ARM_COLOURS["VPN"], -0.45),
@@ -45,31 +46,33 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two panels: as the constant stage ends, and after the decay."""
-    figure, axes = page(1, 2, 2.1, w_pad=0.05, sharex=True, sharey=True)
+    """Two panels above each other: as the constant stage ends, and after the LR decay."""
+    figure, axes = page(2, 1, 3.5, h_pad=0.03, sharex=True)
     seeds = numbers["seed"].nunique()
     figure.suptitle(MESSAGE.format(n=seeds), x=0.01, ha="left", fontsize=7.5, weight="bold")
-    titles = {"constant": "a   Before the decay", "decay": "b   After the decay"}
+    titles = {"constant": "a   Before LR decay", "decay": "b   After LR decay"}
     colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()} | {PAIRED: "#222222"}
+    markers = dict.fromkeys(colours, "o")
     for axis, (stage, title) in zip(axes, titles.items(), strict=True):
         gaps = numbers[numbers["stage"] == stage].pivot(index="seed", columns="arm", values="gap")
         named = {NAMES[arm]: gaps[arm] for arm in NAMES}
         named[PAIRED] = gaps["LEARNED"] - gaps["VECTOR"]
-        dots(axis, named, colours, below=0.22)
+        dots(axis, named, colours, markers=markers, below=0.22)
         for place, values in enumerate(reversed(named.values())):
             said = with_interval(values, 3).replace("-", "−")
-            axis.text(1.03, place, said, transform=axis.get_yaxis_transform(), va="center",
+            axis.text(1.02, place, said, transform=axis.get_yaxis_transform(), va="center",
                       fontsize=SMALL)  # fmt: skip
         axis.set_ylim(-0.5, len(named) - 0.5)
         axis.axhline(0.5, color="#bbbbbb", lw=0.6)
         axis.axvline(0, **NEUTRAL)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0)
-        axis.locator_params(axis="x", nbins=3)
+        axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         found = interval(named[PAIRED])
         if not found.low * found.high > 0:
             title += " (last row: open)"
-        label(axis, title, xlabel="← better   Δ loss (nats)")
-    note = "first three rows: loss − loss without multipliers; one base LR, not swept"
+        label(axis, title)
+    axes[1].set_xlabel("← better      change of the validation loss (nats)")
+    note = "rows 1 to 3: loss − loss without multipliers; one base LR, not swept"
     points = "points: seeds; bars and numbers: means, 95%" if seeds > 1 else "one seed"
     return caption(figure, context, f"{points}\n{note}")

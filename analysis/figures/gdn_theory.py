@@ -2,8 +2,9 @@
 
 a: exponents of d in sizes and gradients as models begin, by recipe; boxes are what is derived, 0.15
 to either side, and dashed where that is derived for short memories only. b: exponent of how far SGD
-moves the gates at a constant LR, against the tokens in a batch: the first step, a token's own part
-of it, and ten steps. Dots are means over seeds, lines their 95% intervals.
+moves the gates with one LR at all widths, in the recipe before the paper, against the tokens in a
+batch: the first step, a token's own part of it, and ten steps. Dots are means over seeds, lines
+their 95% intervals.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ GROUPS = {"sizes": SIZES, "gradients of the loss": GRADIENTS}
 # Colour, marker, name, and where beside the number of tokens a gate's dots stand.
 GATE_LOOKS = {"Δz_α": ("#222222", "o", r"forget gate, $\Delta z_\alpha$", 0.94),
               "Δz_β": ("#8E6BBF", "D", r"write gate, $\Delta z_\beta$", 1.06)}  # fmt: skip
+# Names and lines of the parts of a step.
+_PARTS = {"change": ("whole first step", "-"), "own": ("a token's own part", "--")}
 _AFTER = 1.25  # dots of ten steps stand farther to the right
 
 
@@ -79,16 +82,25 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, axes = page(1, 2, 4.3, w_pad=0.06, width_ratios=[1.2, 1.0])
+    figure, axes = page(1, 2, 4.7, w_pad=0.06, width_ratios=[1.2, 1.0])
     panels = dict(tuple(numbers.groupby("panel")))
     _sizes(axes[0], panels["a"])
     _steps(axes[1], panels["b"])
-    marks = [key(name, color=colour, marker=marker, lw=0, ms=4)
+    of_b = [key("b:", lw=0)]
+    of_b += [key(said, color=colour, marker=marker, ms=3.4, lw=0)
+             for colour, marker, said, _ in GATE_LOOKS.values()]  # fmt: skip
+    of_b += [key(said, color="#555555", lw=1.1, ls=style) for said, style in _PARTS.values()]
+    of_b.append(key("ten steps", color="#555555", marker="o", ms=3.4, lw=0, mfc="white"))
+    legend_below(figure, of_b, len(of_b), handletextpad=0.4, columnspacing=0.7)
+    marks = [key(f"a: {name}", color=colour, marker=marker, lw=0, ms=4)
              for colour, marker, name, _ in LOOKS.values()]  # fmt: skip
-    marks += [Patch(**_DERIVED, label="derived, ± 0.15"),
-              Patch(**_ASSUMED, label="derived for short memories only")]  # fmt: skip
+    marks += [Patch(**_DERIVED, label=f"derived, accepted ± {_MARGIN:g}"),
+              Patch(**_ASSUMED, label="a: derived for short memories only")]  # fmt: skip
     legend_below(figure, marks, 3)
-    note = "means over seeds, 95% intervals; short memory: half or more is forgotten in a step"
+    note = (
+        "means over seeds, 95% intervals   short memory: half or more is forgotten in a step\n"
+        f"b: {LOOKS['ORIGINAL'][2]}, with one LR of the gates at all widths"
+    )
     return caption(figure, context, note)
 
 
@@ -109,6 +121,8 @@ def _sizes(axis, rows: pd.DataFrame) -> None:
         for name, said in names.items():
             place -= 1
             ticks[place] = said
+            if place % 2:
+                axis.axhspan(place - 0.5, place + 0.5, color="#f5f5f5", lw=0, zorder=-1)
             derived = DERIVED[name.removesuffix(" long")][2]
             look = _DERIVED if name in DERIVED else _ASSUMED
             corner = derived - _MARGIN, place - 0.42
@@ -123,7 +137,7 @@ def _sizes(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks([-1, -0.5, 0, 0.5], ["−1", "−½", "0", "½"])
     axis.grid(axis="y", visible=False)
     label(axis, "a   The paper's recipe: as derived where\n"
-          r"      memories are short; $\partial\tilde{k}$ is open",
+          r"     memories are short; $\partial\tilde{k}$ is open",
           xlabel="exponent of the width $d$ at initialisation")  # fmt: skip
 
 
@@ -134,7 +148,7 @@ def _steps(axis, rows: pd.DataFrame) -> None:
     for name, (colour, marker, _, aside) in GATE_LOOKS.items():
         own = rows[rows["of"] == name]
         look = {"color": colour, "marker": marker}
-        for case, style in (("change", "-"), ("own", "--")):
+        for case, (_, style) in _PARTS.items():
             by_tokens = own[own["case"] == case].groupby("tokens")["value"]
             places = [aside * count for count in by_tokens.groups]
             means = [_mean(axis, values, at, True, mew=0, **look)
@@ -143,25 +157,12 @@ def _steps(axis, rows: pd.DataFrame) -> None:
         for count, values in own[own["case"] == "ten steps"].groupby("tokens")["value"]:
             _mean(axis, values, _AFTER * aside * count, True, mfc="white", mew=0.9, **look)
     tokens = sorted(rows.loc[rows["tokens"] > 0, "tokens"].unique())
-    axis.set(xscale="log", ylim=(-0.04, 0.8), xlim=(tokens[0] / 1.4, 1.6 * tokens[-1]))
+    axis.set(xscale="log", ylim=(-0.04, 0.7), xlim=(tokens[0] / 1.4, 1.6 * tokens[-1]))
     axis.set_xticks(tokens, [f"{count:g}" for count in tokens])
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_yticks([0, 0.25, 0.5], ["0", "¼", "½"])
-    _say(axis, tokens)
-    handles = [key(said, color=colour, marker=marker, ms=3.4, lw=1.1)
-               for colour, marker, said, _ in GATE_LOOKS.values()]  # fmt: skip
-    axis.legend(handles=handles, loc="upper right", fontsize=SMALL, frameon=False,
-                borderaxespad=0)  # fmt: skip
-    label(axis, f"b   Only with {tokens[0]:g} tokens is the\n"
-          "      whole first step as derived", xlabel="tokens in a batch",
-          ylabel="exponent of $d$ in what SGD changes")  # fmt: skip
-
-
-def _say(axis, tokens: list[float]) -> None:
-    """What the lines and the hollow dots are, beside them."""
-    first, last = tokens[0], 1.5 * tokens[-1]
-    middle = (first * tokens[-1]) ** 0.5
-    axis.text(last, 0.51, "derived: ½", fontsize=SMALL, ha="right", va="bottom", color="#666666")
-    axis.text(last, 0.385, "a token's own part", fontsize=SMALL, ha="right", va="center")
-    axis.text(1.35 * middle, 0.23, "whole first step", fontsize=SMALL, va="center")
-    axis.text(1.6 * first, 0.12, "ten steps", fontsize=SMALL, va="center")
+    axis.text(1.5 * tokens[-1], 0.51, "derived: ½", fontsize=SMALL, ha="right", va="bottom",
+              color="#666666")  # fmt: skip
+    label(axis, "b   As tokens grow the first step\n     leaves the derived exponent",
+          xlabel="tokens in a batch",
+          ylabel="exponent of $d$ in the gates' change by SGD, one LR")  # fmt: skip

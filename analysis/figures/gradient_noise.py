@@ -1,11 +1,12 @@
 """Signal-to-noise ratios of gradients, and how far each matrix leaves ‖W‖ ∝ S (claim N1).
 
 a: the ratio of the gradients of the scalar, rows and columns that each matrix could have, over that
-of the matrix's own gradient: median over seeds of the (geometric) median over layers, with its 95%
-interval; the first line is the median over all matrices, as in the claim, mean and 95% interval
-over seeds. b: departure of the slope of ln ‖W‖ against ln S from 1, without its sign (open symbols:
-slopes above 1), against the matrix's ratio: means over layers, with their 95% intervals over seeds,
-and the rank correlation over matrices. Drawn are the seeds that judge; the csv has all.
+of the matrix's own gradient: median over seeds of the (geometric) median over layers, of scalars
+with its 95% interval; the first line is the median over all matrices, as in the claim, mean and 95%
+interval over seeds. b: departure of the slope of ln ‖W‖ against ln S from 1, without its sign
+(hollow: slopes above 1), against the matrix's ratio: a point is a matrix of one layer, mean and 95%
+interval over seeds, and a line joins the layers of a matrix. The rank correlation is that of all
+matrices of a seed, then the mean over seeds. Drawn are the seeds that judge; the csv has all.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
+from matplotlib.patheffects import withStroke
+from matplotlib.transforms import Bbox
 from scipy.stats import spearmanr
 
-from analysis.drawing.axes import judging_alone, spread_out
+from analysis.drawing.axes import judging_alone
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import (
     ARM_COLOURS,
@@ -42,15 +45,18 @@ LOOKS = {
 }
 # How far above their matrix's line they stand in the lines below.
 LIFTS = {"s": 0.25, "r": 0.0, "c": -0.25}
-# Lines of a begin at this ratio where seeds have hardly any signal.
+# Lines of a end at these ratios, with an arrowhead where they go on.
 LEAST = 0.5
 ALL = "median over\nall matrices"
-DEPARTURE = r"|1 − slope of $\ln\|W\|$ in $\ln S$|"
+DEPARTURE = r"|1 − slope of $\ln\|W\|$ in $\ln S$|   (square-root axis)"
+HALO = [withStroke(linewidth=1.6, foreground="white")]
 BLOCKS = ("attention", "SSM", "MLP")
 # Slopes above 1.
 OVERSHOOT = {"markerfacecolor": "white"}
-# The block whose names in b stand at the left, and where names stand: shares of the axis' width.
-LEFT, SIDES = "SSM", (0.21, 0.8)
+# Where the name of a point may stand: points to its right and above it, and its side.
+ASIDE = [(3, 5, "left"), (-3, 5, "right"), (3, -5, "left"), (-3, -5, "right"),
+         (5, 0, "left"), (-5, 0, "right"), (0, 8, "center"), (0, -8, "center"), (7, 10, "left"),
+         (7, -10, "left"), (-7, 10, "right"), (-7, -10, "right")]  # fmt: skip
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -63,28 +69,32 @@ def draw(numbers: pd.DataFrame, context: Context):
     """Two panels, one legend below."""
     numbers = judging_alone(numbers, criteria_of("gradient_noise")["N1.2"])
     context = dataclasses.replace(context, seeds=sorted(map(int, numbers["seed"].unique())))
-    figure, (left, right) = page(1, 2, 3.7, w_pad=0.05, width_ratios=[1.15, 1])
+    figure, (left, right) = page(1, 2, 3.9, w_pad=0.05, width_ratios=[1, 1.15])
     _gains(left, numbers)
-    names = _departures(right, numbers)
+    points = _departures(right, numbers)
     handles = [key("a:", lw=0), *(key(name, ls="", **look) for _, look, name in LOOKS.values())]
     handles += [key("b:", lw=0), *(key(name, ls="", **BLOCK_LOOKS[name]) for name in BLOCKS)]
     handles.append(key("hollow: slope > 1", "#555555", marker="o", ls="", **OVERSHOOT))
     legend_below(figure, handles, len(handles), handletextpad=0.0, columnspacing=0.4)
-    several = numbers["seed"].nunique() > 1
     note = r"$S=\sqrt{\eta/\lambda}$ over that of the base setting"
-    if several:
-        note += f"; a: medians, b: means; lines: 95% (a: from {LEAST:g} on)"
+    if numbers["seed"].nunique() > 1:
+        note += (
+            "   coloured lines: 95%, in a only of scalars and of the top rows\n"
+            "a: medians over seeds   b: means over seeds; grey joins the layers of a matrix; "
+            "slope 1: noise alone"
+        )
     caption(figure, context, note)
-    # Names need the height that legend and caption leave.
+    # Names need the room that legend and caption leave.
     figure.get_layout_engine().execute(figure)
-    _name(right, names)
+    _name(right, points)
     return figure
 
 
 def _gains(axis, numbers: pd.DataFrame) -> None:
     """Ratios over the matrix's: of all matrices on top, then of each, the largest scalar's first.
 
-    A signal that is estimated as 0 or less has no place here; it counts as small in the medians.
+    Of single matrices only the scalars have intervals: those of rows and columns are short. A
+    signal that is estimated as 0 or less has no place here; it counts as small in the medians.
     """
     logs = pd.DataFrame({name: _logs(numbers, name) for name in LOOKS})
     of_seeds = logs.groupby([numbers["tensor"], numbers["seed"]]).median()
@@ -93,9 +103,11 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
         heights = np.arange(len(each)) + LIFTS[name]
         for tensor, at in zip(each.index, heights, strict=True):
             one = median_interval(of_seeds[name].loc[tensor].dropna())
-            if np.isfinite(one.high):
-                ends = np.maximum(np.exp([one.low, one.high]), LEAST)
-                axis.plot(ends, [at] * 2, color=look["color"], lw=0.8, alpha=0.7)
+            if name == "s" and np.isfinite(one.high):
+                low, high = np.exp([one.low, one.high])
+                axis.plot([max(low, LEAST), high], [at] * 2, color=look["color"], lw=0.8, alpha=0.7)
+                if low < LEAST:
+                    axis.plot(LEAST, at, "<", color=look["color"], ms=2.5, mew=0, clip_on=False)
         axis.plot(each[name], heights, ls="", ms=3.2, mew=0, **look)
         found = interval(log_gains(numbers, name))
         height = len(each) + offset
@@ -124,54 +136,69 @@ def _logs(numbers: pd.DataFrame, name: str) -> pd.Series:
 
 
 def _departures(axis, numbers: pd.DataFrame) -> pd.DataFrame:
-    """Departure from slope 1 against the matrix's ratio, means over layers, 95% over seeds.
+    """Departure from slope 1 against the matrix's ratio, means and 95% over seeds.
 
-    Returns what ``_name`` wants: x, y, colour and the side of the name by tensor.
+    Returns what ``_name`` wants: tensor, x, y and colour of each point.
     """
     rows = numbers.assign(departure=1 - numbers["slope"])
-    seeds = rows.groupby(["tensor", "seed"])[["W", "departure"]].mean()
-    named, leftmost = {}, seeds["W"].groupby("tensor").mean().idxmin()
-    for tensor, own in seeds.groupby("tensor"):
+    points = []
+    for (tensor, _), own in rows.groupby(["tensor", "layer"]):
         sign = np.sign(own["departure"].mean())
         look = BLOCK_LOOKS[block_of(tensor)] | (OVERSHOOT if sign < 0 else {})
         x, y = interval(own["W"]), interval(sign * own["departure"])
         if x.n > 1:
-            axis.hlines(y.mean, x.low, x.high, color=look["color"], lw=0.8)
-            axis.vlines(x.mean, y.low, y.high, color=look["color"], lw=0.8)
-        axis.plot(x.mean, y.mean, ls="", ms=3.6, **look)
-        left = block_of(tensor) == LEFT or tensor == leftmost
-        named[tensor] = x.mean, y.mean, shade(look["color"], -0.35), left
-    axis.axhline(0, **NEUTRAL)
+            line = {"color": look["color"], "lw": 0.6, "alpha": 0.45}
+            axis.hlines(y.mean, x.low, x.high, **line)
+            axis.vlines(x.mean, max(y.low, 0), y.high, **line)
+        axis.plot(x.mean, y.mean, ls="", ms=3.6, zorder=3, **look)
+        points.append((tensor, x.mean, y.mean, shade(look["color"], -0.35)))
+    points = pd.DataFrame(points, columns=["tensor", "x", "y", "colour"])
+    for _, own in points.groupby("tensor"):
+        axis.plot(own["x"], own["y"], color="#cccccc", lw=0.6, zorder=1)
     matrices = rows.assign(departure=rows["departure"].abs()).groupby("seed")[["W", "departure"]]
     ranks = matrices.apply(lambda own: spearmanr(own["W"], own["departure"]).statistic)
     said = with_interval(ranks, 2).replace("-", "−")
     asked = criteria_of("gradient_noise")["N1.2"]["thresholds"]["correlation"]
-    said = f"rank correlation over matrices:\n{said}; asked: at least {asked:g}"
+    said = f"rank correlation over the {len(points)} matrices,\nby seed: {said}"
+    said += f"\nasked: at least {asked:g}"
     axis.text(0.98, 0.99, said, ha="right", va="top", fontsize=SMALL, transform=axis.transAxes)
     plain_log_axis(axis, x=True)
-    points = pd.DataFrame(named, index=["x", "y", "colour", "left"]).T
-    axis.set_xlim(0.35 * max(points["x"].min(), 1e-5), 2.6 * points["x"].max())
-    axis.set_ylim(-0.2 * points["y"].max(), 1.3 * points["y"].max())
-    title = "b   A matrix's signal / noise does not\n     predict its departure from slope 1"
+    axis.set_xlim(0.8 * max(points["x"].min(), 1e-5), 1.5 * points["x"].max())
+    # A square root spreads the many that hardly depart.
+    axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
+    axis.set_ylim(0, 1.55 * points["y"].max())
+    ticks = [tick for tick in (0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.5, 1) if tick < axis.get_ylim()[1]]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    title = "b   A matrix's departure from slope 1 does\n     not rise with its signal / noise"
     label(axis, title, xlabel="signal / noise of the matrix", ylabel=DEPARTURE)
     return points
 
 
 def _name(axis, points: pd.DataFrame) -> None:
-    """The name of each point at its side of the axis, joined to the point."""
-    tall = axis.get_window_extent().height * 72 / axis.figure.dpi  # points
-    low, high = axis.get_ylim()
-    for left, own in points.groupby("left"):
-        heights = ((own["y"] - low) / (high - low)).to_numpy(dtype=float)
-        heights = spread_out(heights, np.full(len(own), 1.6 * SMALL / tall))
-        at, side = (SIDES[0], "right") if left else (SIDES[1], "left")
-        for (tensor, point), height in zip(own.iterrows(), heights, strict=True):
-            join = {"arrowstyle": "-", "color": "#999999", "lw": 0.5, "shrinkB": 2.5}
-            axis.annotate(_short(tensor), (point["x"], point["y"]), color=point["colour"],
-                          xytext=(at, height), textcoords="axes fraction", ha=side, va="center",
-                          fontsize=SMALL, bbox={"color": "white", "pad": 0.5},
-                          arrowprops=join | {"shrinkA": 1, "relpos": (float(left), 0.5)},
-                          )  # fmt: skip
+    """The name of each matrix beside that of its points where there is most room."""
+    spots = axis.transData.transform(points[["x", "y"]].to_numpy(dtype=float))
+    unit = axis.figure.dpi / 72  # pixels a point
+    taken = [Bbox.from_extents(*(spot - 2.6 * unit), *(spot + 2.6 * unit)) for spot in spots]
+    crowd = [np.sort(np.hypot(*(spots - spot).T))[1:5].mean() for spot in spots]
+    where = points.assign(spot=range(len(points)), crowd=crowd)
+    inside = axis.get_window_extent()
+    for tensor, own in sorted(where.groupby("tensor"), key=lambda one: one[1]["crowd"].max()):
+        options = []
+        for _, point in own.iterrows():
+            for rank, (right, up, side) in enumerate(ASIDE):
+                text = axis.annotate(_short(tensor), (point["x"], point["y"]), (right, up),
+                                     textcoords="offset points", ha=side, va="center",
+                                     fontsize=SMALL, color=point["colour"],
+                                     path_effects=HALO)  # fmt: skip
+                box = text.get_window_extent()
+                hidden = sum(Bbox.intersection(box, other) is not None for other in taken)
+                out = not (inside.x0 <= box.x0 and box.x1 <= inside.x1 and inside.y0 <= box.y0)
+                options.append((10 * hidden + 50 * out + rank / 4, len(options), text, box))
+        _, best, _, box = min(options, key=lambda one: one[:2])
+        taken.append(box)
+        for _, number, text, _ in options:
+            if number != best:
+                text.remove()
 
 
 def _short(tensor: str) -> str:

@@ -3,12 +3,12 @@
 a, b: the rate −dL/dt of OR over that of the standard vector at the same state: along a trajectory
 (a), and at random states that have its conserved quantities, at those that have not, and at a state
 that was made to be slow (b; the last two are ours). c: how far OR lies below the standard vector,
-against ⅔(1 − 1/d)‖teacher‖⁴t³. d: both losses for columns of one norm, with the closed form.
+against ⅔(1 − 1/d)‖teacher‖⁴t³. d: both losses for columns of one norm, with the closed form. Lines
+and points are of the first draw, whose courses are published; crosses in a and dashes in b are of
+every draw, and so are the shares in b.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import pandas as pd
@@ -23,29 +23,35 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = {"sv_theory": ("FLOW design=or *",)}
 STANDARD, OR, ANY = LOOKS["standard"][0], LOOKS["or"][0], "#222222"
-MESSAGE = "OR (length β and direction of γ learned apart) against the standard vector γ: one draw"
+MESSAGE = "OR is at least as fast along its own flow, but not at every state"
 # Gaussian teachers of panel c, and until when the series describes them.
-_NAMED = {"large": "teacher × 3", "gaussian": "teacher", "small": "teacher × 0.3"}
+_NAMED = {"large": "$3 W_{*}$", "gaussian": "$W_{*}$", "small": "$0.3 W_{*}$"}
 _EARLY = 0.3
 _STATES = {"kept": "random, as\non a flow", "any": "random, any\n(ours)"}
-_MADE, _MADE_NAME = "counterexample", "counterexample\n(ours)"
-# Below this ratio of rates a state counts as slower.
-_SLOWER = 0.99
+_MADE, _MADE_NAME = "counterexample", "counter-\nexample\n(ours)"
+# Within this share of 1 rates count as equal.
+_EQUAL = 0.01
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, of (a teacher or states), seed, stat, time, value.
 
-    The first seed's courses and states, and the gap's predicted coefficient; the counterexample of
-    every seed.
+    The first seed's courses and states, and the gap's predicted coefficient. Of every seed: the
+    ratio of rates at the samples that are published, by what share of the rate OR is ever slower
+    with any teacher, and of states the share that is slower and the least ratio.
     """
     table = tables["sv_theory"]
-    flow = table.pick(arm="FLOW", design="or")
-    made = flow[(flow["tensor"] == _MADE) & (flow["stat"] == "rate_ratio")]
-    flow = flow[flow["seed"] == flow["seed"].min()]
+    every = table.pick(arm="FLOW", design="or")
+    flow = every[every["seed"] == every["seed"].min()]
+    states = every[every["tensor"].isin([*_STATES, _MADE])]
+    states = states[states["stat"].isin(["rate_ratio", "slower_share"])]
+    deficits = every[every["stat"] == "rate_deficit"]
+    deficits = deficits[~deficits["tensor"].isin([*_STATES, _MADE])]
     wanted = {"a": ("rate_ratio", ("gaussian",)), "c": ("gap", tuple(_NAMED))}
-    rows = [made.assign(panel="b", time=np.nan)]
+    rows = [states.assign(panel="b", time=np.nan), deficits.assign(panel="a", time=np.nan)]
     times = flow[flow["stat"] == "time"].set_index(["tensor", "step"])["value"]
+    others = every[every["seed"] != every["seed"].min()]
+    rows.append(_course(others, times, "a", *wanted["a"]))
     for panel, (stat, teachers) in wanted.items():
         rows.append(_course(flow, times, panel, stat, teachers))
     [said] = table.runs.loc[table.runs["run"] == flow["run"].iloc[0], "description"]
@@ -76,63 +82,90 @@ def _course(flow: pd.DataFrame, times: pd.Series, panel: str, stat: str, of: tup
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels: the rates above, the losses below."""
-    figure, axes = page(2, 2, 4.3, w_pad=0.06, h_pad=0.05, height_ratios=[1, 1.15])
+    figure, axes = page(2, 2, 4.7, w_pad=0.06, h_pad=0.05, height_ratios=[1.2, 1.1])
     figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
     panels = dict(tuple(numbers.groupby("panel")))
     _flow(axes[0, 0], panels["a"])
     _states(axes[0, 1], panels["b"])
     _early(axes[1, 0], panels["c"])
     _balanced(axes[1, 1], panels["d"])
-    # Every point and line but the counterexample's is of one draw, whose courses are published.
-    drawn = sorted(map(int, numbers.loc[numbers["of"] != _MADE, "seed"].dropna().unique()))
-    made = numbers.loc[numbers["of"] == _MADE, "seed"].nunique()
+    draws = numbers["seed"].nunique()
+    n = f"n = {draws} draw{'s' * (draws > 1)}"
+    if draws > 1:
+        n += " (lines and points: of the first)"
     note = (
-        f"no intervals (counterexample: {made} draws)   "
-        f"b: as on a flow: β² − ‖V‖² = 1, V: the matrix; slower: ratio below {_SLOWER:g}"
+        r"OR: $\gamma = \beta\,\mathrm{Norm}(\alpha)$, learned as $\beta$ and $\alpha$; "
+        "the standard vector is γ itself   "
+        r"rate: $-dL/dt$"
+        "\n"
+        rf"$W_{{*}}$: the teacher, W: the matrix   b: as on a flow: β² − ‖W‖² = 1; "
+        f"equal: rates within {_EQUAL:.0%}"
     )
-    return caption(figure, dataclasses.replace(context, seeds=drawn), note)
+    return caption(figure, context, note, n=n)
 
 
 def _flow(axis, rows: pd.DataFrame) -> None:
-    axis.plot(rows["time"], rows["value"], color=OR)
-    axis.set_xscale("log")
+    ratios = rows[rows["stat"] == "rate_ratio"]
+    first = ratios["seed"] == ratios["seed"].min()
+    axis.plot(ratios.loc[first, "time"], ratios.loc[first, "value"], color=OR)
+    others = ratios[~first]
+    axis.plot(others["time"], others["value"], "x", color=ANY, ms=3.5, mew=0.7, zorder=3)
+    axis.axhline(1, **NEUTRAL, ls=":")
+    said = []
+    if len(others):
+        said.append(f"crosses: {others['seed'].nunique()} other draws")
+    deficits = rows[rows["stat"] == "rate_deficit"]
+    if len(deficits) and deficits["value"].max() == 0:
+        draws, teachers = deficits["seed"].nunique(), deficits["of"].nunique()
+        said.append(f"{draws} draws × {teachers} teachers:\nOR is slower at no time")
+    axis.text(0.03, 0.97, "\n".join(said), transform=axis.transAxes, va="top", fontsize=SMALL)
+    axis.set(xscale="log", ylim=(0.9, 2.1))
     axis.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
+    axis.set_yticks([1, 1.25, 1.5, 1.75, 2])
     axis.xaxis.set_minor_locator(NullLocator())
-    _of_rates(axis)
-    label(axis, "a   Along its flow: OR at least as fast", xlabel="time t",
-          ylabel="rate of OR / standard's")  # fmt: skip
+    label(axis, "a   Along its flow OR is at least as fast", xlabel="time t",
+          ylabel="rate of OR / standard's\nat the same state")  # fmt: skip
 
 
 def _states(axis, rows: pd.DataFrame) -> None:
-    spread, slower = np.random.default_rng(0), {}
-    for place, state in enumerate(_STATES):
+    """Ratios of the first draw; above them, in numbers, how many are slower, also of all draws."""
+    spread, columns = np.random.default_rng(0), [*_STATES, _MADE]
+    slower = {"share": rows["stat"] == "slower_share", "least": rows["stat"] == "rate_ratio"}
+    slower = {name: rows[chosen].groupby("of")["value"] for name, chosen in slower.items()}
+    tops = {"heading": 9.5, "counts": 6.6, "of all": 4.6, "shares": 3.2}  # in ratios
+    size = (rows["stat"] == "rate_ratios") & (rows["of"] == columns[0])
+    draws = rows["seed"].nunique()
+    told = {"heading": f"slower / equal / faster, of {size.sum()} in one draw:",
+            "of all": f"slower by any amount, {draws} draws:"}  # fmt: skip
+    for place, said in told.items():
+        axis.text(-0.52, tops[place], said, va="center", fontsize=SMALL, color="#666666")
+    for place, state in enumerate(columns):
         values = rows.loc[(rows["stat"] == "rate_ratios") & (rows["of"] == state), "value"]
-        jitter = place + spread.uniform(-0.3, 0.3, len(values))
         colour = OR if state == "kept" else ANY
+        jitter = place + spread.uniform(-0.3, 0.3, len(values))
         axis.scatter(jitter, values, s=4, color=colour, alpha=0.45, lw=0)
-        slower[state] = f"{(values < _SLOWER).sum()} of {len(values)}"
-        axis.text(place, 0.135, f"{slower[state]}\nslower", ha="center", va="bottom",
-                  fontsize=SMALL, color=colour)  # fmt: skip
-    made = rows.loc[rows["of"] == _MADE, "value"]
-    last = len(_STATES)
-    axis.plot([last] * len(made), made, "*", color=ANY, ms=6, mew=0, alpha=0.7)
-    if len(made):
-        axis.text(last, 1.12 * made.max(), f"{made.mean():.2f}", ha="center", va="bottom",
-                  fontsize=SMALL)  # fmt: skip
-    axis.set(xlim=(-0.6, last + 0.6))
-    axis.set_xticks(range(last + 1), [*_STATES.values(), _MADE_NAME], fontsize=SMALL)
+        texts = {"shares": f"{slower['share'].get_group(state).mean():.0%}"}
+        if len(values):
+            counts = (values < 1 - _EQUAL).sum(), (values > 1 + _EQUAL).sum()
+            texts["counts"] = f"{counts[0]} / {len(values) - sum(counts)} / {counts[1]}"
+        for name, said in texts.items():
+            axis.text(place, tops[name], said, ha="center", va="center", fontsize=SMALL,
+                      color=colour)  # fmt: skip
+        least = slower["least"].get_group(state)
+        look = {"marker": "_", "ms": 9} if state in _STATES else {"marker": "*", "ms": 6, "mew": 0}
+        axis.plot([place] * len(least), least, ls="", color=colour, **{"mew": 0.6} | look)
+    axis.axhline(1, **NEUTRAL, ls=":")
+    axis.axhline(2.5, color="#dddddd", lw=0.6)
+    axis.set(yscale="log", xlim=(-0.6, len(columns) - 0.4), ylim=(0.055, 12))
+    axis.set_yticks([1 / 16, 0.25, 0.5, 1, 2], ["1/16", "¼", "½", "1", "2"])
+    axis.yaxis.set_minor_locator(NullLocator())
+    axis.set_xticks(range(len(columns)), [*_STATES.values(), _MADE_NAME], fontsize=SMALL)
     axis.tick_params(axis="x", length=0)
     axis.grid(axis="x", visible=False)
-    _of_rates(axis)
-    label(axis, f"b   At other states: {slower['any']} slower")
-
-
-def _of_rates(axis) -> None:
-    """The y axis of a and b."""
-    axis.axhline(1, **NEUTRAL, ls=":")
-    axis.set(yscale="log", ylim=(0.125, 2.9))
-    axis.set_yticks([0.25, 0.5, 1, 2], ["¼", "½", "1", "2"])
-    axis.yaxis.set_minor_locator(NullLocator())
+    if draws > 1:
+        axis.text(0.08, 0.09, "dashes and star:\nleast of a draw", ha="center", va="center",
+                  fontsize=SMALL, color="#666666")  # fmt: skip
+    label(axis, "b   At other states it can be slower")
 
 
 def _early(axis, rows: pd.DataFrame) -> None:
@@ -143,16 +176,17 @@ def _early(axis, rows: pd.DataFrame) -> None:
         slope = -slope["value"].iloc[0]
         axis.plot(own["time"], -own["value"], color=OR, marker="o", ms=2.2, lw=0, zorder=3)
         axis.plot(own["time"], own["time"] ** 3 * slope, color="#222222", lw=0.9)
-        first = own.iloc[0]
-        axis.annotate(name, (first["time"], -first["value"]), (-4, 0), ha="right", va="center",
+        last = own.iloc[-1]
+        axis.annotate(name, (last["time"], -last["value"]), (5, -1), ha="left", va="center",
                       fontsize=SMALL, textcoords="offset points", color="#444444")  # fmt: skip
     earliest = gaps["time"].min()
-    axis.set(xscale="log", yscale="log", xlim=(earliest / 25, 1.3 * _EARLY),
+    axis.set(xscale="log", yscale="log", xlim=(earliest / 1.3, 4 * _EARLY),
              ylim=(-gaps["value"].max() / 8, -20 * gaps["value"].min()))  # fmt: skip
     axis.set_xticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
     axis.xaxis.set_minor_locator(NullLocator())
-    said = "lines:\n" r"$\frac{2}{3}(1-\frac{1}{d})\,\|\mathrm{teacher}\|^4\,t^3$" "\n($d$ inputs)"
-    axis.text(0.98, 0.03, said, transform=axis.transAxes, ha="right", va="bottom", fontsize=7)
+    said = "lines:\n" r"$\frac{2}{3}(1-\frac{1}{d})\,\|W_{*}\|^4\,t^3$" "\n($d$ inputs)"
+    axis.text(0.98, 0.03, said, transform=axis.transAxes, ha="right", va="bottom", fontsize=7,
+              bbox={"color": "white", "pad": 1})  # fmt: skip
     label(axis, "c   From t = 0: OR ahead as t³", xlabel="time t",
           ylabel=r"$L_\mathrm{standard} - L_\mathrm{OR}$")  # fmt: skip
 

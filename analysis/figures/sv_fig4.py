@@ -23,8 +23,9 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("sv_heterogeneity",)
 NAMES = dict(zip(BRANCHES, ("query", "key", "value"), strict=True))
-# Attention's colour, in three shades.
-_SHADES = (-0.55, 0.0, -0.3)
+# Attention's colour, in three shades, and lines.
+_SHADES = (-0.6, 0.0, -0.3)
+_DASHES = dict(zip(BRANCHES, ("-", "-", (0, (4, 1.2))), strict=True))
 COLOURS = {
     tensor: shade(BLOCK_LOOKS["attention"]["color"], share)
     for tensor, share in zip(BRANCHES, _SHADES, strict=True)
@@ -54,7 +55,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         own, other = (
             rows[(rows["tensor"] == tensor) & (rows["arm"] == arm)] for arm in (OWN, REORDERED)
         )
-        median(axis, own, "step", color=colour, lw=1.6)
+        median(axis, own, "step", color=colour, lw=1.6, ls=_DASHES[tensor])
         median(axis, other, "step", band=None, zorder=4, markevery=2, **_CROSS)
         ends[NAMES[tensor]] = end(own, "step"), colour
     axis.axhline(1, **NEUTRAL)
@@ -70,5 +71,5 @@ def draw(numbers: pd.DataFrame, context: Context):
     crosses = key("the same in another order of the data (median)", **_CROSS)
     legend_below(figure, [crosses], 1)
     seeds = sorted(map(int, rows["seed"].unique()))
-    note = f"noise: {BROWNIAN} under the same schedule\n{BANDS_RANGE}"
+    note = f"noise: {BROWNIAN} under the same schedule\nmean over layers; {BANDS_RANGE}"
     return caption(figure, dataclasses.replace(context, seeds=seeds), note)

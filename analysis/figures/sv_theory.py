@@ -1,10 +1,10 @@
 """Where the theorems on scale vectors stop: other starts, Adam, growth under noise, SGD (ours).
 
-a: time to 1% of the loss from starts of several sizes; designs of which most draws do not reach it
-stand hollow in the strip above. b: how much lower than without scales the loss is under Adam, each
-design at its best LR, grey for teachers with even columns. c: E γ² with and without weight decay on
-γ, at a target of 1. d: what weight decay on γ does to the loss of SGD. Faint points and thin lines
-are draws.
+a: time to 1% of the first loss from starts of several sizes; where most draws of a design do not
+reach it, the strip above says how many do. b: how much lower than without scales the loss is under
+Adam, each design at its best LR, grey for teachers with even columns. c: E γ² with and without
+weight decay on γ, at a target of 1. d: what weight decay on γ does to the loss of SGD. Faint points
+and thin lines are draws.
 """
 
 from __future__ import annotations
@@ -15,23 +15,29 @@ from matplotlib.ticker import NullLocator
 
 from analysis.drawing.axes import dots, mean, spread_out
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, plain_log_axis, shade
+from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, plain_log_axis
 from analysis.quantities import sv_theory
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("sv_theory",)
 DRAWN = ("none", "standard", "ap", "dp", "or", "er")
-MESSAGE = "Where the theorems on scale vectors hold, and where they stop"
+ON_INPUTS = ("standard", "dp", "or", "er")
+# Headlines of the two rows.
+GAIN = "Scales γ gain from small starts; under Adam little where columns are even"
+DECAY_ON_SCALES = "Weight decay on γ keeps γ small, but can lower or raise the loss"
 WORDS = (
-    "Scales γ: standard: on the inputs.   AP: on the outputs.   DP: on both sides.\n"
-    "OR: length and direction apart.   ER: as exponentials.   none: no scales.   "
-    "q: strength of the noise"
+    "Scales γ: standard: on the inputs.   AP: on the outputs.   DP: on both sides.   "
+    "none: no scales.\n"
+    "OR: length and direction apart.   ER: as exponentials.   W⋆: the teacher.   "
+    "q: strength of the noise.\n"
+    "Columns of the teacher: even: all of one norm; uneven: log-normal norms."
 )
-# What is not a design's: teachers with even columns.
+# What is not a design's: teachers with even columns, and colours of c and d.
 _EVEN = "#999999"
-FREE, DECAYED = "#222222", "#8E6BBF"
+FREE, DECAYED = "#777777", "#0E7C7B"
+IN_BOTH, IN_TARGET = "#222222", "#D1783C"
 _NOISES = (0.1, 0.02)
 
 
@@ -67,16 +73,25 @@ def _long(frame: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Four panels: above where the gain of scales ends, below what decay on them does."""
-    figure, axes = page(2, 2, 5.0, w_pad=0.06, h_pad=0.05)
-    figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
+    """Four panels: above where the gain of scales ends, below what weight decay on them does."""
+    figure = sheet(5.6, w_pad=0.06, h_pad=0.03)
+    parts = figure.subfigures(2, 1)
+    (a, b), (c, d) = (part.subplots(1, 2) for part in parts)
+    for part, message in zip(parts, (GAIN, DECAY_ON_SCALES), strict=True):
+        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
     panels = dict(tuple(numbers.groupby("panel")))
-    _starts(axes[0, 0], panels["a"])
-    _adam(axes[0, 1], panels)
-    _growth(axes[1, 0], panels["c"])
-    _sgd(axes[1, 1], panels["d"])
+    _starts(a, panels["a"])
+    _adam(b, panels)
+    _growth(c, panels["c"])
+    _sgd(d, panels["d"])
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
-    return caption(figure, context, "faint: each draw; markers and lines: means; bars in b: 95%")
+    marks = [key("b: even columns", color=_EVEN, marker="s", lw=0),
+             key("b: uneven columns (in the design's colour)", color=LOOKS["standard"][0],
+                 marker="s", lw=0)]  # fmt: skip
+    legend_below(figure, marks, 2, handletextpad=0.1)
+    note = "faint: each draw (in a and d they lie within the markers)\n"
+    note += "markers and lines: means; bars in b: 95%"
+    return caption(figure, context, note)
 
 
 def _growth(axis, rows: pd.DataFrame) -> None:
@@ -86,29 +101,33 @@ def _growth(axis, rows: pd.DataFrame) -> None:
             for _, draw in own.groupby("seed"):
                 axis.plot(draw["x"], draw["value"], color=colour, lw=0.4, alpha=0.25)
             means = mean(axis, own, "x", color=colour, ls=style)
-            if tensor == "undecayed":
-                axis.annotate(f"q = {noise:g}", (means.index[-1], means.iloc[-1]), (3, 0),
-                              textcoords="offset points", va="center", fontsize=SMALL,
-                              color=colour)  # fmt: skip
+            lift = 0 if tensor == "undecayed" else 4 if style == "-" else -4
+            axis.annotate(f"q = {noise:g}", (means.index[-1], means.iloc[-1]), (3, lift),
+                          textcoords="offset points", va="center", fontsize=SMALL,
+                          color=colour)  # fmt: skip
     last = rows["x"].max()
     plain_log_axis(axis, x=True)
     axis.set(yscale="log", xlim=(last / 400, 4.5 * last))
-    axis.text(last / 12, 17, "without decay on γ", color=FREE, fontsize=7, ha="right")
-    axis.text(last / 12, 0.66, "with decay on γ", color=DECAYED, fontsize=7, ha="right", va="top")
+    for height, name, colour in ((17, "without", FREE), (0.5, "with", DECAYED)):
+        axis.text(last / 340, height, f"{name} weight decay on γ", color=colour, fontsize=7)
     axis.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_locator(NullLocator())
     axis.set_ylim(0.35, 60)
-    label(axis, "c   Theorem 8.1: only decay bounds γ", xlabel="time t",
-          ylabel=r"$\mathrm{E}\,\gamma^2$")  # fmt: skip
+    title = (
+        f"c   Up to t = {last:g} γ grows only without\n     weight decay (γ·w learns the number 1)"
+    )
+    label(axis, title, xlabel="time t", ylabel=r"$\mathrm{E}\,\gamma^2$")
 
 
 def _starts(axis, rows: pd.DataFrame) -> None:
-    """A design of which most draws do not reach the goal stands in the strip, hollow."""
+    """Where most draws of a design do not reach the goal, the strip says how many do."""
     horizon = rows["value"].max()
     late = rows["value"].ge(horizon).groupby([rows["of"], rows["x"]]).transform("mean") > 0.5
     sizes = sorted(rows["x"].unique())
-    top, names = 1.45 * horizon, {}
+    beyond, names = sorted(rows.loc[late, "x"].unique(), reverse=True), {}
+    line = 0.13 * horizon
+    top = horizon + (2 + len(beyond)) * line
     for design in DRAWN:
         colour, name, marker = LOOKS[design]
         own = rows[(rows["of"] == design) & ~late]
@@ -123,58 +142,63 @@ def _starts(axis, rows: pd.DataFrame) -> None:
         axis.annotate(name, (sizes[0], y), (-5, 0), ha="right", va="center", fontsize=SMALL,
                       textcoords="offset points", color=colour)  # fmt: skip
     axis.axhspan(horizon, top, **NOT_JUDGED, lw=0, zorder=0)
-    for size, own in rows[late].groupby("x"):
-        _unreached(axis, size, own, horizon, top)
-    axis.text(sizes[0] / 2.8, horizon + 0.3 * (top - horizon), f"not reached by t = {horizon:g}:",
-              va="center", fontsize=SMALL)  # fmt: skip
-    axis.set(xscale="log", ylim=(0, top), xlim=(sizes[0] / 3, 2.2 * sizes[-1]))
+    draws = rows["seed"].nunique()
+    said = f"draws of {draws} that get there by t = {horizon:g}:"
+    axis.text(0.03, top - 0.9 * line, said, transform=axis.get_yaxis_transform(), va="center",
+              fontsize=SMALL)  # fmt: skip
+    for number, size in enumerate(beyond):
+        _reached(axis, size, rows[rows["x"] == size], horizon, top - (1.95 + number) * line)
+    axis.set(xscale="log", ylim=(0, top), xlim=(sizes[0] / 3, 1.5 * sizes[-1]))
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g}"])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "a   A large start ends theorem 2.2's gain", ylabel="time to 1% of the loss",
-          xlabel=r"$\|W(0)\| / \|W_{*}\|$")  # fmt: skip
+    title = r"a   Scales get to 1% of the loss sooner from small" "\n"
+    title += r"     starts, but not from one as large as $W_{*}$"
+    label(axis, title, ylabel="time to 1% of the first loss",
+          xlabel=r"size of the start, $\|W(0)\| / \|W_{*}\|$")  # fmt: skip
 
 
-def _unreached(axis, size: float, rows: pd.DataFrame, horizon: float, top: float) -> None:
-    """Hollow markers side by side around a start's size, and which draws reach it nevertheless."""
-    designs = rows.groupby("of", sort=False)["value"]
-    for number, (design, values) in enumerate(designs):
-        colour, name, marker = LOOKS[design]
-        x = size * 1.25 ** (number - (len(designs) - 1) / 2)
-        y = horizon + 0.3 * (top - horizon)
-        axis.plot(x, y, marker, color=colour, ms=4, mfc="none", mew=0.8)
-        if reached := (values < horizon).sum():
-            axis.annotate(f"{name}: {reached} of {len(values)} do", (x, y), (0, 9), ha="center",
-                          textcoords="offset points", va="center", fontsize=SMALL,
-                          color=colour)  # fmt: skip
+def _reached(axis, size: float, rows: pd.DataFrame, horizon: float, y: float) -> None:
+    """A line of a table: of each design how many draws from this start reach the goal."""
+    across = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": SMALL}
+    axis.text(0.03, y, f"from {size:g}:", **across)
+    for number, design in enumerate(DRAWN):
+        colour, _, marker = LOOKS[design]
+        x = 0.26 + 0.125 * number
+        axis.plot(x, y, marker, color=colour, ms=3.4, transform=axis.get_yaxis_transform())
+        reached = (rows.loc[rows["of"] == design, "value"] < horizon).sum()
+        axis.text(x + 0.03, y, f"{reached}", color=colour, **across)
 
 
 def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
+    means = {}
     for teacher, raised in (("gaussian", 0.17), ("uneven", -0.17)):
-        values = panels[f"b {teacher}"].groupby("of", sort=False)["value"]
-        named = {LOOKS[design][1]: -100 * np.expm1(-own) for design, own in values}
+        rows = panels[f"b {teacher}"]
+        values = rows.assign(value=-100 * np.expm1(-rows["value"])).groupby("of", sort=False)
+        means |= {(teacher, design): mean for design, mean in values["value"].mean().items()}
+        named = {LOOKS[design][1]: own for design, own in values["value"]}
         colours = {LOOKS[design][1]: LOOKS[design][0] if teacher == "uneven" else _EVEN
                    for design in values.groups}  # fmt: skip
         markers = {LOOKS[design][1]: LOOKS[design][2] for design in values.groups}
         dots(axis, named, colours, raised, markers=markers)
-    marks = [key("even columns", color=_EVEN, marker="s", lw=0),
-             key("uneven columns (colours)", color=LOOKS["standard"][0], marker="s",
-                 lw=0)]  # fmt: skip
-    axis.legend(handles=marks, loc="center right", bbox_to_anchor=(1, len(values) - 2.15),
-                bbox_transform=axis.get_yaxis_transform(), handletextpad=0.1,
-                borderaxespad=0)  # fmt: skip
     axis.set_ylim(-0.6, len(values) - 0.4)
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", visible=False)
+    for border in np.arange(len(values) - 1) + 0.5:
+        axis.axhline(border, color="#dddddd", lw=0.6)
     axis.axvline(0, **NEUTRAL)
-    label(axis, "b   Adam: uneven columns gain, save AP",
-          xlabel="loss lower than without scales by (%)")  # fmt: skip
+    uneven = [means.pop(("uneven", design)) for design in ON_INPUTS]
+    title = (
+        f"b   Adam: input scales gain {min(uneven):.0f}–{max(uneven):.0f}% if\n"
+        f"     columns are uneven, all else ≤ {np.ceil(max(means.values())):.0f}%"
+    )
+    label(axis, title, xlabel="loss lower than without scales by (%)")
 
 
 def _sgd(axis, rows: pd.DataFrame) -> None:
     looks = {
-        "parameters": (shade(DECAYED, -0.5), "noise in w and γ", "o", "-", (12, 0)),
-        "target": (shade(DECAYED, 0.1), "noise in the target", "s", "--", (3, -18)),
+        "parameters": (IN_BOTH, "noise in w and γ", "o", "-", (12, 0)),
+        "target": (IN_TARGET, "noise in the target", "s", "--", (3, -18)),
     }
     for enters, (colour, name, marker, style, aside) in looks.items():
         own = rows[rows["of"] == enters].assign(value=lambda found: 100 * found["value"])
@@ -187,5 +211,6 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
     axis.set(xscale="log", ylim=(-45, 40))
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "d   SGD: decay on γ helps or harms", xlabel="LR η",
-          ylabel="change of the loss by decay (%)")  # fmt: skip
+    title = "d   SGD gains with noise in the target;\n"
+    title += f"     with noise in w and γ only at η = {rates[-1]:g}"
+    label(axis, title, xlabel="LR η", ylabel="change of the loss\nby weight decay on γ (%)")

@@ -2,10 +2,9 @@
 
 a, b: a point is a rotated pair of channels of a key head: ln of its row multipliers' product or
 ratio in one order of the data against another order, from the same initial values and without
-weight decay. What is learned lies on the diagonal; what drifts at random is round. The axes of b
-are longer for the same change. c: correlation over the pairs of a seed. Read as the constant stage
-ends. Points of a and b are of all seeds, and pairs of one run are not independent: c has the seeds,
-and the difference of their two correlations.
+weight decay. What is learned lies on the diagonal; what drifts at random is round. Points are of
+all seeds, dark ones of one, and pairs of one run are not independent. So c has the correlation over
+the pairs of a seed, for each, and the difference of the two. Read as the constant stage ends.
 """
 
 from __future__ import annotations
@@ -19,21 +18,17 @@ from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, label, page
 from analysis.drawing.style import ARM_LOOKS, NEUTRAL, SMALL, shade
 from analysis.quantities import symmetry
-from analysis.quantities.stats import with_interval
+from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"symmetry": ("FREE *", "FREE_ORDER *")}
-LOOK = {
-    "color": shade(ARM_LOOKS["VPN"]["color"], -0.25),
-    "marker": ARM_LOOKS["VPN"]["marker"],
-    "ls": "",
-    "ms": 1.9,
-    "mew": 0,
-    "alpha": 0.4,
-}
+LOOK = {"marker": ARM_LOOKS["VPN"]["marker"], "ls": "", "ms": 1.9, "mew": 0}
+COLOUR = ARM_LOOKS["VPN"]["color"]
 TITLES = {"product": "Products repeat weakly", "ratio": "Ratios: no repeat shown"}
-SAID = {"product": "Q × K", "ratio": "Q / K"}
+SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
+DIFFERENCE = "difference"
+MESSAGE = "Products repeat more than ratios: correlation higher by {} (exploratory)"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -48,38 +43,56 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two square panels, each with one range on both axes, and the correlations beside them."""
-    figure, axes = page(1, 3, 2.4, w_pad=0.05)
+    """Two square panels with one range, and the correlations beside them."""
+    figure, axes = page(1, 3, 2.6, w_pad=0.05)
     keys = ["seed", "layer", "pair"]
     one, other = (
         numbers[numbers["arm"] == arm].set_index(keys)
         for arm in (symmetry.FREE, symmetry.FREE_ORDER)
     )
     shared = one.index.intersection(other.index)
+    one, other = one.loc[shared], other.loc[shared]
+    seeds = shared.get_level_values("seed")
+    dark = seeds == seeds.min()
+    reach = 1.05 * max(table[list(SAID)].abs().to_numpy().max() for table in (one, other))
     for axis, letter, (name, title) in zip(axes[:2], "ab", TITLES.items(), strict=True):
-        x, y = one.loc[shared, name], other.loc[shared, name]
         axis.axline((0, 0), slope=1, **NEUTRAL)
-        axis.plot(x, y, **LOOK)
-        reach = 1.05 * max(x.abs().max(), y.abs().max())
+        axis.plot(one[name][~dark], other[name][~dark], **LOOK, color=COLOUR, alpha=0.4)
+        axis.plot(one[name][dark], other[name][dark], **LOOK, color=shade(COLOUR, -0.65))
         axis.set(xlim=(-reach, reach), ylim=(-reach, reach))
         axis.set_aspect("equal", adjustable="box")
         axis.locator_params(nbins=7, steps=[1, 2, 5, 10])
         axis.set_anchor("N")
         label(axis, f"{letter}   {title}", xlabel=f"ln({SAID[name]}), one order of data")
-        axis.text(0.03, 0.97, "line: repeats exactly", transform=axis.transAxes, va="top",
-                  fontsize=SMALL, color="#777777")  # fmt: skip
+    axes[0].text(0.03, 0.97, "line: repeats exactly", transform=axes[0].transAxes, va="top",
+                 fontsize=SMALL, color="#777777")  # fmt: skip
     axes[0].set_ylabel("the same in another order")
-    _correlations(axes[2], one.loc[shared], other.loc[shared])
+    found = _correlations(axes[2], one, other)
+    more = interval(found[DIFFERENCE])
+    if more.n > 1 and more.low > 0:
+        figure.suptitle(MESSAGE.format(_said(found[DIFFERENCE])), x=0.01, ha="left", fontsize=7.5,
+                        weight="bold")  # fmt: skip
     # Rows are published of fewer seeds than norms are.
-    seeds = sorted(map(int, numbers["seed"].unique()))
-    note = "Q, K: their multipliers without weight decay; "
-    note += "a, b: a point is a rotated pair of a key head\nc: mean and 95%"
-    if fewer := len(context.seeds) - len(seeds):
-        note += f"; of {fewer} more seed{'s' * (fewer > 1)} no rows are published"
-    return caption(figure, dataclasses.replace(context, seeds=seeds), note)
+    drawn = sorted(map(int, numbers["seed"].unique()))
+    note = (
+        r"$r_Q$, $r_K$: row multipliers of Q and K, without weight decay   "
+        f"dark: seed {seeds.min()}\n"
+        "a, b: a point is a pair of channels that the rotary encoding turns; on one scale"
+    )
+    if len(drawn) > 1:
+        note += "   c: mean and 95%"
+    return caption(figure, dataclasses.replace(context, seeds=drawn), note)
 
 
-def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> None:
+def _said(values: np.ndarray) -> str:
+    """A mean and its interval, with a third digit where two would be zero."""
+    mean = interval(values)
+    parts = [mean.mean, *([mean.low, mean.high] if mean.n > 1 else [])]
+    first, *ends = [f"{part:.{3 if abs(part) < 0.005 else 2}f}".replace("-", "−") for part in parts]
+    return f"{first} [{ends[0]}, {ends[1]}]" if ends else first
+
+
+def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> dict[str, np.ndarray]:
     """Seed by seed, with the mean and its 95% interval, which stand above it in numbers too."""
     found = {
         said: np.array([
@@ -88,11 +101,10 @@ def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> None:
         ])
         for name, said in SAID.items()
     }  # fmt: skip
-    found["difference"] = np.subtract(*found.values())
-    dots(axis, found, dict.fromkeys(found, ARM_LOOKS["VPN"]["color"]), below=0.22)
+    found[DIFFERENCE] = np.subtract(*found.values())
+    dots(axis, found, dict.fromkeys(found, COLOUR), below=0.22)
     for place, (name, values) in enumerate(reversed(found.items())):
-        said = with_interval(values, digits=2).replace("-0.00", "0.00").replace("-", "−")
-        axis.annotate(f"{name}: {said}", (0.03, place), (0, 6), textcoords="offset points",
+        axis.annotate(f"{name}: {_said(values)}", (0.03, place), (0, 6), textcoords="offset points",
                       xycoords=("axes fraction", "data"), fontsize=SMALL,
                       bbox={"color": "white", "pad": 0.5})  # fmt: skip
     axis.axvline(0, **NEUTRAL)
@@ -101,4 +113,5 @@ def _correlations(axis, one: pd.DataFrame, other: pd.DataFrame) -> None:
     axis.set_anchor("N")
     axis.set_box_aspect(1)
     axis.set_ylim(-0.45, len(found) - 0.4)
-    label(axis, "c   Correlation, each seed", xlabel="correlation of the orders")
+    label(axis, "c   Correlations, by seed", xlabel="correlation of the two orders")
+    return found

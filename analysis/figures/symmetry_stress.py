@@ -2,14 +2,14 @@
 
 a: norm of the residual stream in two precisions, without weight decay on multipliers, at their LR
 in figure 4 and at ten times it, and there with weight decay, which holds them. Lines are medians,
-bands the range of seeds. b: what drift costs at that LR: loss after the decay, without weight decay
-less with it, paired by seed, in each precision and the difference of the two. c: loss of log-scale
-multipliers less that of direct ones, at the LR of figure 4 and at five times it.
+bands the range of seeds, outlined for bfloat16. b: what drift costs at that LR: loss after the LR
+decay, without weight decay less with it, paired by seed, in each precision and the difference of
+the two. c: loss of log-scale multipliers less that of direct ones, at the LR of figure 4 and at
+five times it.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 
 import numpy as np
@@ -21,7 +21,7 @@ from analysis.drawing.gaps import that_judge, told_of_judging
 from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, sheet
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, SMALL, log_axis, shade
 from analysis.quantities import symmetry
-from analysis.quantities.losses import losses_by_arm
+from analysis.quantities.losses import diverged, losses_by_arm
 from analysis.quantities.stats import with_interval
 from analysis.tables.context import Context, stacked
 from analysis.tables.criteria import criteria_of
@@ -36,10 +36,12 @@ TWIN = "_BF16"
 _DASHES = "-", (0, (3, 1.2))
 # Colour of an arm and its name, and the name of its twin in bfloat16 where that has a line's end.
 STREAM = {
-    "FREE": (VECTOR, "LR {lr:g}, no decay,\nboth", None),
-    "FASTER": (DRIFTING, "no decay,\nfloat32", "no decay,\nbfloat16"),
-    "FASTER_LIGHT": (shade(VECTOR, 0.25), "decay {weight_decay:g}, both", None),
-}
+    "FREE": (VECTOR, "LR {lr:g}, no weight decay, both", None),
+    "FASTER": (DRIFTING, "LR {faster:g}, no weight decay,\nfloat32",
+               "LR {faster:g}, no weight decay,\nbfloat16"),
+    "FASTER_LIGHT": (shade(VECTOR, 0.25), "LR {faster:g}, weight decay\n{weight_decay:g}, both",
+                     None),
+}  # fmt: skip
 # Rows of b and c, in nats.
 COSTS = {
     "drift in float32": {"FASTER": 1, "FASTER_LIGHT": -1},
@@ -51,22 +53,28 @@ COSTS = {
 LOGS = {"LR of figure 4": {"LOG": 1, "FREE": -1}, "five times it": {"LOG_FAST": 1, "FAST": -1}}
 # The rows' names in the figure, with the multipliers' LR of the arms in LOGS.
 NAMES = {
-    "drift in float32": "no decay, float32",
-    "drift in bfloat16": "no decay, bfloat16",
-    "bfloat16 − float32": "bfloat16 − float32",
-    "LR of figure 4": "LR {FREE:g}",
-    "five times it": "LR {FAST:g}",
+    "drift in float32": "cost of drift,\nfloat32",
+    "drift in bfloat16": "cost of drift,\nbfloat16",
+    "bfloat16 − float32": "bfloat16\n− float32",
+    "LR of figure 4": "log-scale −\ndirect, LR {FREE:g}",
+    "five times it": "log-scale −\ndirect, LR {FAST:g}",
 }
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, arm (of b and c: the row), seed, step, value (norm, or nats per token)."""
+    """Columns: panel, arm (of b and c: the row), seed, step, value (norm, or nats per token).
+
+    And in ``diverged`` whether a run in bfloat16 without weight decay on multipliers did, as 1.
+    """
     table = tables["symmetry_stress"]
     parts = []
     for arm in STREAM:
         for twin in (arm, f"{arm}{TWIN}"):
             norms = np.exp(symmetry.residual(table, twin)).rename("value").reset_index()
             parts.append(norms.assign(panel="residual", arm=twin))
+    limit = criteria_of("symmetry_stress")["S6.2"]["thresholds"]["rise"]
+    found = diverged(table, f"FASTER{TWIN}", limit).rename("value").rename_axis("seed")
+    parts.append(found.reset_index().assign(panel="diverged", arm=f"FASTER{TWIN}"))
     losses = losses_by_arm(table)
     for panel, sums in (("drift", COSTS), ("logarithms", LOGS)):
         gaps = pd.DataFrame({name: _summed(losses, signs) for name, signs in sums.items()})
@@ -80,18 +88,21 @@ def _summed(losses: pd.DataFrame, signs: Mapping[str, int]) -> pd.Series:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """a on the left, b and c on the right."""
-    figure = sheet(3.5, w_pad=0.05, h_pad=0.04)
-    axes = figure.subplot_mosaic([["a", "b"], ["a", "c"]], height_ratios=[3, 2],
-                                 width_ratios=[1, 1.2])  # fmt: skip
+    """a above, b and c below."""
+    figure = sheet(4.5, w_pad=0.04, h_pad=0.04)
+    axes = figure.subplot_mosaic([["a", "a"], ["b", "c"]], height_ratios=[1.5, 1])
     plan = planned("symmetry_stress", context)
     rates = {arm: settings["multipliers"]["lr"] for arm, settings in plan.items()}
     faster = f"LR {rates['FASTER']:g}"
     decay = plan["FASTER_LIGHT"]["multipliers"]["weight_decay"]
     streams = numbers[numbers["panel"] == "residual"]
-    _streams(axes["a"], streams, stage_end(plan["FREE"]), lr=rates["FREE"], weight_decay=decay)
-    gaps = numbers[numbers["panel"] != "residual"]
-    judging = that_judge(gaps, criteria_of("symmetry_stress")["S6.2"])
+    _streams(axes["a"], streams, stage_end(plan["FREE"]), lr=rates["FREE"],
+             faster=rates["FASTER"], weight_decay=decay)  # fmt: skip
+    judged = criteria_of("symmetry_stress")["S6.2"]
+    title = f"a   {faster}: in bfloat16 the stream drifts further"
+    title += _diverged(numbers[numbers["panel"] == "diverged"], judged)
+    gaps = numbers[numbers["panel"].isin(["drift", "logarithms"])]
+    judging = that_judge(gaps, judged)
     names = {row: name.format(**rates) for row, name in NAMES.items()}
     axes["c"].sharex(axes["b"])
     for letter, panel, rows, colour in (
@@ -100,22 +111,22 @@ def draw(numbers: pd.DataFrame, context: Context):
         own = gaps["panel"] == panel
         shown = gaps[own].replace({"arm": names})
         named = [names[row] for row in rows]
-        _gaps(axes[letter], named, shown[judging[own]], shown[~judging[own]], colour)
-    axes["b"].tick_params(labelbottom=False)
-    label(axes["a"], f"a   {faster}: in bfloat16 the stream drifts further", xlabel="step",
-          ylabel="RMS norm of the residual stream")  # fmt: skip
-    label(axes["b"], f"b   {faster}: drift costs more in bfloat16")
-    title = f"c   Log-scale costs loss at {names['five times it']}"
-    label(axes["c"], title, xlabel="cost in loss (nats)")
-    legend_below(figure, [key_of_decay(), key("bfloat16 in a", ls=_DASHES[1])], 2)
-    seeds, every = sorted(set(gaps.loc[judging, "seed"])), streams["seed"].nunique()
+        digits = 2 if panel == "drift" else 3
+        _gaps(axes[letter], named, shown[judging[own]], shown[~judging[own]], colour, digits)
+    label(axes["a"], title, xlabel="step", ylabel="RMS norm of the residual stream")
+    label(axes["b"], f"b   {faster}: drift costs more in bfloat16", xlabel="nats")
+    label(axes["c"], f"c   Log-scale costs loss at LR {rates['FAST']:g}", xlabel="nats")
+    handles = [key_of_decay("LR decay begins"), key("a: float32"),
+               key("a: bfloat16 (band outlined)", ls=_DASHES[1])]  # fmt: skip
+    legend_below(figure, handles, len(handles))
+    every, shown = streams["seed"].nunique(), gaps.loc[judging, "seed"].nunique()
     note = (
-        f"LR, decay: those of multipliers; a: medians and range, n = {every}\n"
-        "b: loss without decay less that with it; c: log-scale less direct multipliers\n"
+        "LR, weight decay: the multipliers'; a: medians and range   "
+        "cost of drift: loss without − with weight decay\n"
         f"{told_of_judging(gaps, judging)}"
     )
-    context = dataclasses.replace(context, seeds=[*map(int, seeds)] or context.seeds)
-    return caption(figure, context, note)
+    n = f"n = {every} (a), {shown} (b, c)" if shown else ""
+    return caption(figure, context, note, n=n)
 
 
 def _streams(axis, rows: pd.DataFrame, decays_from: int, **settings: float) -> None:
@@ -123,34 +134,46 @@ def _streams(axis, rows: pd.DataFrame, decays_from: int, **settings: float) -> N
     for arm, (colour, *names) in STREAM.items():
         for twin, look, name in zip((arm, f"{arm}{TWIN}"), _DASHES, names, strict=True):
             median(axis, groups[twin], "step", color=colour, ls=look)
+            if twin != arm and arm != "FREE" and rows["seed"].nunique() > 1:
+                values = groups[twin].groupby("step")["value"]
+                for edge in (values.min(), values.max()):
+                    axis.plot(edge.index, edge, color=colour, lw=0.6, ls=look)
             if name:
                 ends[name.format(**settings)] = end(groups[twin], "step"), shade(colour, -0.2)
     log_axis(axis)
     decay_line(axis, decays_from)
-    name_ends(axis, ends)
+    name_ends(axis, ends, at=1.03)
 
 
-def _gaps(axis, rows: list[str], judging, others, colour: str) -> None:
-    """A line for each of ``rows``, with the mean of the seeds that judge in numbers."""
+def _diverged(rows: pd.DataFrame, criterion: Mapping) -> str:
+    """How many of the runs that judge diverged, which the criterion asks."""
+    rows = rows[that_judge(rows, criterion)]
+    if rows.empty:
+        return ""
+    asked = criterion["thresholds"]["share"]
+    return f"; {rows['value'].sum():.0f} of {len(rows)} runs diverged (asked: {asked:.0%})"
+
+
+def _gaps(axis, rows: list[str], judging, others, colour: str, digits: int) -> None:
+    """A line for each of ``rows``; the mean of the seeds that judge stands beside it in numbers."""
     named, hollow = (
         {name: found.loc[found["arm"] == name, "value"] for name in rows}
         for found in (judging, others)
     )
     markers = dict.fromkeys(rows, "^" if colour == DRIFTING else "o")
     colours = dict.fromkeys(rows, colour)
-    dots(axis, named, colours, markers=markers, below=0.18)
-    dots(axis, dict.fromkeys(rows, ()), colours, markers=markers, hollow=hollow, below=0.32)
-    axis.set_ylim(-0.55, len(rows) - 0.3)
-    axis.set_yticks([])
-    for place, (name, values) in enumerate(reversed(named.items())):
-        said = f"{name}: {with_interval(values).replace('-', '−')}" if len(values) > 1 else name
-        axis.annotate(said, (0.03, place), (0, 6.5), xycoords=("axes fraction", "data"),
-                      textcoords="offset points", fontsize=SMALL,
-                      bbox={"color": "white", "pad": 0.3})  # fmt: skip
+    dots(axis, named, colours, markers=markers, below=0.2)
+    dots(axis, dict.fromkeys(rows, ()), colours, markers=markers, hollow=hollow, below=0.36)
+    axis.set_ylim(-0.6, len(rows) - 0.6)
+    for place, values in enumerate(reversed(named.values())):
+        if len(values) > 1:
+            said = with_interval(values, digits).replace("-", "−")
+            axis.text(1.02, place, said, transform=axis.get_yaxis_transform(), va="center",
+                      fontsize=SMALL)  # fmt: skip
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0)
-    axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
+    axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
 
 
 def planned(experiment: str, context: Context) -> dict[str, dict]:

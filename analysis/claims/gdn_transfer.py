@@ -1,4 +1,4 @@
-"""Judging functions of GD1, GD2, GD6 to GD8, GD10, GD11 and GD14: Gated Delta Networks under AdamW.
+"""Judging functions of Gated Delta Networks under AdamW over the width: claims of gdn_transfer.
 
 A value of a seed is an exponent of the width, a difference of losses in nats per token, or a mean
 over heads.
@@ -18,7 +18,7 @@ from analysis.quantities.transfer import (
 )
 from analysis.tables.results import Tables
 
-SP, MUP = "SP", "MUP"
+SP, MUP, SCALARS = "SP", "MUP", "SP_SCALARS"
 
 
 def gd1(tables: Tables, criterion: dict) -> Judgement:
@@ -164,4 +164,35 @@ def gd14(tables: Tables, criterion: dict) -> Judgement:
         parts.append(within(f"exponent of the memory {moment}",
                             found.exponent_of_heads(heads, step), -margin, margin,
                             f"no width {moment}"))  # fmt: skip
+    return judgement(criterion, parts)
+
+
+def gm1(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: one learned scalar for each matrix does for SP what muP does."""
+    limits, of_widths = criterion["thresholds"], widths(losses(tables, SCALARS))
+    largest = of_widths[-1]
+    parts = [
+        within("learned scalars: exponent of the width in the best LR", drift(tables, SCALARS),
+               -limits["margin"], limits["margin"], "the LR stays"),
+        at_most(f"learned scalars: what the base's LR costs at width {largest:g} (nats)",
+                regret(tables, SCALARS, largest), limits["worse"], "it costs little"),
+    ]  # fmt: skip
+    parts += [
+        at_most(f"learned scalars − muP at width {width:g} (nats)",
+                best_loss(tables, SCALARS, width) - best_loss(tables, MUP, width),
+                limits["worse"], "no worse than muP")
+        for width in of_widths[1:]
+    ]  # fmt: skip
+    return judgement(criterion, parts)
+
+
+def gm2(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: on the gates of SP a learned scalar finds about the factor that muP gives them."""
+    limits = criterion["thresholds"]
+    parts = [
+        within(f"exponent of the width in |s| of {name}",
+               found.exponent_of_scalar(tables, tensor, SCALARS, limits["lr"]),
+               limits["derived"] - limits["margin"], limits["derived"] + limits["margin"], name)
+        for tensor, name in (("gdn.alpha", "W_α"), ("gdn.beta", "W_β"))
+    ]  # fmt: skip
     return judgement(criterion, parts)

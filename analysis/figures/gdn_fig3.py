@@ -20,6 +20,7 @@ EXPERIMENTS = ("gdn_transfer",)
 LOOKS = {
     "SP": ("#888888", "o", "SP"),
     "MUP": ("#2E7DB5", "s", "muP"),
+    "SP_SCALARS": ("#117733", "v", "SP, learned scalars"),
 }
 
 
@@ -29,7 +30,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two recipes and their best LRs."""
+    """Three recipes and their best LRs."""
     return panels(numbers, context, LOOKS)
 
 

@@ -19,7 +19,8 @@ STEPS = 320
 SETTINGS = {"train": {"steps": STEPS}}
 SEEDS = {"AdamW": range(200, 208), "SGD": range(200, 216)}
 CLAIMS = {
-    "AdamW": ("GD1", "GD2", "GD6", "GD7", "GD8", "GD10", "GD10b", "GD11", "GD14"),
+    "AdamW": ("GD1", "GD2", "GD6", "GD7", "GD8", "GD10", "GD10b", "GD11", "GD14",
+              "GM1", "GM2"),
     "SGD": ("GD3", "GD4", "GD5", "GD9", "GD16"),
 }
 RATES = {
@@ -29,7 +30,7 @@ RATES = {
 BASE = {"AdamW": 1.6e-2, "SGD": 0.2}
 # The exponent of the width in the best LR, and how far an arm lies above muP's losses.
 DRIFTS = {
-    "AdamW": {"SP": -0.5, "MUP": 0.02},
+    "AdamW": {"SP": -0.5, "MUP": 0.02, "SP_SCALARS": 0.03},
     "SGD": {"SP": -0.45, "ORIGINAL": -0.4, "PAPER": 0.02, "ORIGINAL_UNCLIPPED": -0.4,
             "PAPER_UNCLIPPED": 0.02},
 }  # fmt: skip
@@ -62,6 +63,10 @@ def rows(optimizer, seed, drifts, levels, powers, curvature, shares):
                 value = m ** (power + noise(seed, arm, quantity, size=0.02))
                 name = "embedding" if tensor == "block.in" else tensor
                 yield place | {"step": STEPS, "tensor": name, "stat": stat, "value": value}
+            for gate in ("gdn.alpha", "gdn.beta") if arm == "SP_SCALARS" else ():
+                power = dict(powers).get((arm, gate), -0.5) + noise(seed, gate, size=0.02)
+                yield place | {"step": STEPS, "tensor": gate, "stat": "scalar_multiplier_norm",
+                               "value": 0.7 * m**power}  # fmt: skip
 
 
 # By arm, stat and tensor: level at width 32, and exponent of the width, of what heads tell.
@@ -133,6 +138,16 @@ def of_cosines():
         yield f"one token − of two, width {width}", {"told": (apart,)}
     small = tuple((("SP", f"cosine_{place}", "gdn.q"), (0.1, 0.0)) for place in PLACES)
     yield "SP: largest mean", {"told": small}
+
+
+def of_scalars():
+    costs = ("what the base's LR costs",)
+    yield "exponent of the width", {"drifts": (("SP_SCALARS", 0.5),), "also": costs}
+    # The grid's best at the smallest width is another than at the largest.
+    moved = ("exponent of the width",)
+    yield "what the base's LR costs", {"drifts": (("SP_SCALARS", -0.5),), "also": moved}
+    for width in WIDTHS[1:]:
+        yield f"− muP at width {width}", {"levels": ((("SP_SCALARS", width), 0.1),)}
 
 
 def of_memories():
@@ -219,6 +234,11 @@ BREAKS = {
     },
     "GD11": dict(of_cosines()),
     "GD14": dict(of_memories()),
+    "GM1": dict(of_scalars()),
+    "GM2": {
+        f"|s| of {name}": {"powers": ((("SP_SCALARS", gate), 0.0),)}
+        for gate, name in (("gdn.alpha", "W_α"), ("gdn.beta", "W_β"))
+    },
     "GD16": dict(of_clipping()),
 }
 ALL = [(claim, optimizer) for optimizer, claims in CLAIMS.items() for claim in claims]

@@ -68,7 +68,8 @@ def key_of_decay(label: str = "decay of the learning rate begins") -> Line2D:
 def key_of_shade(numbers: pd.DataFrame) -> list[Patch]:
     """A legend's entry for the grey of ``s_axis``, if some but not all of ``judged`` are true."""
     mixed = numbers["judged"].any() and not numbers["judged"].all()
-    return [Patch(**NOT_JUDGED, label="outside the test: multiplier cannot travel that far")] if mixed else []
+    said = "outside the test: multiplier cannot travel that far"
+    return [Patch(**NOT_JUDGED, label=said)] if mixed else []
 
 
 def legend_below(figure, handles: list, ncols: int, **options) -> None:

@@ -1,12 +1,13 @@
 """Figure 2 (section 3.1): scales over depth that scalar multipliers learn.
 
 (a) norms of the blocks' outputs with multipliers over those without, layer by layer; whiskers hold
-the middle half of the seeds, and a number with an arrow says how many seeds lie below the axis. The others show multipliers over the median of a Brownian motion of the same
-multiplier: (b) at the end of each block, (c) inside blocks, (d) the product of Q's and K's, for
-only that matters. Norms are root mean squares, read at the end of the constant stage. Grey is the
-middle half of the draws of the Brownian motion, between dotted lines lie 95% of them, and dots and
-dashes mark where multipliers start. Dashed in b: the same initial values with another order of the
-data. Multipliers of Q and K begin
+the middle half of the seeds, and a number with an arrow says how many seeds lie below the axis. The
+others show multipliers over the median of a Brownian motion of the same multiplier: (b) at the end
+of each block, (c) inside blocks, (d) the product of Q's and K's, for only that matters. Norms are
+root mean squares, read at the end of the constant stage. Grey is the middle half of the draws of
+the Brownian motion, between dotted lines lie 95% of them, and dots and dashes mark where
+multipliers start. Dashed in b: the same initial values with another order of the data.
+Multipliers of Q and K begin
 alike and have equal gradients, so that they take equal steps: their product is the square of one
 walk. V and up are not drawn, because they repeat attention's out and the MLP's down for the same
 reason; they and the others are in the csv, where multipliers stand as they are.
@@ -156,7 +157,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     context = dataclasses.replace(context, seeds=sorted(map(int, seeds.unique())))
     note = f"noise: {BROWNIAN} of the same multiplier"
     if len(context.seeds) > 1:
-        note += "\nlines: medians; bands, whiskers: middle half of seeds; a, ↓: seeds below the axis"
+        note += "\nlines: medians; bands, whiskers: middle half of seeds; a, ↓: seeds below axis"
     caption(figure, context, note)
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for panel, axis in axes.items():
@@ -190,10 +191,11 @@ def _name_lost(axis, blocks: dict[str, pd.DataFrame]) -> None:
     for place, (block, rows) in enumerate(blocks.items()):
         lost = rows[rows["value"] < bottom].groupby("layer").size()
         shift = APART * (place - (len(blocks) - 1) / 2)
+        colour = shade(BLOCK_LOOKS[block]["color"], -0.3)
         for layer, count in lost.items():
             axis.annotate(f"{count}↓", (layer + shift, 0), (0, 1), ha="center", va="bottom",
                           xycoords=axis.get_xaxis_transform(), textcoords="offset points",
-                          fontsize=SMALL, color=shade(BLOCK_LOOKS[block]["color"], -0.3))  # fmt: skip
+                          fontsize=SMALL, color=colour)  # fmt: skip
 
 
 def _share(axes) -> None:

@@ -6,8 +6,8 @@ layer's mean, slices of merged matrices apart, pooled over layers, at the end of
 Grey: the arm with vector multipliers, where Brownian motion (ABM) replaces its row (or column)
 multipliers; the pale bar is one standard deviation (std) to both sides, were the entries i.i.d.
 (``noise`` in the csv). g: standard deviations of norm / mean, as in the claims, a point a seed. At
-the right their ratios, geometric means over seeds with 95% intervals. Drawn are the seeds that judge
-W2.2; the csv has all whose vectors are published.
+the right their ratios, geometric means over seeds with 95% intervals. Drawn are the seeds that
+judge W2.2; the csv has all whose vectors are published.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 a: product of the scales of Q's and K's multipliers against their ratio, on equal logarithmic units,
 as the constant stage ends. A small point is a layer of a seed; of Brownian motion (ABM), which has
 no weight decay, a layer of a draw. A large one is the median over seeds of their medians over
-layers, with the 95% interval of its product; these stand above it in numbers. A line is the way of
-this median from the start, (1, 1). The paper's weight decay, which ends near none, is in the csv. b:
-norm of the residual stream behind the last layer. Lines are medians, bands the range of seeds.
+layers, with the 95% interval of its product; these stand above it in numbers. Dashes are the way of
+this median from the start, (1, 1). The paper's weight decay, which ends near none, is in the csv.
+b: norm of the residual stream behind the last layer. Lines are medians, bands the range of seeds.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ ENDS = {
     },
 }
 SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
+WAY = {"lw": 0.8, "ls": (0, (3, 1)), "zorder": 2}
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
 NOISE_NAME = "noise alone"
 MESSAGE = "b   Weight decay on multipliers slows the growth of the residual stream"
@@ -122,7 +123,7 @@ def _scales(axis, paths: pd.DataFrame, noise: pd.DataFrame, names) -> str:
     for arm, look in ENDS.items():
         of_seeds = paths[paths["arm"] == arm].groupby(["step", "seed"])[["product", "ratio"]]
         way = np.exp(of_seeds.median().groupby("step").median())
-        axis.plot(way["product"], way["ratio"], color=look["color"], lw=0.8, ls=(0, (3, 1)), zorder=2)
+        axis.plot(way["product"], way["ratio"], color=look["color"], **WAY)
     plain_log_axis(axis, x=True)
     plain_log_axis(axis)
     both = pd.concat([rows for rows, _ in groups.values()])

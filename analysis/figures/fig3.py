@@ -44,7 +44,7 @@ LOOKS = {
     "ABM": {"color": NOISE_COLOUR, "ls": "--", "zorder": 5},
 }
 MESSAGE = "Vectors broaden the norms of rows and columns; so does noise in the vectors' place"
-BAR = {"color": shade(NOISE_COLOUR, 0.72), "lw": 0, "zorder": 1}
+BAR = {"color": "#d9cfe8", "lw": 0, "zorder": 1}
 # In the legend.
 NAMES = {
     "NONE": NO_MULTIPLIERS,

@@ -141,7 +141,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
     if spent > 0:
         low, high = costs[0].get_ylim()
-        costs[0].set_ylim(low - 0.14 * (high - low), high + 0.42 * (high - low))  # for words
+        costs[0].set_ylim(low - 0.14 * (high - low), high + 0.55 * (high - low))  # for words
         costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("Δ training loss (nats)\n← vectors better")

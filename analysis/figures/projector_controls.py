@@ -51,7 +51,7 @@ CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 BETWEEN_SEEDS = 0.06
 MESSAGE = (
     "{n}Batch, start, β₂ and clipping leave most of what freezing costs at S = 1/8;\n"
-    "a fixed output factor takes nearly all of it away"
+    "a fixed output factor takes most of it away"
 )
 UNCHANGED = {"color": "#e2e2e2", "lw": 0, "zorder": 0}
 RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}

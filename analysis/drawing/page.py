@@ -50,6 +50,11 @@ def label(axis, title: str, **settings) -> None:
     axis.set(**settings)
 
 
+def headline(part, message: str) -> None:
+    """The message of a figure, or of a row of its panels, in bold above them."""
+    part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold", linespacing=1.15)
+
+
 def key(label: str, color: str = "black", **look) -> Line2D:
     """A legend's entry for lines or markers of this look."""
     return Line2D([], [], label=label, color=color, **look)
@@ -63,7 +68,8 @@ def key_of_decay(label: str = "decay of the learning rate begins") -> Line2D:
 def key_of_shade(numbers: pd.DataFrame) -> list[Patch]:
     """A legend's entry for the grey of ``s_axis``, if some but not all of ``judged`` are true."""
     mixed = numbers["judged"].any() and not numbers["judged"].all()
-    return [Patch(**NOT_JUDGED, label="not judged: multiplier cannot follow")] if mixed else []
+    said = "outside the test: multiplier cannot travel that far"
+    return [Patch(**NOT_JUDGED, label=said)] if mixed else []
 
 
 def legend_below(figure, handles: list, ncols: int, **options) -> None:

@@ -2,10 +2,11 @@
 
 (a) loss after the decay; (b) logits norm; (c) ‖W‖ and ‖c‖ with Brownian motion; (d, e) their
 trajectories at strong and weak weight decay; (f) loss after the decay of the MLP sweep, without
-multipliers and with three scalar ones, by AdamW and by Muon. Norms are read at the end of the
-constant stage. Lines are medians, bands the range of seeds.
-Shaded: S at which the multiplier cannot follow (``travel`` in criteria.yaml); nothing is
-judged there, and the trajectories are those of the outermost S inside.
+multipliers and with three scalar ones, by AdamW and by Muon, and the paired difference at the
+largest S, mean and 95% interval. Norms are read at the end of the constant stage. Lines are
+medians, bands the range of seeds.
+Shaded: S at which the multiplier cannot travel far enough (``travel`` in criteria.yaml); nothing
+is judged there, and the trajectories are those of the outermost S inside.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pandas as pd
 from analysis.drawing.axes import decay_line, each, s_axis
 from analysis.drawing.page import (
     caption,
+    headline,
     key,
     key_of_decay,
     key_of_shade,
@@ -44,6 +46,7 @@ from analysis.quantities.mlp_scale import ARMS as MLP_ARMS
 from analysis.quantities.mlp_scale import MlpSweep
 from analysis.quantities.norms import at_step
 from analysis.quantities.projector import ProjectorSweep
+from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
@@ -71,9 +74,10 @@ NORMS |= {
 }
 # Arms that nearly agree stand side by side: factors of S.
 ASIDE = {"FPN": 4**-0.11, "SPN": 1.0, "VPN": 4**0.11}
+MESSAGE = "Learned scales undo much of the harm of a badly set norm: LM head (a to e), MLP (f)"
 TITLES = {
-    "d": r"Learned: $\|W\|$ near noise's",
-    "e": r"Learned: $\|c\|$ leaves noise's",
+    "d": "Learned $\\|W\\|$: near noise's,\n     reached later",
+    "e": "Learned $\\|c\\|$: far from\n     noise's",
 }
 # The range of losses in panel a; where nothing is judged, seeds may lie above it.
 LOSSES = (3.45, 4.45)
@@ -113,7 +117,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Six panels, and the legend below."""
-    figure, axes = page(2, 3, 4.0, w_pad=0.04, h_pad=0.05)
+    figure, axes = page(2, 3, 4.7, w_pad=0.04, h_pad=0.05)
+    headline(figure, MESSAGE)
     (a, b, c), (d, e, f) = axes
     panels = dict(tuple(numbers.groupby("panel")))
     loss = "loss (nats per token)"
@@ -139,17 +144,19 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.margins(y=0.24)
         _paths(axis, panels[panel], arms, stage_end)
         decay_line(axis, stage_end)
-        title = TITLES[panel]
-        label(axis, f"{panel}   {title}", xlabel="step", ylabel=f"{norm} (RMS)")
+        label(axis, f"{panel}   {TITLES[panel]}", xlabel="step", ylabel=f"{norm} (RMS)")
     each(f, panels["f"], "S", MLP, ms=3)
     s_axis(f, panels["f"], r"norm scale $S$ of the MLP")
     _name_mlp(f, panels["f"])
-    label(f, "f   MLP by Muon: likewise", ylabel=loss)
-    legend_below(figure, _legend(numbers), 3)
+    label(f, f"f   MLP: scalars lose less\n     at S = {panels['f']['S'].max():g}", ylabel=loss)
+    legend_below(figure, _legend(numbers), 2)
     # Panel f is of another experiment.
     others = dict(zip("f", context.others.values(), strict=False))
     context = dataclasses.replace(context, others=others)
-    return caption(figure, context, f"{BANDS_RANGE}, in c to e mostly narrower than the lines")
+    note = f"{BANDS_RANGE}, in c to e mostly narrower than the lines\nλ: weight decay"
+    if panels["f"]["seed"].nunique() > 1:
+        note += "; f: mean difference of a seed's two runs ± 95%"
+    return caption(figure, context, note)
 
 
 def _cut(axis, rows: pd.DataFrame) -> None:
@@ -161,27 +168,39 @@ def _cut(axis, rows: pd.DataFrame) -> None:
         if worst["value"] > LOSSES[1]:
             s = sorted(rows["S"].unique())
             ha, within = ("right", s[-2:][0]) if worst["S"] > 1 else ("left", s[:2][-1])
-            said, colour = f"band to {worst['value']:.1f}", ARM_COLOURS[worst["arm"]]
+            colour = shade(ARM_COLOURS[worst["arm"]], -0.15)
+            said = f"↑ seeds up to {worst['value']:.1f}"
             axis.annotate(said, (within, 0.99), xycoords=("data", "axes fraction"), ha=ha,
-                          va="top", fontsize=SMALL, color=shade(colour, -0.15))  # fmt: skip
+                          va="top", fontsize=SMALL, color=colour)  # fmt: skip
+            # Two strokes on the band, where the axis cuts it.
+            place = np.sqrt(within * worst["S"])
+            for height in (0.97, 1.0):
+                axis.plot(place, height, marker=[(-1, -0.4), (1, 0.4)], ms=6, color=colour,
+                          transform=axis.get_xaxis_transform(), clip_on=False)  # fmt: skip
 
 
 def _name_mlp(axis, rows: pd.DataFrame) -> None:
-    """Optimizers above their lines at S = 1, and the two arms beside the outermost lines."""
-    low, high = axis.get_ylim()
-    axis.set_ylim(low - 0.13 * (high - low), high + 0.08 * (high - low))
+    """An optimizer above its lines, the other below, and on top what the scalars change."""
     s = sorted(rows["S"].unique())
     middle = min(s, key=lambda one: abs(np.log(one)))
-    for optimizer, arms in MLP_ARMS.items():
-        own = rows[rows["arm"].isin(arms) & (rows["S"] == middle)]
-        _beside(axis, OPTIMIZER_NAMES[optimizer], (middle, own["value"].max()), 2)
-    medians = rows[rows["S"] == s[-1]].groupby("arm")["value"].median()
-    frozen, learned = MLP_ARMS["Adam"][0], MLP_ARMS["Muon"][1]
-    for arm, said, at, up in (
-        (frozen, NO_MULTIPLIERS, s[-2:][0], 2), (learned, "three scalars", s[-1], -8),
-    ):  # fmt: skip
-        colour = shade(MLP[arm]["color"], -0.15)
-        _beside(axis, said, (at, medians[arm]), up, ha="right", color=colour)
+    own = {name: rows[rows["arm"].isin(arms)] for name, arms in MLP_ARMS.items()}
+    of_middle = {name: each[each["S"] == middle]["value"] for name, each in own.items()}
+    upper, lower = sorted(own, key=lambda name: of_middle[name].median(), reverse=True)
+    low, high = axis.get_ylim()
+    low -= 0.13 * (high - low)
+    # The lines stay below what is written on top, and so does the name above them.
+    room = max((high - low) / 0.7, (of_middle[upper].max() - low) / 0.58)
+    axis.set_ylim(low, low + room)
+    _beside(axis, OPTIMIZER_NAMES[upper], (middle, of_middle[upper].max()), 2)
+    _beside(axis, OPTIMIZER_NAMES[lower], (middle, of_middle[lower].min()), -2)
+    last = rows[rows["S"] == s[-1]].pivot(index="seed", columns="arm", values="value")
+    said = [f"scalars − none, S = {s[-1]:g}:"]
+    for name, (frozen, learned) in MLP_ARMS.items():
+        gain = interval(last[learned] - last[frozen])
+        half = f" ± {(gain.high - gain.low) / 2:.3f}" if gain.n > 1 else ""
+        said.append(f"{OPTIMIZER_NAMES[name]} {gain.mean:.3f}{half}".replace("-", "−"))
+    axis.text(0.03, 0.99, "\n".join(said), transform=axis.transAxes, va="top", fontsize=SMALL,
+              linespacing=1.15)  # fmt: skip
 
 
 def _name_norms(axis, rows: pd.DataFrame) -> None:
@@ -189,9 +208,9 @@ def _name_norms(axis, rows: pd.DataFrame) -> None:
     first = rows[rows["S"] == rows["S"].min()]
     c = first[first["quantity"] == "c"]
     texts = (
-        (r"$\|c\|$", c.loc[c["kind"] == "train", "value"].max(), 4),
+        (r"$\|c\|$: dotted", c.loc[c["kind"] == "train", "value"].max(), 4),
         ("Brownian\nmotion's " + r"$\|c\|$", c.loc[c["kind"] == "brownian", "value"].max(), -4),
-        (r"$\|W\|$", first.loc[first["quantity"] == "W", "value"].min(), -4),
+        (r"$\|W\|$: solid", first.loc[first["quantity"] == "W", "value"].min(), -4),
     )
     low, high = axis.get_ylim()
     axis.set_ylim(low / 3, high * 3)
@@ -206,10 +225,10 @@ def _paths(axis, rows: pd.DataFrame, arms, stage_end: int) -> None:
     late = rows[(rows["step"] > 0.5 * stage_end) & (rows["step"] <= stage_end)]
     late = late[late["arm"].isin(arms) & (late["kind"] == "train")].groupby("S")["value"]
     top = late.median().idxmax()
-    for s, decay in ((rows["S"].min(), "strong"), (rows["S"].max(), "weak")):
+    for s, decay in ((rows["S"].min(), "large"), (rows["S"].max(), "small")):
         each(axis, rows[rows["S"] == s], "step", looks, by=["kind", "arm"])
         height = (late.max() if s == top else late.min())[s]
-        said = f"S = {power_of_two(s)} ({decay} decay)"
+        said = f"S = {power_of_two(s)} ({decay} λ)"
         _beside(axis, said, (0.985 * stage_end, height), 3 if s == top else -6, ha="right")
 
 
@@ -220,9 +239,13 @@ def _beside(axis, text: str, point: tuple[float, float], up: int, **look) -> Non
 
 
 def _legend(numbers: pd.DataFrame) -> list:
+    of_mlp = {"FPN": f"; f: {NO_MULTIPLIERS}", "SPN": "; f: three scalars"}
+    arms = [look | {"label": look["label"] + of_mlp.get(arm, "")} for arm, look in ARMS.items()]
+    other, hollow = OPTIMIZER_NAMES["Muon"], OPTIMIZER_LOOKS["Muon"] | {"marker": "o", "ms": 3}
     return [
-        *(key(**look) for look in ARMS.values()),
+        *(key(**look) for look in arms),
         key(**NOISE),
+        key(f"f, dashed: {other}", **hollow),
         key_of_decay(),
         *key_of_shade(numbers),
     ]

@@ -28,7 +28,7 @@ OUTPUTS = {
     "embedding": "a   Embedding: grows; larger where narrow",
     "attention.out": "b   Attention: no dependence seen",
     "mlp.down": "c   MLP: smaller where wide",
-    "projector": "d   Logits: nearly one level at the decay",
+    "projector": "d   Logits: nearly one level until LR decay",
 }
 # The share of the steps that is left out at the start.
 TRANSIENT = 0.18
@@ -70,11 +70,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     first.annotate("LR decay begins,\nexponents fitted", (numbers["decays_from"].max(), 0.04),
                    xycoords=("data", "axes fraction"), xytext=(-4, 0), textcoords="offset points",
                    ha="right", va="bottom", fontsize=SMALL)  # fmt: skip
-    note = "learned scalars, multipliers' LR × 5; axes differ"
+    note = "learned scalars, multipliers' LR: 5 × that of figure 5; axes differ"
     # Other arms have seeds that this one lacks.
     seeds = sorted(map(int, numbers["seed"].unique()))
     if len(seeds) > 1:
-        note += "; lines: medians, bands: range; exponents: mean, 95%"
+        note += "\nlines: medians; bands: range of seeds; exponents: mean, 95%"
     caption(figure, dataclasses.replace(context, seeds=seeds), note)
     # Names need the height that the caption leaves.
     figure.get_layout_engine().execute(figure)

@@ -1,11 +1,13 @@
 """Figure 2 (section 3.1): scales over depth that scalar multipliers learn.
 
 (a) norms of the blocks' outputs with multipliers over those without, layer by layer; whiskers hold
-the middle half of the seeds. The others show multipliers over the median of a Brownian motion of
-the same multiplier: (b) at the end of each block, (c) inside blocks, (d) the product of Q's and
-K's, for only that matters. Norms are root mean squares, read at the end of the constant stage. Grey
-is the middle half of the draws of the Brownian motion, and between dotted lines lie 95% of them.
-Dashed in b: the same initial values with another order of the data. Multipliers of Q and K begin
+the middle half of the seeds, and a number with an arrow says how many seeds lie below the axis. The
+others show multipliers over the median of a Brownian motion of the same multiplier: (b) at the end
+of each block, (c) inside blocks, (d) the product of Q's and K's, for only that matters. Norms are
+root mean squares, read at the end of the constant stage. Grey is the middle half of the draws of
+the Brownian motion, between dotted lines lie 95% of them, and dots and dashes mark where
+multipliers start. Dashed in b: the same initial values with another order of the data.
+Multipliers of Q and K begin
 alike and have equal gradients, so that they take equal steps: their product is the square of one
 walk. V and up are not drawn, because they repeat attention's out and the MLP's down for the same
 reason; they and the others are in the csv, where multipliers stand as they are.
@@ -17,9 +19,10 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
 
 from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import (
     BLOCK_LOOKS,
     BROWNIAN,
@@ -38,15 +41,17 @@ ARMS = ("SCALAR", "SCALAR_ORDER")
 # The middle half of the draws, and the limits of 95% of them.
 NOISE = {"color": shade(NOISE_COLOUR, 0.75), "lw": 0}
 LIMITS = {"color": shade(NOISE_COLOUR, 0.2), "lw": 0.8, "ls": (0, (1, 1.5))}
+START = {"color": "#222222", "lw": 0.8, "ls": (0, (6, 2, 1, 2)), "zorder": 1.5}
 AGAIN = {"ls": (0, (3, 1.5)), "lw": 0.9, "marker": ""}
 PRODUCT = "Q·K"
 # The multipliers that are drawn in c and d, and their looks: those of their block.
 INNER = {
     "gate": BLOCK_LOOKS["MLP"],
     "dt": BLOCK_LOOKS["SSM"] | {"markerfacecolor": "white"},
-    "x": {"color": shade(BLOCK_LOOKS["SSM"]["color"], -0.45), "marker": "x", "ls": "-."},
+    "x": {"color": shade(BLOCK_LOOKS["SSM"]["color"], -0.45), "marker": "v", "ls": "-."},
     PRODUCT: BLOCK_LOOKS["attention"],
 }
+NAMES = {"gate": "MLP gate", "dt": "SSM dt", "x": "SSM x"}
 # Half of the seeds lie in a coloured band.
 HALF = (0.25, 0.75)
 # Between the second and the fourth lies half of the draws of a Brownian motion, between the outer
@@ -54,11 +59,14 @@ HALF = (0.25, 0.75)
 QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 # How far the blocks of a layer stand apart in a, in layers.
 APART = 0.2
+# The least ratio of a, which holds all whiskers; a layer that writes nothing lies below it.
+LEAST = 0.016
+MESSAGE = "Blocks write less with multipliers; multipliers of late MLPs and most Q·K exceed noise"
 TITLES = {
     "a": "a   Outputs of blocks are smaller with multipliers than without",
-    "b": "b   Blocks' ends: the MLP's largest",
-    "c": "c   Inside: the gate's rises late",
-    "d": "d   Q·K: above most noise",
+    "b": "b   Outputs: MLP's leave noise",
+    "c": "c   Inside: the gate's do",
+    "d": "d   Q·K: most do",
 }
 
 
@@ -92,9 +100,10 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Outputs above, multipliers below; lines are named at the right."""
-    figure = sheet(4.0, w_pad=0.04, h_pad=0.05)
-    above, below = figure.subfigures(2, 1, height_ratios=[1, 1.35])
-    multipliers = below.subplots(1, 3, width_ratios=[4, 4, 3.4])
+    figure = sheet(4.7, w_pad=0.04, h_pad=0.05)
+    above, below = figure.subfigures(2, 1, height_ratios=[1, 1.3])
+    headline(above, MESSAGE)
+    multipliers = below.subplots(1, 3, width_ratios=[4, 4, 3.8])
     axes = {"a": above.subplots(), **dict(zip("bcd", multipliers, strict=True))}
     groups = dict(tuple(numbers.astype({"layer": float}).groupby(["panel", "arm", "quantity"])))
     middle = numbers[numbers["quantity"] == "ABM 0.5"].set_index("panel")["value"]
@@ -115,7 +124,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     for (panel, name), look in looks.items():
         rows = relative(panel, "SCALAR", name)
         median(axes[panel], rows, "layer", band=HALF, alpha=0.25, **look)
-        ends[panel][name] = end(rows, "layer"), look["color"]
+        ends[panel][NAMES.get(name, name)] = end(rows, "layer"), look["color"]
     layers = sorted(numbers["layer"].dropna().unique())
     for panel, axis in axes.items():
         axis.set_yscale("log")
@@ -124,26 +133,37 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes["a"].set_ylabel("RMS of the output,\nwith / without")
     axes["a"].set_ylim(top=max(1.15, axes["a"].get_ylim()[1]))
     plain_log_axis(axes["a"])
-    _share([axes[panel] for panel in "bcd"])
+    _layers_apart(axes["a"], layers)
+    _name_lost(axes["a"], {block: groups["a", "SCALAR", block] for block in scales.BLOCKS})
     for panel in "bcd":
         _noise(axes[panel], numbers[numbers["panel"] == panel], middle[panel])
-    _name_noise(axes["c"], numbers[numbers["panel"] == "c"], middle["c"])
-    axes["b"].set_ylabel(r"$|s|$ (d: $|s_Q s_K|$) / noise's median")
-    for panel in "cd":
-        axes[panel].tick_params(labelleft=False)
-    for panel, axis in axes.items():
-        named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
-        name_ends(axis, named, at=1.04)
+    # A product has a wider noise, and an axis of its own.
+    _share([axes["b"], axes["c"]])
+    _share([axes["d"]])
+    axes["b"].set_ylabel(r"$|s|$ / noise's median")
+    axes["d"].set_ylabel(r"$|s_Q s_K|$ / noise's median")
+    axes["c"].tick_params(labelleft=False)
     again = numbers.loc[numbers["arm"] == "SCALAR_ORDER", "seed"].nunique()
-    other = key(f"b: same initial values, other order of the data (n = {again})", **AGAIN)
-    legend_below(figure, [other], 1)
+    handles = [
+        Patch(**NOISE, label="middle half of noise"),
+        key("95% of noise", **LIMITS),
+        key("median of noise", **NEUTRAL),
+        key("start, |s| = 1", **START),
+        key(f"b: same start, other order of the data (n = {again})", **AGAIN),
+    ]
+    legend_below(figure, handles, 3)
     # The other order of the data may have fewer seeds.
     seeds = numbers.loc[numbers["arm"] == "SCALAR", "seed"].dropna()
     context = dataclasses.replace(context, seeds=sorted(map(int, seeds.unique())))
     note = f"noise: {BROWNIAN} of the same multiplier"
     if len(context.seeds) > 1:
-        note += "; lines: medians; bands, whiskers: middle half of seeds"
-    return caption(figure, context, note)
+        note += "\nlines: medians; bands, whiskers: middle half of seeds; a, ↓: seeds below axis"
+    caption(figure, context, note)
+    figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
+    for panel, axis in axes.items():
+        named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
+        name_ends(axis, named, at=1.04)
+    return figure
 
 
 def _whiskers(axis, rows: pd.DataFrame, shift: float, look: dict) -> None:
@@ -152,11 +172,34 @@ def _whiskers(axis, rows: pd.DataFrame, shift: float, look: dict) -> None:
     middle, low, high = values.median(), *(values.quantile(share) for share in HALF)
     axis.plot(middle.index + shift, middle, **look | {"lw": 0.6, "ms": 3.8, "zorder": 3})
     if rows["seed"].nunique() > 1:
-        axis.vlines(middle.index + shift, low, high, color=look["color"], lw=1.4, alpha=0.55)
+        axis.vlines(middle.index + shift, low, high, color=look["color"], lw=1.4, alpha=0.7)
+
+
+def _layers_apart(axis, layers) -> None:
+    """Lines between the layers, not through them, since three blocks stand at each."""
+    axis.grid(axis="x", visible=False)
+    axis.set_xlim(layers[0] - 0.5, layers[-1] + 0.5)
+    for layer in layers[:-1]:
+        axis.axvline(layer + 0.5, color="#e6e6e6", lw=0.5, zorder=0)
+
+
+def _name_lost(axis, blocks: dict[str, pd.DataFrame]) -> None:
+    """How many seeds of a layer lie below ``LEAST``, at the lower end of the axis."""
+    if min(rows.groupby("layer")["value"].median().min() for rows in blocks.values()) > LEAST:
+        axis.set_ylim(bottom=LEAST)
+    bottom = axis.get_ylim()[0]
+    for place, (block, rows) in enumerate(blocks.items()):
+        lost = rows[rows["value"] < bottom].groupby("layer").size()
+        shift = APART * (place - (len(blocks) - 1) / 2)
+        colour = shade(BLOCK_LOOKS[block]["color"], -0.3)
+        for layer, count in lost.items():
+            axis.annotate(f"{count}↓", (layer + shift, 0), (0, 1), ha="center", va="bottom",
+                          xycoords=axis.get_xaxis_transform(), textcoords="offset points",
+                          fontsize=SMALL, color=colour)  # fmt: skip
 
 
 def _share(axes) -> None:
-    """One range for all of ``axes``, with room above the highest line."""
+    """One range for all of ``axes``, with some room at both ends."""
     limits = np.array([axis.get_ylim() for axis in axes])
     for axis in axes:
         axis.set_ylim(limits.min() / 1.1, limits.max() * 1.1)
@@ -164,27 +207,13 @@ def _share(axes) -> None:
 
 
 def _noise(axis, rows: pd.DataFrame, middle: float) -> None:
-    """What a Brownian motion gives, over its median; limits outside of the axis are left out."""
+    """What a Brownian motion gives, and where it starts, over its median."""
     drawn = rows[rows["quantity"].str.startswith("ABM")].set_index("quantity")["value"]
     low, *half, high = (drawn[_quantile(share)] / middle for share in QUANTILES)
     axis.axhspan(half[0], half[-1], **NOISE, zorder=0.1)
-    below, above = axis.get_ylim()
     for limit in (low, high):
-        if below < limit < above:
-            axis.axhline(limit, **LIMITS)
-
-
-def _name_noise(axis, rows: pd.DataFrame, middle: float) -> None:
-    """What grey and dots are, below the one and above the lower line of the other."""
-    drawn = rows[rows["quantity"].str.startswith("ABM")].set_index("quantity")["value"] / middle
-    last = axis.get_xlim()[1]
-    said = (("grey: half of noise", 0.25, -2), ("between dots: 95% of noise", 0.025, 2))
-    for text, share, up in said:
-        height = drawn[_quantile(share)]
-        if axis.get_ylim()[0] < height:
-            va = "bottom" if up > 0 else "top"
-            axis.annotate(text, (last, height), (-2, up), textcoords="offset points",
-                          ha="right", va=va, fontsize=SMALL, color="#555555")  # fmt: skip
+        axis.axhline(limit, **LIMITS)
+    axis.axhline(1 / middle, **START)
 
 
 def _quantile(share: float) -> str:

@@ -6,7 +6,8 @@ layer's mean, slices of merged matrices apart, pooled over layers, at the end of
 Grey: the arm with vector multipliers, where Brownian motion (ABM) replaces its row (or column)
 multipliers; the pale bar is one standard deviation (std) to both sides, were the entries i.i.d.
 (``noise`` in the csv). g: standard deviations of norm / mean, as in the claims, a point a seed. At
-the right their ratios, geometric means over seeds with 95% intervals.
+the right their ratios, geometric means over seeds with 95% intervals. Drawn are the seeds that
+judge W2.2; the csv has all whose vectors are published.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import pandas as pd
 from matplotlib.patches import Patch
 from scipy.stats import gaussian_kde, norm
 
-from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.axes import judging_alone, median
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_COLOURS,
     BANDS_RANGE,
@@ -31,8 +32,9 @@ from analysis.drawing.style import (
     shade,
 )
 from analysis.quantities.scale_diversity import AXES, GROUPS, distributions, mixture_spread
-from analysis.quantities.stats import interval
+from analysis.quantities.stats import Interval, interval
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
@@ -41,14 +43,24 @@ LOOKS = {
     "VECTOR": {"color": ARM_COLOURS["VPN"], "zorder": 4},
     "ABM": {"color": NOISE_COLOUR, "ls": "--", "zorder": 5},
 }
-BAR = {"color": shade(NOISE_COLOUR, 0.72), "lw": 0, "zorder": 1}
+MESSAGE = "Vectors broaden the norms of rows and columns; so does noise in the vectors' place"
+BAR = {"color": "#d9cfe8", "lw": 0, "zorder": 1}
 # In the legend.
 NAMES = {
     "NONE": NO_MULTIPLIERS,
     "VECTOR": "vector multipliers",
     "ABM": f"{BROWNIAN} as multipliers",
-    "noise": "i.i.d. entries, ±1 std",
+    "noise": "a to f: i.i.d. entries, ±1 std",
 }
+# Pure noise in g, where it is one value and no width.
+TICK = {"color": "#222222", "marker": "|", "ms": 7, "mew": 1.2, "ls": ""}
+# The columns beside g: head, place, which spread is over which, and digits.
+RATIOS = {
+    "vectors / none": (0.22, "VECTOR", "NONE", 1),
+    "noise alone / vectors": (0.74, "ABM", "VECTOR", 2),
+}
+# A second peak that is at least so high, over the first, has its place written.
+SECOND = 0.5
 MARKERS = {"NONE": "o", "VECTOR": "^", "ABM": "x"}
 # How far the variants stand apart in g, in lines.
 APART = 0.2
@@ -102,11 +114,16 @@ def _grid(rows: pd.DataFrame) -> np.ndarray:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Rows above, columns in the middle, one panel per group of matrices; their spreads below."""
-    figure = sheet(4.9, w_pad=0.03, h_pad=0.04)
+    figure = sheet(5.2, w_pad=0.05, h_pad=0.04)
+    headline(figure, MESSAGE)
+    # Vectors are published of some seeds only; pure noise has none.
+    seeded = numbers["seed"].notna()
+    own = judging_alone(numbers[seeded], criteria_of("scale_diversity")["W2.2"])
+    seeds = sorted(map(int, own["seed"].unique()))
     above, below = figure.subfigures(2, 1, height_ratios=[1.7, 1])
     axes = above.subplots(len(AXES), len(GROUPS), sharex=True)
     letters = iter("abcdefg")
-    cells = dict(tuple(numbers.groupby(["axis", "group"])))
+    cells = dict(tuple(pd.concat([own, numbers[~seeded]]).groupby(["axis", "group"])))
     for line, kind in zip(axes, AXES, strict=True):
         for axis, group in zip(line, GROUPS, strict=True):
             _densities(axis, cells[kind, group])
@@ -114,18 +131,15 @@ def draw(numbers: pd.DataFrame, context: Context):
         line[0].set_ylabel("density / peak")
     for axis in axes[-1]:
         axis.set_xlabel("norm / mean of its layer")
-    axis, beside = below.subplots(1, 2, sharey=True, width_ratios=[1, 0.6])
-    _spreads(axis, beside, cells)
-    label(axis, f"{next(letters)}   Much of the spread is noise")
+    axis, beside = below.subplots(1, 2, sharey=True, width_ratios=[1, 0.75])
+    low, high = _spreads(axis, beside, cells)
+    title = f"Noise alone spreads norms {low:.2f} to {high:.2f} times as far as vectors"
+    axis.set_title(f"{next(letters)}   {title}", loc="left", pad=14)  # above the heads beside it
     handles = [key(NAMES[name], **look, marker=MARKERS[name], ms=3) for name, look in LOOKS.items()]
-    handles.append(Patch(**BAR, label=NAMES["noise"]))
-    legend_below(figure, handles, 4)
-    # Vectors are published of some seeds only.
-    seeds = sorted(map(int, numbers["seed"].dropna().unique()))
+    handles += [Patch(**BAR, label=NAMES["noise"]), key("g: i.i.d. entries, std", **TICK)]
+    legend_below(figure, handles, 3)
     context = dataclasses.replace(context, seeds=seeds)
-    note = "seeds with published vectors"
-    if len(seeds) > 1:
-        note += f"; a to f, {BANDS_RANGE}; g: a point a seed; [95%]"
+    note = f"a to f, {BANDS_RANGE}; g: a point a seed; [95%]" if len(seeds) > 1 else ""
     return caption(figure, context, note)
 
 
@@ -134,19 +148,39 @@ def _densities(axis, panel: pd.DataFrame) -> None:
     density = panel[panel["quantity"] == "density"]
     for variant, look in LOOKS.items():
         rows = density[density["variant"] == variant]
-        peak = rows.groupby("position")["value"].median().max()
+        middle = rows.groupby("position")["value"].median()
+        peak = middle.max()
         median(axis, rows.assign(value=rows["value"] / peak), "position", **look)
+        if variant == "VECTOR":
+            _name_second(axis, middle / peak, shade(look["color"], -0.25))
     noise = panel[(panel["quantity"] == "spread") & (panel["variant"] == "noise")]["value"].iloc[0]
     axis.axvspan(1 - noise, 1 + noise, **BAR)
     axis.set(xlim=RANGE, ylim=(0, 1.12))
     plain_log_axis(axis, x=True)
 
 
-def _spreads(axis, beside, cells: dict[tuple[str, str], pd.DataFrame]) -> None:
-    """A line for each panel above: the standard deviations, and their ratios on ``beside``."""
+def _name_second(axis, density: pd.Series, colour: str) -> None:
+    """Where a second peak lies, if there is one."""
+    values = density.to_numpy()
+    inner = values[1:-1]
+    tops = 1 + np.flatnonzero((inner > values[:-2]) & (inner >= values[2:]) & (inner < 1))
+    tops = tops[values[tops] > SECOND]
+    if len(tops):
+        top = tops[values[tops].argmax()]
+        said = f"second\npeak at\n{density.index[top]:.1g}"
+        axis.annotate(said, (density.index[top], values[top]), (0, -24), ha="center", va="top",
+                      textcoords="offset points", fontsize=SMALL, color=colour,
+                      linespacing=1.05)  # fmt: skip
+
+
+def _spreads(axis, beside, cells: dict[tuple[str, str], pd.DataFrame]) -> tuple[float, float]:
+    """A line for each panel above: the standard deviations, and their ratios on ``beside``.
+
+    Returns the least and the largest mean of noise over vectors.
+    """
     names = [(kind, group) for kind in AXES for group in GROUPS]
-    columns = {"vectors / none": (0.22, "VECTOR", "NONE"), "noise's share": (0.76, "ABM", "VECTOR")}
-    for said, (x, *_) in columns.items():
+    found: dict[str, list[float]] = {said: [] for said in RATIOS}
+    for said, (x, *_) in RATIOS.items():
         _beside(beside, x, len(names) - 0.1, said)
     for line, name in enumerate(reversed(names)):
         panel = cells[name]
@@ -160,12 +194,11 @@ def _spreads(axis, beside, cells: dict[tuple[str, str], pd.DataFrame]) -> None:
             ends = [table[variant].min(), table[variant].max()]
             axis.plot(ends, [height] * 2, color=colour, lw=0.7)
         noise = spreads.loc[spreads["variant"] == "noise", "value"].iloc[0]
-        axis.plot([noise] * 2, [line - 0.35, line + 0.35], color=BAR["color"], lw=2.5)
-        _beside(
-            beside, columns["vectors / none"][0], line, _ratio(table, "VECTOR", "NONE", "{:.1f}×")
-        )
-        share = _ratio(table, "ABM", "VECTOR", "{:.0%}")
-        _beside(beside, columns["noise's share"][0], line, share)
+        axis.plot(noise, line, **TICK)
+        for head, (x, over, under, digits) in RATIOS.items():
+            ratio = interval(np.log(table[over] / table[under]).dropna())
+            found[head].append(float(np.exp(ratio.mean)))
+            _beside(beside, x, line, _said(ratio, digits))
     beside.set_axis_off()
     axis.set_yticks(range(len(names)), [f"{kind} of {group}" for kind, group in reversed(names)])
     axis.set_ylim(-0.5, len(names) - 0.5)
@@ -174,6 +207,8 @@ def _spreads(axis, beside, cells: dict[tuple[str, str], pd.DataFrame]) -> None:
         axis.axhline(border, color="#e6e6e6", lw=0.5)
     plain_log_axis(axis, x=True)
     axis.set_xlabel("standard deviation of norm / mean")
+    *_, of_noise = found.values()
+    return min(of_noise), max(of_noise)
 
 
 def _beside(axis, x: float, y: float, text: str) -> None:
@@ -181,11 +216,7 @@ def _beside(axis, x: float, y: float, text: str) -> None:
               fontsize=SMALL)  # fmt: skip
 
 
-def _ratio(table: pd.DataFrame, over: str, under: str, form: str) -> str:
-    """Geometric mean over seeds of the ratio of two spreads, and its 95% interval."""
-    found = interval(np.log(table[over] / table[under]).dropna())
-    said = form.format(np.exp(found.mean))
-    if found.n < 2:
-        return said
-    low, high = (form.format(np.exp(value)) for value in (found.low, found.high))
-    return f"{said} [{low.strip('×%')}, {high.strip('×%')}]"
+def _said(ratio: Interval, digits: int) -> str:
+    """A geometric mean over seeds, from its logarithm, and its 95% interval."""
+    mean, *ends = (f"{np.exp(end):.{digits}f}" for end in (ratio.mean, ratio.low, ratio.high))
+    return f"{mean}× [{', '.join(ends)}]" if ratio.n > 1 else f"{mean}×"

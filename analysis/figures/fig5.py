@@ -2,9 +2,10 @@
 
 a: matrix norms; b: activation norms that the model fixes, and the gate's; c: those that are free in
 the residual stream; d: multipliers, learned and fixed factor together, with the slopes that muP
-expects. The multipliers begin ∝ 1/d. Beside each line stands its exponent of d, fitted over all
-widths, mean and 95% interval over seeds. Lines are medians, bands the range of seeds. The csv has
-the other arms too, which ``width_contrasts`` draws.
+expects, which are those of the start. The multipliers begin ∝ 1/d. Beside each line stands its
+exponent of d, fitted over all widths, mean and 95% interval over seeds, and below it that of the
+arm whose multipliers begin at 1: what both have in common is learned. Lines are medians, bands the
+range of seeds. The csv has the other arms too, which ``width_contrasts`` draws.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, log_axis, shade, widen
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import width_scaling as ws
-from analysis.quantities.stats import with_interval
+from analysis.quantities.stats import interval
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -26,15 +27,18 @@ BLOCKS = {
     "logits": "projector", "Q·K": "attention", "dt": "SSM", "gate": "MLP",
     "attention output": "attention", "SSM output": "SSM", "MLP output": "MLP",
 }  # fmt: skip
+MESSAGE = "From s ∝ 1/d matrices and logits keep their norms, and no output is seen to grow"
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
-    ("a   Norms of matrices hardly change", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
-    ("b   Logits stay, gate falls; Q·K, dt: open", "RMS norm", "activations",
-     (*ws.FIXED_BY_MODEL, *ws.GATE)),
-    ("c   Outputs to the stream do not grow", "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
-    ("d   Multipliers fall with the width", r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
+    ("a   Norms of matrices hardly change\n", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
+    ("b   Logits stay, as they do with any s;\n     dt and gate fall, Q·K rises", "RMS norm",
+     "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
+    ("c   Outputs to the stream: no growth\n     seen; from 1 they grow (MLP: open)", "RMS norm",
+     "activations", tuple(ws.FREE_IN_STREAM)),
+    ("d   Multipliers fall; projector's and\n     Q·K's more slowly than in muP", r"$|s|$",
+     "multipliers", tuple(ws.MULTIPLIERS)),
 )  # fmt: skip
-# Slopes that muP expects of multipliers, dotted in their colours.
+# Slopes that muP expects of multipliers, and that they start with, dotted in their colours.
 EXPECTED = {"projector": -1.0, "dt": -1.0, "Q·K": -2.0}
 GUIDE = {"lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
 
@@ -63,34 +67,47 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, each line named at its right."""
-    figure, axes = page(2, 2, 4.0, w_pad=0.05, h_pad=0.05, sharex=True)
-    groups = dict(tuple(numbers[numbers["arm"] == ws.LEARNED].groupby(["panel", "quantity"])))
+    figure, axes = page(2, 2, 4.9, w_pad=0.05, h_pad=0.05)
+    headline(figure, MESSAGE)
+    groups = dict(tuple(numbers.groupby(["arm", "panel", "quantity"])))
+    ends: list[dict] = []
     for axis, (title, name, panel, quantities) in zip(axes.flat, PANELS, strict=True):
-        ends = {}
+        ends.append({})
         for quantity in quantities:
-            rows = groups[panel, quantity]
+            rows = groups[ws.LEARNED, panel, quantity]
             look = BLOCK_LOOKS[BLOCKS.get(quantity, quantity)]
             median(axis, rows, "width", **look)
-            fitted = with_interval(rows.drop_duplicates("seed")["exponent"], 2)
-            fitted = fitted.replace("-0.00", "0.00").replace("-", "−")
-            if panel == "multipliers":
-                fitted += f"\nmuP: {EXPECTED[quantity]:.0f}".replace("-", "−")
-            ends[f"{quantity}\n{fitted}"] = end(rows, "width"), shade(look["color"], -0.25)
+            said = f"{quantity.removesuffix(' output')}: {_exponent(rows)}"
+            if (ws.FROM_ONE, panel, quantity) in groups:
+                said += f"\nfrom 1: {_exponent(groups[ws.FROM_ONE, panel, quantity])}"
+            ends[-1][said] = end(rows, "width"), shade(look["color"], -0.25)
         if panel == "multipliers":
-            _guides(axis, {name: groups["multipliers", name] for name in EXPECTED})
+            _guides(axis, {name: groups[ws.LEARNED, "multipliers", name] for name in EXPECTED})
         width_axis(axis, numbers)
         log_axis(axis)
         if panel == "matrices":
-            widen(axis, 0.2)
-        name_ends(axis, ends, size=6.5)
-        label(axis, title, ylabel=name)
-    for axis in axes[1]:
-        axis.set_xlabel("width $d$")
+            widen(axis, 0.4)
+        label(axis, title, ylabel=name, xlabel="width $d$")
+    of_guides = "d: slopes of muP and of the start, −1 and −2 (Q·K)"
+    legend_below(figure, [key(of_guides, **GUIDE)], 1)
     lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
-    note = f"multipliers' LR {lr:g}; dotted: muP; numbers: exponents of the width"
+    note = f"drawn: start s ∝ 1/d, multipliers' LR {lr:g}"
+    numbered = "numbers: exponents of d, fitted to all widths, also of bent curves"
     if numbers["seed"].nunique() > 1:
-        note += f", 95%; {BANDS_RANGE}"
-    return caption(figure, context, note)
+        note += f"; {BANDS_RANGE}"
+        numbered += ", ± 95%"
+    caption(figure, context, f"{note}\n{numbered}; second: from a start at 1")
+    figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
+    for axis, named in zip(axes.flat, ends, strict=True):
+        name_ends(axis, named)
+    return figure
+
+
+def _exponent(rows: pd.DataFrame) -> str:
+    """The mean over seeds of the exponent of the width, and half of its 95% interval."""
+    found = interval(rows.drop_duplicates("seed")["exponent"])
+    half = f" ± {(found.high - found.low) / 2:.2f}" if found.n > 1 else ""
+    return f"{found.mean:z.2f}{half}".replace("-", "−")
 
 
 def width_axis(axis, numbers: pd.DataFrame) -> None:

@@ -1,21 +1,29 @@
 """Figure 6 (section 4.3): multipliers' gradients in or out of the norm that clips.
 
 a: loss over the first steps. b: gradient norms of the first steps, of all tensors and of all but
-multipliers; the threshold of clipping. c: loss less that of the arm whose multipliers are left out
-of the norm, over the whole training, batch by batch the same data, averaged over neighbouring
-steps. d: the same around the beginning of the decay, and at the end its mean with 95% interval.
-Lines are medians, bands the middle half of the seeds.
+multipliers: solid the one that is compared with the threshold of clipping, thin and dotted the
+other. Lines of both are medians, bands the middle half of the seeds. c: training loss less that of
+the arm whose multipliers are left out of the norm, over the whole training, batch by batch the same
+data, averaged over neighbouring steps. d: the same around the beginning of the decay, and its
+numbers at the end. Lines of both are means, bands their 95% intervals.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.axes import decay_line, each
-from analysis.drawing.page import caption, key, key_of_decay, label, legend_below, page
+from analysis.drawing.axes import decay_line, each, mean
+from analysis.drawing.page import (
+    caption,
+    headline,
+    key,
+    key_of_decay,
+    label,
+    legend_below,
+    page,
+)
 from analysis.drawing.style import (
     ARM_COLOURS,
-    BANDS_HALF,
     NEUTRAL,
     NO_MULTIPLIERS,
     SMALL,
@@ -24,7 +32,7 @@ from analysis.drawing.style import (
 )
 from analysis.quantities.grad_clipping import EXCLUDED, INCLUDED, NONE, early, gradient_norms
 from analysis.quantities.losses import in_bins
-from analysis.quantities.stats import with_interval
+from analysis.quantities.stats import interval, with_interval
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -35,11 +43,15 @@ COLOURS = {
     NONE: ARM_COLOURS["FPN"],
 }
 NAMES = {
-    EXCLUDED: "scalars, left out of the norm",
-    INCLUDED: "scalars, in the norm",
+    EXCLUDED: "scalars, left out of the clipping norm",
+    INCLUDED: "scalars, in the clipping norm",
     NONE: NO_MULTIPLIERS,
 }
-LINES = {"loss": "-", "all": "-", "tensors": ":"}
+SHORT = {INCLUDED: "in the norm", NONE: "no multipliers"}
+MESSAGE = "Multipliers dominate the early norm; leaving them out of clipping leads to the end"
+# The norm that clipping compares with its threshold, and the other.
+CLIPPED = {EXCLUDED: "tensors", INCLUDED: "all", NONE: "all"}
+OTHER = {"ls": (0, (1, 1.2)), "lw": 0.7}
 # Losses are averaged over so many parts of the training.
 PARTS = 40
 BAND = (0.25, 0.75)
@@ -64,43 +76,53 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, one legend below."""
-    figure, axes = page(2, 2, 3.9, w_pad=0.05, h_pad=0.05)
-    axes = axes.flat
-    looks = {
-        (arm, quantity): {"color": colour, "ls": line}
-        for arm, colour in COLOURS.items()
-        for quantity, line in LINES.items()
-    }
+    figure, axes = page(2, 2, 4.4, w_pad=0.05, h_pad=0.05)
+    headline(figure, MESSAGE)
+    a, b, c, d = axes.flat
     panels = {panel: numbers[numbers["panel"] == panel] for panel in ("loss", "norm", "gap")}
-    panels["late"] = _late(panels["gap"])
-    for axis, rows in zip(axes, panels.values(), strict=True):
+    looks = {
+        (arm, quantity): {"color": colour} | ({} if quantity in ("loss", CLIPPED[arm]) else OTHER)
+        for arm, colour in COLOURS.items()
+        for quantity in ("loss", "all", "tensors")
+        if arm != NONE or quantity != "tensors"  # without multipliers both norms are one
+    }
+    for axis, rows in ((a, panels["loss"]), (b, panels["norm"])):
         each(axis, rows, "step", looks, by=["arm", "quantity"], band=BAND)
         axis.set_xlabel("step")
-    label(
-        axes[0], "a   First steps: fastest when left out", ylabel="training loss (nats per token)"
-    )
+    label(a, "a   First steps: the loss falls fastest\n     when multipliers are left out",
+          ylabel="training loss (nats)")  # fmt: skip
     threshold = numbers["threshold"].iloc[0]
-    axes[1].axhline(threshold, **NEUTRAL | {"color": "black"})
-    axes[1].margins(y=0.14)
-    plain_log_axis(axes[1])
-    label(axes[1], "b   First steps: multipliers dominate", ylabel="gradient norm")
-    _name(axes[1], panels["norm"], threshold)
-    peak, last = _lead(panels["gap"])
-    titles = f"c   The lead shrinks from {peak:.2f}", f"d   At the end {last:.2f} remains"
-    for axis, title in zip((axes[2], axes[3]), titles, strict=True):
+    b.axhline(threshold, **NEUTRAL | {"color": "black"})
+    b.margins(y=0.14)
+    plain_log_axis(b)
+    label(b, "b   First steps: multipliers dominate;\n     out of the norm, nothing is clipped",
+          ylabel="gradient norm")  # fmt: skip
+    _name(b, panels["norm"], threshold)
+    gaps = panels["gap"]
+    means = gaps.groupby(["arm", "step"])["value"].mean().unstack(0)
+    for axis, rows in ((c, gaps), (d, _late(gaps))):
+        for arm in SHORT:
+            mean(axis, rows[rows["arm"] == arm], "step", color=COLOURS[arm], zorder=3)
         axis.axhline(0, color=COLOURS[EXCLUDED], lw=1.2, zorder=1)
         decay_line(axis, numbers["decay"].iloc[0])
-        label(axis, title, ylabel="loss − loss if left out (nats)")
-    low, high = axes[3].get_ylim()
+        axis.set(xlabel="step", ylabel="training loss −\nthat if left out (nats)")
+    peak, last = means.max(), means.iloc[-1]
+    label(c, f"c   The leads shrink from {peak[INCLUDED]:.2f} and {peak[NONE]:.2f}")
+    label(d, f"d   At the end {last[INCLUDED]:.3f} and {last[NONE]:.3f} remain")
+    low, high = d.get_ylim()
     room = 0.15 * (high - min(0, low))  # for the numbers at the end
-    axes[3].set_ylim(min(0, low) - room, high + room)
-    _name_last(axes[3], panels["late"])
+    d.set_ylim(min(0, low) - room, high + room)
+    _name_last(d, _late(gaps))
     handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
-    handles += [key_of_decay("c, d: the decay begins")]
-    legend_below(figure, handles, len(handles))
-    note = f"b: {NO_MULTIPLIERS}: both norms are one"
+    handles += [
+        key("b: norm compared with the threshold", color="#444444"),
+        key("b: the other norm", color="#444444", **OTHER),
+        key_of_decay("c, d: LR decay begins"),
+    ]
+    legend_below(figure, handles, 2)
+    note = "b: without multipliers the two norms coincide"
     if numbers["seed"].nunique() > 1:
-        note += f"; {BANDS_HALF}; d: numbers: means, 95%"
+        note += "\na, b: medians, middle half of seeds; c, d: means, 95%"
     return caption(figure, context, note)
 
 
@@ -109,20 +131,15 @@ def _late(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[rows["step"] >= 2 * rows["decay"].iloc[0] - rows["step"].max()]
 
 
-def _lead(rows: pd.DataFrame) -> tuple[float, float]:
-    """The largest lead over the arm with multipliers in the norm, and the last, both drawn."""
-    middle = rows[rows["arm"] == INCLUDED].groupby("step")["value"].median()
-    return middle.max(), middle.iloc[-1]
-
-
 def _name_last(axis, rows: pd.DataFrame) -> None:
     """Mean and 95% interval of both differences at the last step, above the band and below 0."""
     last = rows["step"].max()
     values = rows[rows["step"] == last].groupby("arm")["value"]
-    top = values.get_group(NONE).quantile(BAND[1])
+    found = interval(values.get_group(NONE))
+    top = found.high if found.n > 1 else found.mean
     for arm, height, side, gap in ((NONE, top, "bottom", 3), (INCLUDED, 0.0, "top", -3)):
         said = with_interval(values.get_group(arm)).replace("-", "−")
-        axis.annotate(f"{NAMES[arm]}: {said}", (last, height), ha="right", va=side, xytext=(0, gap),
+        axis.annotate(f"{SHORT[arm]}: {said}", (last, height), ha="right", va=side, xytext=(0, gap),
                       textcoords="offset points", fontsize=SMALL,
                       color=shade(COLOURS[arm], -0.35),
                       bbox={"color": "white", "pad": 0.5})  # fmt: skip
@@ -130,8 +147,8 @@ def _name_last(axis, rows: pd.DataFrame) -> None:
 
 def _name(axis, rows: pd.DataFrame, threshold: float) -> None:
     """Words beside the threshold and the two groups of lines."""
-    axis.annotate("↑ clipped", (rows["step"].median(), threshold), ha="center", va="bottom",
-                  xytext=(0, 2), textcoords="offset points", fontsize=SMALL)  # fmt: skip
+    axis.annotate("↑ solid lines: clipped", (rows["step"].min(), threshold), va="top",
+                  xytext=(0, -2), textcoords="offset points", fontsize=SMALL)  # fmt: skip
     seen = rows[rows["step"] >= rows["step"].median()].groupby(["quantity", "step"])["value"]
     for quantity, text in (("all", "all gradients"), ("tensors", "all but multipliers'")):
         height = seen.quantile(BAND[1])[quantity].max()

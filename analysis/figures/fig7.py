@@ -7,7 +7,9 @@ first and the last tier's differences are written, with 95% intervals over seeds
 vector multipliers minus loss without, over training, batch by batch the same data, averaged over a
 window of steps; means of each tier with 95% intervals. Bottom (ours): the loss that an arm saves
 against NONE without multipliers, over the FLOPs that the search had spent when it had found the
-arm's tuning; numbers are tiers, bars are 95% intervals. The csv has the number of trials too.
+arm's tuning; bars are 95% intervals. Each line begins at NONE; a tier is named where the search
+kept something for it. Written is what separates scalars at NONE from FULL without multipliers. The
+csv has the number of trials too.
 """
 
 from __future__ import annotations
@@ -18,13 +20,14 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, name_ends
-from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
     NEUTRAL,
     NO_MULTIPLIERS,
     OPTIMIZER_NAMES,
     SMALL,
+    ramp,
     shade,
 )
 from analysis.quantities import tuning_ablation as tuning
@@ -44,27 +47,30 @@ NAMES = {
 SHORT = {WITHOUT: "none", SCALAR: "scalars", WITH: "vectors"}
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
-# The more is tuned, the darker the vectors' green; dashes tell them apart too.
+# The more is tuned, the darker; dashes tell tiers apart too.
 TIER_LOOKS = {
-    tier: {"color": shade(LOOKS[WITH]["color"], share), "ls": dashes}
-    for tier, share, dashes in zip(
-        TIERS, (0.45, 0.0, -0.4, -0.8), ((0, (1, 1)), "--", "-.", "-"), strict=True
+    tier: {"color": colour, "ls": dashes}
+    for tier, colour, dashes in zip(
+        TIERS, ramp(len(TIERS) + 1)[1:], ((0, (1, 1)), "--", "-.", "-"), strict=True
     )
 }
 # The message of each row, of AdamW and of Muon.
 MESSAGES = (
-    "Vectors lead where the base LR alone is tuned, and trail where all is tuned",
-    "AdamW: vectors' early lead lasts at NONE alone; Muon: tiers differ in sign",
+    "Vectors lead where only the base LR is tuned (NONE), and trail where all is (FULL)",
+    "AdamW: only NONE keeps the vectors' early lead. Muon: NONE does, LRWD to LR decay",
     "One scalar for each matrix brings most of full tuning's gain, for a quarter of its FLOPs",
 )
 # What the panels of a row have in common.
 SHARED = ({"sharey": True}, {"sharey": True}, {"sharex": True, "sharey": True})
-# What a tier tunes, in the words of the caption.
-TUNED = "a tier tunes: 1 base LR; 2 also LRs of groups; 3 also weight decay; 4 also forward factors"
+# What a tier tunes, and how, in the words of the caption.
+TUNED = (
+    "tuned: NONE base LR; LR also LRs of groups; LRWD also weight decay; FULL also forward factors",
+    "the search tied the vectors' LR to that of small tensors: tuning_controls sets them apart",
+)
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 # Runs that a tier shares with the one before.
-AGAIN = {"alpha": 0.22}
+AGAIN = {"alpha": 0.3}
 NO_LOG = "There is no log\nof the search:\nrun make tune."
 
 
@@ -112,14 +118,14 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three rows, each under its message, and in each a panel for each optimizer."""
-    figure = sheet(6.0, w_pad=0.04, h_pad=0.03)
+    figure = sheet(6.5, w_pad=0.04, h_pad=0.03)
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
     spent = numbers["flops"].max()
     unit = 10.0 ** np.floor(np.log10(spent))
     parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
     letters, rows = iter("abcdef"), []
     for part, message, shared in zip(parts, MESSAGES, SHARED, strict=True):
-        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        headline(part, message)
         rows.append(part.subplots(1, len(OPTIMIZERS), **shared))
         for axis, optimizer in zip(rows[-1], OPTIMIZERS.values(), strict=True):
             label(axis, f"{next(letters)}   {OPTIMIZER_NAMES[optimizer]}")
@@ -130,11 +136,12 @@ def draw(numbers: pd.DataFrame, context: Context):
         _gaps(axis, panels["gap", optimizer])
     for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
         _costs(axis, panels.get(("cost", optimizer)), unit)
+        _against_full(axis, panels["loss", optimizer], spent)
     low, high = losses[0].get_ylim()
     losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
     if spent > 0:
         low, high = costs[0].get_ylim()
-        costs[0].set_ylim(low - 0.14 * (high - low), high + 0.08 * (high - low))  # for numbers
+        costs[0].set_ylim(low - 0.14 * (high - low), high + 0.55 * (high - low))  # for words
         costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("Δ training loss (nats)\n← vectors better")
@@ -142,7 +149,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     _legend(figure)
     intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
-    caption(figure, context, f"c, d: means over {window} steps{intervals}\n{TUNED}")
+    note = f"c, d: means over {window} steps{intervals}; e, f: lines begin at NONE"
+    caption(figure, context, "\n".join((note, *TUNED)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
         name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
@@ -154,9 +162,9 @@ def _legend(figure) -> None:
     handles += [
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
-        key("pale: as the tier before", color="#777777", marker="o", ls="", **AGAIN),
+        key("pale: nothing kept, as the tier before", color="#777777", marker="o", ls="", **AGAIN),
     ]
-    legend_below(figure, handles, 3)
+    legend_below(figure, handles, 3, columnspacing=0.9)
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
@@ -188,11 +196,7 @@ def _losses(axis, rows: pd.DataFrame) -> None:
             bar = {"lw": 0.9 if again else 1.8, "zorder": 4}
             axis.plot([x - 0.12, x + 0.12], [table[kind].mean()] * 2, color=look["color"], **bar)
             last[kind] = table[kind]
-    names = [
-        "\n".join((", ".join(str(1 + TIERS.index(tier)) for tier in tiers), " = ".join(tiers)))
-        for tiers in columns
-    ]
-    axis.set_xticks(places, names)
+    axis.set_xticks(places, [" = ".join(tiers) for tiers in columns])
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
@@ -206,9 +210,12 @@ def _losses(axis, rows: pd.DataFrame) -> None:
 
 
 def _said(values: pd.Series) -> str:
-    """Mean and interval with three digits, or with four where an end would be rounded to 0."""
-    three = with_interval(values, 3)
-    return (with_interval(values, 4) if "0.000" in three else three).replace("-", "−")
+    """Mean and interval, and a word where an end that is not 0 would be rounded to it."""
+    said = with_interval(values, 3).replace("-0.000", "0.000").replace("-", "−")
+    found = interval(values)
+    if found.n > 1 and found.low * found.high > 0 and "0.000" in said:
+        said += f",\nbarely {'below' if found.high < 0 else 'above'} 0"
+    return said
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
@@ -222,7 +229,7 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
             axis.fill_between(own.index, low, high, color=look["color"], alpha=0.2, lw=0)
     axis.axhline(0, **NEUTRAL)
     decay_line(axis, rows["decay"].iloc[0])
-    axis.annotate("LR decays →", (rows["decay"].iloc[0], 0.03), (-3, 0), ha="right", va="bottom",
+    axis.annotate("LR decay →", (rows["decay"].iloc[0], 0.03), (-3, 0), ha="right", va="bottom",
                   xycoords=axis.get_xaxis_transform(), textcoords="offset points",
                   color="#555555", fontsize=SMALL)  # fmt: skip
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
@@ -265,29 +272,41 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
         each = each.loc[[tier for tier in TIERS if tier in each.index]]
         look = LOOKS[kind]
         means = [gain.mean for gain in each["value"]]
-        axis.plot(each["flops"], means, **look | {"lw": 0.8, "ms": 4.5})
-        for flops, gain in each.itertuples(index=False):
-            if gain.n > 1:
+        # At these the search kept nothing: the loss is that of the tier before.
+        again = [n > 0 and mean == means[n - 1] for n, mean in enumerate(means)]
+        axis.plot(each["flops"], means, **look | {"lw": 0.8, "marker": ""})
+        for (flops, gain), pale in zip(each.itertuples(index=False), again, strict=True):
+            axis.plot(flops, gain.mean, **look | {"ms": 4.5, "mew": 0} | (AGAIN if pale else {}))
+            if gain.n > 1 and not pale:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
         colour = shade(look["color"], -0.25)
-        _number(axis, each, kind == WITHOUT, colour)
-        axis.annotate(SHORT[kind], (each["flops"].iloc[-1], means[-1]), (5, 0), va="center",
-                      textcoords="offset points", color=colour, fontsize=SMALL)  # fmt: skip
+        _name(axis, each[~np.array(again)].iloc[1:], kind == WITHOUT, colour)
+        last = each["value"].iloc[-1]
+        alone = len(each) == 1  # named above, where no line goes
+        place = {"ha": "center", "va": "bottom"} if alone else {"va": "center"}
+        axis.annotate(SHORT[kind], (each["flops"].iloc[-1], last.high if alone and last.n > 1
+                      else last.mean), (0, 3) if alone else (5, 0), textcoords="offset points",
+                      color=colour, fontsize=SMALL, **place)  # fmt: skip
     axis.axhline(0, **NEUTRAL)
     axis.xaxis.set_major_locator(MaxNLocator(6))
 
 
-def _number(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
-    """The numbers of tiers above (``up``) or below their intervals, or left of the first mark."""
+def _name(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
+    """The names of tiers above (``up``) or below their intervals."""
     for tier, (flops, gain) in each.iterrows():
         wide = gain.n > 1 and gain.low < gain.high
-        if up and wide:
-            at, shift, sides = gain.high, (0, 2), {"ha": "center", "va": "bottom"}
-        elif not up and tier == TIERS[0]:
-            at, shift, sides = gain.mean, (-4, 0), {"ha": "right", "va": "center"}
-        else:
-            at, shift = (gain.low, (0, -2)) if wide else (gain.mean, (0, -4))
-            sides = {"ha": "center", "va": "top"}
-        axis.annotate(str(1 + TIERS.index(tier)), (flops, at), shift, **sides,
-                      textcoords="offset points", color=colour, fontsize=SMALL,
+        at = (gain.high if up else gain.low) if wide else gain.mean
+        shift = 2 if wide else 4
+        axis.annotate(tier, (flops, at), (0, shift if up else -shift), ha="center",
+                      va="bottom" if up else "top", textcoords="offset points", color=colour,
+                      fontsize=SMALL,
                       path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
+
+
+def _against_full(axis, losses: pd.DataFrame, spent: float) -> None:
+    """What scalars at NONE lose to the model without multipliers in which all is tuned."""
+    if spent > 0:
+        table = losses.pivot(index="seed", columns=["multipliers", "tier"], values="value")
+        said = _said(table[SCALAR, TIERS[0]] - table[WITHOUT, TIERS[-1]])
+        axis.text(0.02, 0.99, f"scalars at {TIERS[0]} − none at {TIERS[-1]}:\n{said}", va="top",
+                  transform=axis.transAxes, fontsize=SMALL, linespacing=1.15)  # fmt: skip

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.ticker import MultipleLocator, NullLocator
 
 from analysis.drawing.axes import each, judged_alone, mean, name_ends, s_axis
-from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_LOOKS,
     BANDS_HALF,
@@ -42,19 +42,21 @@ LINES = {
 NAMES = {False: NO_MULTIPLIERS, True: "three scalar multipliers"}
 SHORT = {False: "none", True: "scalars"}
 MIDDLE = (0.25, 0.75)
+BEYOND = 1.6
 GUIDE = {"color": "#888888", "lw": 0.9, "ls": (0, (1, 1))}
 COLUMNS = ("MLP", "SSM", "attention", "embedding")
 MULTIPLIERS = ("rest", "MLP")
 LOSS = ("rest", "embedding")
 # The message of each row, and its panels: row and column of the csv, and the title.
 ROWS = {
-    "By S = 8 outputs and loss rise; with multipliers the loss rises less, and outputs hardly": {
+    "Without multipliers outputs and loss rise by S = 8; with them the loss rises less,\n"
+    "and outputs hardly grow (AdamW's MLP output falls)": {
         ("output", "MLP"): "MLP output",
         ("output", "SSM"): "SSM output",
         ("output", "attention"): "attention output",
         LOSS: "Loss",
     },
-    "The MLP's multipliers undo what S does to its matrices; without them others grow": {
+    "MLP multipliers undo what S does to the matrices; without them other tensors grow": {
         ("matrices", "MLP"): "MLP: $W$ and $s$",
         ("rest", "attention"): "SSM: $D$",
         ("rest", "SSM"): "SSM: conv1d",
@@ -89,12 +91,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of four panels under their messages."""
-    figure = sheet(4.1, w_pad=0.03, h_pad=0.03)
+    figure = sheet(4.4, w_pad=0.03, h_pad=0.03)
     shown = judged_alone(numbers)
     panels = dict(tuple(_over_one(shown).groupby(["row", "column"])))
     letters, axes = iter("abcdefgh"), {}
     for part, (message, places) in zip(figure.subfigures(len(ROWS), 1), ROWS.items(), strict=True):
-        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        headline(part, message)
         for axis, (which, title) in zip(part.subplots(1, 4), places.items(), strict=True):
             axes[which] = axis
             if which == LOSS:
@@ -109,14 +111,15 @@ def draw(numbers: pd.DataFrame, context: Context):
     each(matrices, panels[MULTIPLIERS], "S", LINES, by=["optimizer", "learned"], band=MIDDLE)
     for power in (1.0, -1.0):
         _guide(matrices, panels["matrices", "MLP"], power)
+    matrices.set_xlim(right=BEYOND * panels["matrices", "MLP"]["S"].max())
     for height, name in ((0.88, "$W$"), (0.08, "$s$")):
         matrices.text(0.1, height, name, transform=matrices.transAxes)
-    followers = [axes["rest", "SSM"], axes["matrices", "attention"]]
-    for group in (outputs, [matrices], [axes["rest", "attention"]], followers):
+    followers = [axes["rest", "attention"], axes["rest", "SSM"], axes["matrices", "attention"]]
+    for group in (outputs, [matrices], followers):
         _share(group)
     for axis in (outputs[0], matrices):
-        axis.set_ylabel("RMS norm over S = 1")
-    axes[LOSS].set_ylabel("loss over S = 1 (nats)")
+        axis.set_ylabel("norm / norm at S = 1")
+    axes[LOSS].set_ylabel("loss −\nloss at S = 1 (nats)")
     _dead(outputs[0], panels["output", "MLP"])
     handles = [key(NAMES[learned], **look) for learned, look in LOOKS.items()]
     handles += [
@@ -125,8 +128,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     ]
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
     legend_below(figure, handles, 5)
-    bands = f"{BANDS_HALF}; d: means, 95%; " if numbers["seed"].nunique() > 1 else ""
-    caption(figure, context, bands + _steady(panels))
+    notes = [_steady(panels)]
+    if len(shown) < len(numbers):
+        notes.append("S outside of the test, such as S < 1")
+    note = f"not drawn: {'; '.join(notes)}"
+    if numbers["seed"].nunique() > 1:
+        note = f"{BANDS_HALF}, some narrower than the markers; d: means, 95%\n{note}"
+    caption(figure, context, note)
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     name_ends(axes[LOSS], ends)
     return figure
@@ -159,7 +167,7 @@ def _steady(panels: dict) -> str:
         panels[which].groupby(["optimizer", "learned", "S"])["value"].median() for which in STEADY
     ]
     most = max((middle - 1).abs().max() for middle in medians)
-    return f"not drawn, within {most:.0%}: SSM matrices, embedding"
+    return f"SSM matrices, embedding (they move by {most:.0%} at most)"
 
 
 def _dead(axis, panel: pd.DataFrame) -> None:
@@ -177,17 +185,17 @@ def _share(axes) -> None:
     for axis in axes:
         plain_log_axis(axis)
     limits = np.array([axis.get_ylim() for axis in axes])
-    short = limits.max() < 1.6 * limits.min()
+    span = limits.max() / limits.min()
     for axis in axes:
         axis.set_ylim(limits.min(), limits.max())
-        if short:
-            axis.yaxis.set_major_locator(MultipleLocator(0.1))
+        if span < 2.5:
+            axis.yaxis.set_major_locator(MultipleLocator(0.1 if span < 1.4 else 0.2))
             axis.yaxis.set_minor_locator(NullLocator())
         axis.yaxis.set_major_formatter("×{x:.3g}")
         axis.tick_params(labelleft=axis is axes[0])
 
 
 def _guide(axis, panel: pd.DataFrame, power: float) -> None:
-    """A line ∝ S^power through 1 at S = 1."""
-    s = np.array([panel["S"].min(), panel["S"].max()])
+    """A line ∝ S^power through 1 at S = 1, and beyond the last S, where no line hides it."""
+    s = np.array([panel["S"].min(), BEYOND * panel["S"].max()])
     axis.plot(s, s**power, **GUIDE, zorder=1)

@@ -2,9 +2,10 @@
 
 Rows: MLP and SSM, of which claims ask whether layers behave alike. Columns: Adam and Muon, each
 without multipliers and with three scalar ones. A colour is a layer: the median over seeds, and a
-faint point for each seed. The value of a median a hundred times below all others is written, and
-its panel has a longer axis of its own. Drawn is what is judged; the csv has every S, and
-attention's outputs.
+faint point for each seed. A panel with a median a hundred times below all others has a longer axis
+of its own, tinted. Written is how many seeds lose a layer, whose output at the largest S is less
+than a fifth of that at S = 1. Drawn is what is judged; the csv has every S, and attention's
+outputs.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ import itertools
 
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
+from matplotlib.colors import to_hex
 from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.drawing.axes import each, judged_alone, s_axis
-from analysis.drawing.page import caption, key, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, legend_below, sheet
 from analysis.drawing.style import (
     ARM_COLOURS,
     NO_MULTIPLIERS,
     OPTIMIZER_NAMES,
     SMALL,
-    ramp,
     shade,
 )
 from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep
@@ -32,13 +34,20 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
 # How far to each side the layers' seeds stand, in powers of two.
-APART = 0.1
+APART = 0.2
+# A seed has lost a layer whose output falls below this share of that at S = 1.
+LOST = 0.2
+# Layers from light to dark; dashes and markers tell them apart too.
+SHADES = (0.78, 0.5, 0.25, 0.0)
+DASHES = ("-", (0, (4, 1)), (0, (4, 1, 1, 1)), "-")
 # The message of each row.
 MESSAGES = {
-    "MLP": "Without multipliers all MLP outputs grow with S; under Muon, multipliers hold them",
+    "MLP": "Without multipliers all MLP outputs grow with S; with them Muon's hardly do,\n"
+    "and with AdamW most seeds lose layer 1 at S = 8",
     "SSM": "Without multipliers SSM outputs grow too by S = 4 and 8; with them they grow far less",
 }
 NAMES = {False: NO_MULTIPLIERS, True: "scalar multipliers"}
+LONGER = "#B0005A"  # of an axis with another scale than its neighbours'
 COLOURS = {False: ARM_COLOURS["FPN"], True: ARM_COLOURS["SPN"]}
 
 
@@ -59,35 +68,41 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of four panels, the layers' looks below."""
-    figure = sheet(4.0, w_pad=0.02, h_pad=0.03)
+    figure = sheet(4.6, w_pad=0.02, h_pad=0.03)
     shown = judged_alone(numbers)
     looks = _looks(sorted(shown["layer"].unique()))
     letters = iter("abcdefgh")
     arms = [(optimizer, learned) for optimizer in ARMS for learned in NAMES]
     panels = dict(tuple(shown.groupby(["block", "optimizer", "learned"])))
-    parts = figure.subfigures(len(MESSAGES), 1, height_ratios=[1.15, 1.0])
+    parts = figure.subfigures(len(MESSAGES), 1, height_ratios=[1.1, 1.0])
     longer: set[tuple[str, bool]] = set()  # arms of which a panel has an axis of its own
     for part, (block, message) in zip(parts, MESSAGES.items(), strict=True):
-        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        headline(part, message)
         line = part.subplots(1, len(arms))
-        first, last = block == next(iter(MESSAGES)), block == next(reversed(MESSAGES))
+        last = block == next(reversed(MESSAGES))
         for axis, (optimizer, learned) in zip(line, arms, strict=True):
             panel = panels[block, optimizer, learned]
             each(axis, panel, "S", looks, by="layer", band=None)
             _seeds(axis, panel, looks)
             s_axis(axis, panel, r"norm scale $S$" if last else "")
-            arm = f"   {OPTIMIZER_NAMES[optimizer]},\n{NAMES[learned]}" if first else ""
+            arm = f"   {OPTIMIZER_NAMES[optimizer]},\n{NAMES[learned]}"
             colour = shade(COLOURS[learned], -0.2)
             axis.set_title(f"{next(letters)}{arm}", loc="left", color=colour)
         line[0].set_ylabel(f"{block} output (RMS)")
         axes = dict(zip(arms, line, strict=True))
-        own = _name_dead(axes, shown[shown["block"] == block], looks)
+        own = _with_dead(shown[shown["block"] == block])
         longer |= own
-        _share(axes, own, named={arms[0]} | longer)
+        # The scale of the others is named again behind a panel that has another.
+        behind = {arms[place + 1] for place, arm in enumerate(arms[:-1]) if arm in longer}
+        _share(axes, own, named={arms[0]} | longer | behind)
+        for arm, axis in axes.items():
+            _name_lost(axis, panels[block, *arm], above=arm not in own)
     legend_below(figure, [key(f"layer {layer:.0f}", **look) for layer, look in looks.items()], 6)
     note = "S: norm scale of the MLP's matrices"
-    several = numbers["seed"].nunique() > 1
-    return caption(figure, context, note + "; lines: medians; faint points: seeds" * several)
+    if numbers["seed"].nunique() > 1:
+        note += "; lines: medians; faint points: seeds\n"
+        note += f"a seed has lost a layer whose output is below {LOST:g} × that at S = 1"
+    return caption(figure, context, note)
 
 
 def _seeds(axis, panel: pd.DataFrame, looks) -> None:
@@ -95,16 +110,18 @@ def _seeds(axis, panel: pd.DataFrame, looks) -> None:
     apart = np.linspace(-APART, APART, len(looks)) if len(looks) > 1 else [0.0]
     for (layer, look), shift in zip(looks.items(), apart, strict=True):
         rows = panel[panel["layer"] == layer]
-        points = {"ls": "", "ms": 1.7, "mew": 0, "alpha": 0.45, "zorder": 2, "clip_on": False}
+        points = {"ls": "", "ms": 2.3, "mew": 0, "alpha": 0.5, "zorder": 2, "clip_on": False}
         axis.plot(rows["S"] * 2.0**shift, rows["value"], **look | points)
 
 
 def _looks(layers: list[float]) -> dict[float, dict]:
-    """By layer a colour from light to dark, and a marker; the palest of the ramp is left out."""
-    colours, markers = ramp(len(layers) + 1)[1:], itertools.cycle("os^D")
+    """By layer a colour from light to dark, dashes and a marker."""
+    colours = [to_hex(colour) for colour in colormaps["viridis"](SHADES)]
+    looks = zip(layers, itertools.cycle(colours), DASHES * len(layers), "os^D" * len(layers),
+                strict=False)  # fmt: skip
     return {
-        layer: {"color": colour, "marker": marker, "ms": 3, "lw": 1.0}
-        for layer, colour, marker in zip(layers, colours, markers, strict=False)
+        layer: {"color": colour, "ls": dashes, "marker": marker, "ms": 3, "lw": 1.0}
+        for layer, colour, dashes, marker in looks
     }
 
 
@@ -118,23 +135,30 @@ def _share(axes: dict, own: set, named: set) -> None:
     limits = np.array([axis.get_ylim() for arm, axis in axes.items() if arm not in own])
     for arm, axis in axes.items():
         if arm in own:
-            axis.text(0.04, 0.03, "longer axis", transform=axis.transAxes, fontsize=SMALL,
-                      color="#555555")  # fmt: skip
+            axis.set_ylabel("longer axis", color=LONGER)
+            axis.tick_params(axis="y", colors=LONGER)
+            axis.spines["left"].set_color(LONGER)
         else:
             axis.set_ylim(limits.min(), limits.max())
 
 
-def _name_dead(axes: dict, rows: pd.DataFrame, looks) -> set[tuple[str, bool]]:
-    """The value of each median that lies a hundred times below all others, beside it.
-
-    Returns the arms that have one.
-    """
+def _with_dead(rows: pd.DataFrame) -> set[tuple[str, bool]]:
+    """The arms with a median that lies a hundred times below all others."""
     medians = rows.groupby(["optimizer", "learned", "layer", "S"])["value"].median().sort_values()
     below = medians[medians < 0.01 * medians.iloc[1]]
-    for (optimizer, learned, layer, s), value in below.items():
-        said = f"layer {layer:.0f}:\n{value:.0e}".replace("e-0", "e-")
-        axes[optimizer, learned].annotate(
-            said, (s, value), (-6, 0), textcoords="offset points", ha="right", va="center",
-            color=shade(looks[layer]["color"], -0.2), fontsize=SMALL, linespacing=1.05,
-        )  # fmt: skip
     return {(optimizer, learned) for optimizer, learned, *_ in below.index}
+
+
+def _name_lost(axis, panel: pd.DataFrame, above: bool) -> None:
+    """How many seeds lose which layers at the largest S, in the upper or lower left corner."""
+    table = panel.pivot_table("value", ["layer", "seed"], "S")
+    seeds, last = panel["seed"].nunique(), table.columns[-1]
+    if seeds < 2 or 1 not in table:
+        return
+    lost = (table[last] < LOST * table[1]).groupby("layer").sum()
+    lost = lost[lost > 0].sort_values(ascending=False)
+    said = [f"layer {layer:.0f}: {count} of {seeds}" for layer, count in lost.items()]
+    if said:
+        axis.text(0.04, 0.97 if above else 0.03, "\n".join([f"seeds lost, S = {last:g}:", *said]),
+                  transform=axis.transAxes, va="top" if above else "bottom", fontsize=SMALL,
+                  linespacing=1.1)  # fmt: skip

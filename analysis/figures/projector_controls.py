@@ -1,9 +1,9 @@
 """Controls of the projector sweep: what FPN loses to VPN, and ‖W‖, with one thing changed.
 
-a, b: loss of FPN less that of VPN under the same change, at either S. FPN with a fixed output
-factor of 1/S, or with the factor that SPN had learned, is compared with the sweep's VPN, and so is
-FPN at S = 1, the dashed line. Strips tell how far seeds differ: a row in the grey one is as the
-sweep, and a row in the blue one as FPN at S = 1. c, d: ‖W‖ over that of Brownian motion.
+a, b: loss of FPN less that of VPN under the same change, at either S. The grey strip tells how far
+seeds differ: a row in it is as the sweep. FPN with a fixed output factor of 1/S, or with the factor
+that SPN had learned, is compared with the sweep's VPN, and so is FPN at S = 1, the dashed line in
+these rows; there the strip is that line's. c, d: ‖W‖ over that of Brownian motion.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import pandas as pd
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
     NEUTRAL,
-    SMALL,
     plain_log_axis,
     power_of_two,
 )
@@ -31,24 +30,29 @@ EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
 CONTROLS = {
     "": "as in the sweep",
-    "_COMPENSATED": "output factor 1/S",
-    "_LEARNED_SMALL": "output factor as SPN learned it",
-    "_LEARNED_LARGE": "output factor as SPN learned it",
     "_BATCH_QUARTER": "batch × 1/4",
     "_BATCH_FOURFOLD": "batch × 4",
     "_INIT_QUARTER": "initial norm × 1/4",
     "_INIT_FOURFOLD": "initial norm × 4",
     "_BETA2": r"$\beta_2$ = 0.99",
     "_CLIPPED": "clipped at every step",
-    "_LONG": "4 times as long (VPN only)",
+    "_LEARNED_SMALL": "output factor as SPN learned it",
+    "_LEARNED_LARGE": "output factor as SPN learned it",
+    "_COMPENSATED": "output factor 1/S (identity check)",
 }
-# After these a group of rows ends: the reference, S or the factor repaired, the optimizer changed.
-GROUPS_END = ("", "_LEARNED_LARGE", "_CLIPPED")
+# The rows of FPN with a fixed factor, which have no VPN of their own.
+FACTORS = ("_LEARNED_SMALL", "_LEARNED_LARGE", "_COMPENSATED")
+# After these a group of rows ends: the reference, the optimizer changed, the factor repaired.
+GROUPS_END = ("", "_CLIPPED")
+LONG = "VPN_LONG"  # told in the caption: FPN has no twin of it
 NAMES = {"FPN": "frozen scale (FPN)", "VPN": "learned vector (VPN)"}
 CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 # How far the losses of two seeds of the sweep differ, in nats (the experiment's page).
 BETWEEN_SEEDS = 0.06
-MESSAGE = "With the output factor 1/S a frozen scale has the loss that it has at S = 1"
+MESSAGE = (
+    "{n}Batch, start, β₂ and clipping leave most of what freezing costs at S = 1/8;\n"
+    "a fixed output factor takes most of it away"
+)
 UNCHANGED = {"color": "#e2e2e2", "lw": 0, "zorder": 0}
 RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
 NEAR_RECOVERED = {"color": "#56B4E9", "alpha": 0.28, "lw": 0, "zorder": 0.1}
@@ -83,9 +87,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Panels with the same rows: for each S the losses, then for each S the norms."""
     swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
-    figure, axes = page(1, 2 * len(swept), 3.1, w_pad=0.03, sharey=True)
-    message = f"One seed: {MESSAGE[0].lower()}{MESSAGE[1:]}" if len(context.seeds) == 1 else MESSAGE
-    figure.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+    figure, axes = page(1, 2 * len(swept), 3.3, w_pad=0.03, sharey=True)
+    headline(figure, MESSAGE.format(n="One seed. " * (len(context.seeds) == 1)))
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
     losses = numbers.pivot_table("loss", "arm", "S")
     explores = max(context.seeds) < FIRST_JUDGING_SEED
@@ -117,32 +120,40 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.axhline(names.index(CONTROLS[suffix]) - 0.5, color="#bbbbbb", lw=0.6)
         axis.grid(axis="y", visible=False)
     axes[0].set_yticks(range(len(names)), names)
-    axes[0].set_ylim(-0.6, len(names) - 0.4)
+    axes[0].set_ylim(-0.5, len(names) - 0.5)
     handles = [key(name, **_look(arm, explores)) for arm, name in NAMES.items()]
-    handles.append(key("frozen scale at S = 1", **RECOVERED))
+    handles.append(key("frozen scale at S = 1 (no noise run)", **RECOVERED))
     handles += [
         Patch(**look, label=f"{name} ± {BETWEEN_SEEDS:g}")
-        for name, look in (("as at S = 1", NEAR_RECOVERED), ("as in the sweep", UNCHANGED))
+        for name, look in (("as in the sweep", UNCHANGED), ("as at S = 1", NEAR_RECOVERED))
     ]
     legend_below(figure, handles, 3)
-    note = f"± {BETWEEN_SEEDS:g}: how far seeds differ in the sweep"
-    return caption(figure, context, f"no intervals; {note}" if len(context.seeds) == 1 else note)
+    notes = [f"± {BETWEEN_SEEDS:g}: how far seeds differ in the sweep"]
+    if len(context.seeds) == 1:
+        notes.insert(0, "no intervals")
+    return caption(figure, context, "; ".join(notes) + _told_of_long(numbers))
+
+
+def _told_of_long(numbers: pd.DataFrame) -> str:
+    """‖W‖ of VPN over noise in runs of four times the length, if there are any."""
+    found = numbers[numbers["arm"] == LONG].groupby("S")["over_noise"].mean()
+    if found.empty:
+        return ""
+    said = ", ".join(f"{value:.2f} (S = {power_of_two(s)})" for s, value in found.items())
+    return f"\nin 4 times as many steps VPN's ‖W‖ / Brownian motion's is {said}"
 
 
 def _losses(axis, losses: pd.DataFrame, s: float, names: list[str], explores: bool) -> None:
     """What FPN loses to VPN under each change at S, with what it loses unchanged and at S = 1."""
     vpn = losses[s].get("VPN", np.nan)
     unchanged = losses[s].get("FPN", np.nan) - vpn
-    axis.axvspan(unchanged - BETWEEN_SEEDS, unchanged + BETWEEN_SEEDS, **UNCHANGED)
+    # Rows of factors are the lowest.
+    border = max(names.index(CONTROLS[suffix]) for suffix in FACTORS) + 0.5
+    _strip(axis, unchanged, border, len(names) - 0.5, UNCHANGED)
     if CENTRE in losses.index:
         centre = losses.loc[CENTRE, 1.0] - vpn
-        axis.axvspan(centre - BETWEEN_SEEDS, centre + BETWEEN_SEEDS, **NEAR_RECOVERED)
-        axis.axvline(centre, **RECOVERED)
-    run = {name for suffix, name in CONTROLS.items() if f"FPN{suffix}" in losses[s].dropna()}
-    for name in set(names) - run:
-        place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "center"}
-        place |= {"fontsize": SMALL, "color": "#777777"}
-        axis.annotate("FPN not run", (0.97, names.index(name)), **place)
+        _strip(axis, centre, -0.5, border, NEAR_RECOVERED)
+        axis.plot([centre] * 2, [-0.5, border], **RECOVERED)
     for suffix, name in CONTROLS.items():
         fpn = losses[s].get(f"FPN{suffix}", np.nan)
         if np.isfinite(fpn):
@@ -151,6 +162,11 @@ def _losses(axis, losses: pd.DataFrame, s: float, names: list[str], explores: bo
             axis.plot([0, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
             axis.plot(gap, height, **_look("FPN", explores))
     axis.axvline(0, **NEUTRAL)
+
+
+def _strip(axis, middle: float, low: float, high: float, look: dict) -> None:
+    """How far seeds differ, around a value, in the rows from ``low`` to ``high``."""
+    axis.fill_betweenx([low, high], middle - BETWEEN_SEEDS, middle + BETWEEN_SEEDS, **look)
 
 
 def _look(arm: str, explores: bool) -> dict:

@@ -3,8 +3,9 @@
 For three recipes and three optimizers: the output and its relative update of a linear layer in
 equilibrium that sees one input (fully aligned, the paper's assumption) or fresh ones (not
 aligned); and the norm of the MLP's up projection in a model. Means over draws or seeds with 95%
-intervals, shaded as the criterion of WS5 judges each. The file of numbers also has the alignment of
-that projection and its output, for which nothing is derived.
+intervals, shaded as the criterion of WS5 judges each. A dagger marks the derived exponents that are
+the paper's. The file of numbers also has the alignment of that projection and its output, for which
+nothing is derived.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.patches import Rectangle
 
-from analysis.drawing.page import caption, text_page
+from analysis.drawing.page import caption, headline, text_page
 from analysis.quantities import table1
 from analysis.quantities.stats import Interval, interval
 from analysis.tables.context import Context
@@ -32,10 +33,13 @@ _FILLS = {"refuted": "#F8CDB4", "open": "#FBF0C4"}
 _DERIVED = {"color": "#767676"}
 _HEADS = {"output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "weight_norm": "‖W‖"}
 _GROUPS = {
-    "one_input": "layer, one input",
-    "fresh_inputs": "layer, fresh inputs",
-    "model": "model, MLP up",
+    "one_input": "layer, fully aligned:\none input, the paper's assumption",
+    "fresh_inputs": "layer, not aligned:\nfresh inputs",
+    "model": "model:\nMLP up",
 }
+# What the paper derives: for updates of size η, that is AdamW's, and at a fixed alignment.
+_PAPERS = {("ADAM", "one_input"), ("ADAM", "model")}
+_PLAIN = "Exponents of the width d in three recipes, derived and measured"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -63,20 +67,21 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A table: in each cell the derived exponent, the measured one and its interval."""
-    figure, axis, write = text_page(4.3)
+    figure, axis, write = text_page(4.95)
     limits = criteria_of("table1")["WS5"]["thresholds"]
-    left, line = 0.18, 0.032
+    left, line = 0.18, 0.0272
     width = (1 - left) / len(_COLUMNS)
     places = {column: left + width * (n + 0.5) for n, column in enumerate(_COLUMNS)}
     for case, name in _GROUPS.items():
         own = [x for (of, _), x in places.items() if of == case]
-        write(sum(own) / len(own), 0.985, name, ha="center", fontsize=7.5)
-        _rule(axis, own[0] - width * 0.45, own[-1] + width * 0.45, 0.962)
+        write(sum(own) / len(own), 0.968, name, ha="center", fontsize=7, linespacing=1.15)
+        _rule(axis, own[0] - width * 0.45, own[-1] + width * 0.45, 0.932)
     for (_, stat), x in places.items():
-        write(x, 0.932, _HEADS[stat], ha="center", fontsize=7.5)
-    write(0.0, 0.932, "exponent of d", fontsize=7, weight="bold")
+        write(x, 0.905, _HEADS[stat], ha="center", fontsize=7.5)
+    write(0.0, 0.905, "exponent of d", fontsize=7, weight="bold")
     groups = dict(tuple(numbers.groupby(["optimizer", "recipe", "case", "stat"])))
-    y, above = 0.932, {}
+    y, above = 0.905, {}
+    verdicts: dict[str, list[str]] = {}
     for optimizer, recipe in table1.MODELS.values():
         if recipe == next(iter(table1.RECIPES)):
             y -= 0.032
@@ -97,8 +102,11 @@ def draw(numbers: pd.DataFrame, context: Context):
                 continue
             above[optimizer, case, stat] = values
             derived, found = rows["derived"].mean(), interval(rows["exponent"])
-            write(x, y + line, _signed(derived), ha="center", **_DERIVED)
+            dagger = "†" if (optimizer, case) in _PAPERS else ""
+            write(x, y + line, _signed(derived) + dagger, ha="center", **_DERIVED)
             verdict = _verdict(derived, found, limits["model" if case == "model" else "layer"])
+            cell = f"{_OPTIMIZER[optimizer]}'s {_HEADS[stat]} with {_RECIPE[recipe]}"
+            verdicts.setdefault(verdict, []).append(cell)
             if verdict in _FILLS:
                 _fill(axis, x, y, width * 0.8, line, _FILLS[verdict])
             half = f" ± {(found.high - found.low) / 2:.2f}" if found.n > 1 else ""
@@ -106,21 +114,41 @@ def draw(numbers: pd.DataFrame, context: Context):
         if same:
             words = "as above: the same draws by construction"
             write(sum(same) / len(same), y + line / 2, words, ha="center", **_DERIVED)
-    y -= 0.036
+    y -= 0.032
     _rule(axis, 0.0, 1.0, y)
-    y -= 0.034
-    write(0.0, y, "upper: derived", **_DERIVED)
-    write(0.155, y, "lower: measured ± 95%")
-    keys = {"refuted": (0.43, "off: interval beyond the limit"),
-            "open": (0.755, "open: interval crosses it")}  # fmt: skip
+    y -= 0.026
+    write(0.0, y, "upper: derived († in the paper, others ours)", **_DERIVED)
+    write(0.5, y, "lower: measured ± 95%")
+    y -= 0.031
+    write(0.0, y, "white: within the limit")
+    keys = {"open": (0.28, "open: interval crosses it"),
+            "refuted": (0.62, "off: whole interval beyond it")}  # fmt: skip
     for verdict, (x, words) in keys.items():
         _fill(axis, x, y, 0.025, line, _FILLS[verdict])
         write(x + 0.02, y, words)
-    write(0.0, y - 0.04, f"limit: {limits['layer']:g} from the derived exponent for the layer, "
-          f"{limits['model']:g} for the model.   y: output, Δy: its update, W: matrix")  # fmt: skip
+    y -= 0.031
+    write(0.0, y, f"limit: {limits['layer']:g} from the derived exponent for the layer, "
+          f"{limits['model']:g} for the model")  # fmt: skip
+    y -= 0.031
+    write(0.0, y, "η: learning rate   λ: weight decay   s: fixed factor   d: width   "
+          "y: output   Δy: its update   W: matrix")  # fmt: skip
+    headline(figure, _message(verdicts))
     layer = numbers[numbers["case"] != "model"]
     draws = layer.groupby(["optimizer", "recipe", "case", "stat"])["seed"].nunique().max()
-    return caption(figure, context, f"layer: n = {draws} draws")
+    return caption(figure, context, f"seeds: of the model; layer: n = {draws} draws")
+
+
+def _message(verdicts: dict[str, list[str]]) -> str:
+    """How many exponents are as derived, and which are not; with one seed nothing is judged."""
+    near, undecided, off = (verdicts.get(name, []) for name in ("near", "open", "refuted"))
+    count = len(near) + len(undecided) + len(off)
+    if not count:
+        return _PLAIN
+    which = f" ({off[0]})" if len(off) == 1 else ""
+    return (
+        f"Of {count} exponents {len(near)} are as derived, {len(undecided)} open, "
+        f"{len(off)} off{which}"
+    )
 
 
 def _fill(axis, x: float, y: float, width: float, height: float, colour: str) -> None:

@@ -1,4 +1,4 @@
-"""Search for the tuned presets of steepest_optimizers and steepest_width; the rules stand in config.yaml."""
+"""Search for the presets of steepest_optimizers and steepest_width; rules: config.yaml."""
 
 from lrm.sweep.tuning.command import main
 

@@ -71,6 +71,20 @@ def test_the_base_lr_is_found_wherever_it_is():
         assert {best - 1, best, best + 1} <= at_full, "both neighbours were tried in full"
 
 
+def test_a_neighbour_takes_a_second_seed_only_where_the_first_is_for_it():
+    """The higher neighbour is better with one confirming seed and worse on the mean of both."""
+
+    def loss(trial):
+        lucky = trial.full and trial.point.lr == 1 and trial.seed == rules().confirm_seeds[0]
+        return 0.1 * abs(trial.point.lr) - 0.15 * lucky
+
+    arm = searched(rules(), loss)
+    assert arm.decisions[0].point == Point()
+    tried = sorted((trial.point.lr, trial.seed) for trial in arm.losses if trial.full)
+    first, second = rules().confirm_seeds
+    assert tried == [(-1, first), (0, first), (0, second), (1, first), (1, second)]
+
+
 def test_an_lr_that_diverges_is_no_choice():
     arm = searched(rules(), lambda trial: math.inf if trial.point.lr > 1 else -trial.point.lr)
     assert arm.decisions[0].point == Point(1)
@@ -212,8 +226,9 @@ def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
     records = [{"outcome": "finished", "flops": 1e9, "tokens": 10}]
     decision = Decision("FULL", point, ("a note",))
     found = layer(point, search, base_of(arm))
-    text = presets.text(f"{arm}_FULL", "tiny", decision, found, search, records)
-    assert text.startswith(f"# {arm}_FULL at tiny") and "lr of vectors ×2" in text
+    text = presets.text(f"{arm}_FULL", "make tune SCALE=tiny", decision, found, search, records)
+    assert text.startswith(f"# {arm}_FULL, found by `make tune SCALE=tiny`.")
+    assert "lr of vectors ×2" in text
     for source in PRESETS.rglob("*.yaml"):
         copy = tmp_path / source.relative_to(PRESETS)
         copy.parent.mkdir(parents=True, exist_ok=True)

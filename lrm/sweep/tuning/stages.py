@@ -109,14 +109,25 @@ class ArmSearch:
     def _settled(
         self, point: Point, seeds: Sequence[int], full: bool
     ) -> Generator[list[Trial], Losses, Point]:
-        """The best base LR near ``point``: better than both of its neighbours on the grid."""
+        """The best base LR near ``point``: no neighbour on the grid has a lower mean loss.
+
+        A neighbour that is no better with the first seed is not tried with others.
+        """
+        first, *others = seeds
         while True:
-            near = [point, point.at(point.lr - 1), point.at(point.lr + 1)]
-            trials = [Trial(each, seed, full) for each in near for seed in seeds]
+            near = [point.at(point.lr - 1), point.at(point.lr + 1)]
+            trials = [Trial(point, seed, full) for seed in seeds]
+            trials += [Trial(each, first, full) for each in near]
             if not self._allowed(trials):
                 return point
             yield from self._ask(trials)
-            best = min(near, key=lambda each: self._mean(each, seeds, full))
+            base = self.losses[Trial(point, first, full)]
+            hopeful = [each for each in near if self.losses[Trial(each, first, full)] < base]
+            trials = [Trial(each, seed, full) for each in hopeful for seed in others]
+            if not self._allowed(trials):
+                return point
+            yield from self._ask(trials)
+            best = min([point, *hopeful], key=lambda each: self._mean(each, seeds, full))
             if best == point:
                 return point
             point = best

@@ -112,7 +112,7 @@ def test_the_rows_of_the_overview_and_the_library_sum_to_its_head():
     numbers = [(claim.id.partition(".")[0], claim.experiment) for claim in claims]
     assert len(set(numbers)) == len(numbers)
     told = " ".join(overviews()[EXPERIMENTS.parent / "README.md"].split())
-    counts = [int(n) for n in re.findall(r"(?:table has|and) (\d+) (?:of them|are of)", told)]
+    counts = [int(n) for n in re.findall(r"(\d+) (?:stand in the table|belong to exp)", told)]
     shown = [
         sum(len(row.claims) for row in rows() if row.waits is waits) for waits in (False, True)
     ]

@@ -144,7 +144,7 @@ class Site:
 
     scale: str
     source: str
-    bottom_line: str
+    bottom_line: list[str]
     abstract: list[Sentence]
     pages: list[Page]
     multiplicity: dict[str, Any]
@@ -194,7 +194,7 @@ def gather(scale: str, source: str, results: Path) -> Site:
         own = [claim for claim in claims if claim.experiment == name]
         pages.append(_page(name, own, scale, source, results))
     pages.append(_library([claim for claim in claims if claim.experiment == LIBRARY]))
-    said = bottom_line() if (scale, source) == (SCALE, "reference") else ""
+    said = bottom_line() if (scale, source) == (SCALE, "reference") else []
     return Site(scale, source, said, _abstract(claims), pages, ledger["multiplicity"])
 
 
@@ -357,9 +357,14 @@ def _link(folder: Path, target: str) -> str | None:
     return None
 
 
-def bottom_line() -> str:
-    """What the published runs come to: Markdown in one paragraph."""
-    return " ".join(read_yaml(ABSTRACT)["bottom_line"].split())
+def bottom_line() -> list[str]:
+    """What the published runs come to: Markdown in paragraphs."""
+    return [" ".join(text.split()) for text in read_yaml(ABSTRACT)["bottom_line"]]
+
+
+def headline() -> str:
+    """The experiment of the paper's main result."""
+    return read_yaml(ABSTRACT)["headline"]
 
 
 def _abstract(claims: list[Claim]) -> list[Sentence]:

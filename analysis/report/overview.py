@@ -25,6 +25,7 @@ from analysis.report.content import (
     bottom_line,
     counts_of,
     facts_of,
+    headline,
     newest,
     none_judged,
     ordered,
@@ -98,7 +99,7 @@ def tally(claims: Iterable[Claim]) -> str:
 
 
 def head(claims: list[Claim], counts: dict[str, Any]) -> str:
-    """The sums of all claims, what they leave out, and how many parts chance could make hold."""
+    """The sums of all claims, what they leave out, and how many parts stand a correction."""
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
     judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
     apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
@@ -112,13 +113,12 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
         of_each = tally(of_text).replace(PARTLY, PARTLY + more)
         sums.append(f"{whose} ({len(of_text)}): {of_each}.")
     return (
-        f"{' '.join(sums)} The table has "
-        f"{len(claims) - len(own) - len(apart)} of them, and {len(apart)} are of experiments that "
-        f"are not judged yet ([a list](experiments/README.md#what-they-found)); "
-        f"{len(own)} are about the library. "
+        f"{' '.join(sums)} Of these {len(claims)} claims "
+        f"{len(claims) - len(own) - len(apart)} stand in the table, {len(apart)} belong to "
+        f"experiments that are not judged yet ([a list](experiments/README.md#what-they-found)), "
+        f"and {len(own)} are about the library. "
         f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
-        f"Holm's correction for testing all. {counts['expected_false']:g} would by chance, "
-        f"if the truth lay on every border."
+        f"Holm's correction for testing all."
     )
 
 
@@ -129,18 +129,26 @@ def _place(text: str) -> tuple[int, str]:
 def table(shown: Iterable[Row]) -> str:
     """The experiments of which claims are judged, as HTML in lines of at most 120 characters.
 
-    Markdown has no way to break a row of a table. Above it stands what can be said of all claims.
+    Markdown has no way to break a row of a table. Above it stands what can be said of all claims;
+    the experiment of the paper's main result comes first.
     """
-    said = (bottom_line(), head(current(), _ledger()["multiplicity"]))
+    said = (*bottom_line(), head(current(), _ledger()["multiplicity"]))
     lines = [line for text in said for line in (*_wrapped(text), "")]
     text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
-    for row in (row for row in shown if not row.waits):
+    judged = (row for row in shown if not row.waits)
+    for row in sorted(judged, key=lambda row: row.name != headline()):
         link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
-        cells = (_numbers(row.figures), link, row.conclusion, tally(row.claims))
+        cells = (_numbers(row.figures), link, row.conclusion, _verdicts(row.claims))
         text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
     # Rows follow each other without a break, which would leave half a line empty at each.
     lines += _wrapped(" ".join(text))
     return "\n".join([*lines, "</table>"]) + "\n"
+
+
+def _verdicts(claims: list[Claim]) -> str:
+    """``tally`` of the claims of a paper, and of ours apart."""
+    papers, ours = (tally(c for c in claims if (c.text == OURS) is own) for own in (False, True))
+    return "; ".join([papers] * bool(papers) + [f"ours: {ours}"] * bool(ours))
 
 
 def _wrapped(text: str) -> list[str]:

@@ -173,22 +173,22 @@ class EffectiveWeight(nn.Module):
         self.write(weight, out=held)
         self._holding = True
 
-    def release(self, weight: Tensor, pull: bool) -> None:
-        """End of ``hold``: the gradient of W̄ goes on to W and the multipliers (equation 4).
+    def release(self, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+        """End of ``hold``: W̄ as a function of W and the multipliers, and its gradient.
 
-        It is added to what is there, through autograd, so that whoever waits for gradients of
-        parameters (DistributedDataParallel) is told. Without ``pull`` it is forgotten.
+        Whoever takes the backward pass from them adds equation (4) to what gradients there are,
+        through autograd, so that those who wait for gradients of parameters
+        (DistributedDataParallel) are told. None where nothing is to be passed on.
         """
         if not self._holding:
-            return
+            return None
         self._holding = False
         outer, self._held.grad = self._held.grad, None
-        if outer is None or not pull:
-            return
+        if outer is None:
+            return None
         with torch.enable_grad():
             built = equations.again(self._held.detach(), weight, self.parts, self.values())
-        if built.requires_grad:
-            torch.autograd.backward([built], [outer])
+        return (built, outer) if built.requires_grad else None
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """``x @ W̄.T + bias`` by scaling x and the output, where that is less than scaling W.

@@ -15,6 +15,7 @@ from analysis.drawing.page import caption, label, page
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
+    BROWNIAN,
     NEUTRAL,
     NO_MULTIPLIERS,
     NOISE_COLOUR,
@@ -89,11 +90,10 @@ def draw(numbers: pd.DataFrame, context: Context):
                       **beside | {"xycoords": ("data", "axes fraction")})  # fmt: skip
         axis.annotate("learned", (0, 0), (6, 0), va="center", **beside | {"xycoords": "data"})
     axes[1].set_xlabel("← better      change of the validation loss (nats)")
-    points = (
-        "points: seeds; bars and numbers: means with 95% intervals" if seeds > 1 else "one seed"
-    )
+    points = "points: seeds; bars and numbers: means with 95% intervals; "
     note = (
-        f"{points}\nrows 1 to 3: loss − loss without multipliers; one base LR, not swept\n"
+        f"{points if seeds > 1 else ''}one base LR, not swept\n"
+        f"rows 1 to 3: loss − loss without multipliers; random values: {BROWNIAN} at an RMS of 1\n"
         "learned values: those with which row 1 ended, so that row 2 has seen the data"
     )
     return caption(figure, context, note)

@@ -72,14 +72,14 @@ QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 # How far the blocks of a layer stand apart in a, in layers.
 APART = 0.24
 # Characters in a line of a title.
-WIDEST = 36
+WIDEST = 35
 # The least ratio of a, which holds all whiskers; a layer that writes nothing lies below it.
 LEAST = 0.016
 MESSAGE = "Blocks write less with scalar multipliers; few of these exceed what noise gives"
 SMALLER = "Outputs of blocks are smaller with multipliers than without"
 # How titles begin, and what they call several multipliers.
-WHERE = {"b": "At the ends of blocks ", "c": "Inside, ", "d": ""}
-SEVERAL = {"MLP": "MLPs", "MLP gate": "MLP gates", PRODUCT: "Products of Q and K"}
+WHERE = {"b": "At ends of blocks ", "c": "Inside, ", "d": ""}
+SEVERAL = {"MLP": "MLPs", "MLP gate": "MLP gates", PRODUCT: "Products Q·K"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -112,7 +112,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Outputs and the multipliers at their ends above, those inside below; names at the right."""
-    figure, axes = page(2, 2, 4.8, w_pad=0.04, h_pad=0.04, width_ratios=[1.28, 1])
+    figure, axes = page(2, 2, 4.8, w_pad=0.04, h_pad=0.04, width_ratios=[1.25, 1])
     headline(figure, MESSAGE)
     axes = dict(zip("abcd", axes.flat, strict=True))
     layers = sorted(numbers["layer"].dropna().unique())

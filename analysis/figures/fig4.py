@@ -65,7 +65,7 @@ ENDS = {
 SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
 NOISE_NAME = "noise alone"
-MESSAGE = "Weight decay on multipliers slows the growth of Q·K products and of the residual stream"
+MESSAGE = "Weight decay on multipliers slows the growth of Q·K products and the residual stream"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

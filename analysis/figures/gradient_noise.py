@@ -191,7 +191,7 @@ def _block(axis, rows: pd.DataFrame, colour: str) -> pd.DataFrame:
     axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     axis.set_ylim(0, max(SMALLEST, 1.5 * points["y"].max()))
     ticks = [tick for tick in TICKS if tick < axis.get_ylim()[1]]
-    axis.set_yticks(ticks := [0, *ticks[-4:]], [f"{tick:g}" for tick in ticks])
+    axis.set_yticks(ticks := [0, *ticks[-3:]], [f"{tick:g}" for tick in ticks])
     axis.set_ylabel("|1 − slope|")
     return points
 

@@ -19,7 +19,6 @@ from analysis.figures import fig2, fig3
 from analysis.quantities.scale_diversity import (
     BLOCKS,
     GROUPS,
-    INTERNAL,
     allowed,
     distributions,
     layer_effect,

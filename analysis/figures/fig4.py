@@ -48,7 +48,7 @@ NAMES = {
     symmetry.NONE: NO_MULTIPLIERS,
 }
 # The weight decay that gives the paper's Σηλ depends on the scale; above it is that of tiny.
-ELSEWHERE = {symmetry.LIGHT: "λ for the\npaper's Σηλ"}
+ELSEWHERE = {symmetry.LIGHT: "the paper's\nΣηλ"}
 TRAINED = (symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT)
 _POINT = {"marker": ARM_LOOKS["VPN"]["marker"], "mec": "white", "mew": 0.2}
 # Those of panel a, and to which side of its median the name of each stands.
@@ -171,8 +171,8 @@ def _finite(ratio: Interval) -> list[float]:
 
 
 def _short(name: str) -> str:
-    """``λ = 0.0104`` of its longer name."""
-    return name.split(",")[0]
+    """``λ = 0.0104`` of its longer name, in one line."""
+    return name.split(",")[0].replace("\n", " ")
 
 
 def _told(product: float) -> str:

@@ -19,7 +19,6 @@ from analysis.figures import fig2, fig3
 from analysis.quantities.scale_diversity import (
     BLOCKS,
     GROUPS,
-    INTERNAL,
     allowed,
     distributions,
     layer_effect,
@@ -83,7 +82,7 @@ def test_a_layer_effect_by_hand():
     assert layer_effect(one, other).to_dict() == {7: 4.0, 8: 0.0}
 
 
-@pytest.mark.parametrize("module, world, bands", [(fig2, depth, 10), (fig3, width, 18)])
+@pytest.mark.parametrize("module, world, bands", [(fig2, depth, 13), (fig3, width, 18)])
 def test_figures_of_several_seeds(module, world, bands):
     """Medians with bands; of Brownian motion a span, and none of pure noise."""
     tables = {"scale_diversity": world(seeds=SEEDS[:8])}
@@ -124,7 +123,7 @@ def test_figures_draw(trained, figure):
     assert set(numbers["seed"].dropna()) == {0} and numbers["seed"].isna().any()
     if figure == "fig2":
         learned = numbers[numbers["seed"].notna()]
-        panels = {"a": len(BLOCKS), "b": len(BLOCKS), "c": len(INTERNAL) - 1, "d": 1}
+        panels = {"a": len(BLOCKS), "b": len(BLOCKS), "c": len(fig2.INSIDE) - 1, "d": 1}
         for panel, series in panels.items():
             assert (learned["panel"] == panel).sum() == 2 * 8 * series
         assert (learned["value"] > 0).all()

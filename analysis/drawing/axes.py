@@ -158,6 +158,7 @@ def dots(
     markers: Mapping[str, str] | None = None,
     hollow: Mapping[str, Collection[float]] | None = None,
     below: float = 0.0,
+    apart: float = 0.0,
 ) -> None:
     """A line for each name, from top to bottom, with the values of its seeds.
 
@@ -165,14 +166,14 @@ def dots(
     Points are seeds, the bar is the mean and the line its 95% interval (of several seeds; one
     alone is a point). ``hollow`` has values that the bar leaves out, of seeds that do not judge.
     Lines stand one apart; ``raised`` moves them up, to draw twice on the same axis, and points
-    stand ``below`` their bar.
+    stand ``below`` their bar, the second, fourth … lower by ``apart`` where they would touch.
     """
     for place, (name, values) in enumerate(reversed(named.items())):
         height, colour = place + raised, colours[name]
         look = {"marker": markers[name] if markers else _MARKERS.get(colour, "o"), "lw": 0,
                 "color": colour, "ms": 3.2}  # fmt: skip
-        under = [height - below] * len(values)
-        axis.plot(values, under, **look, alpha=0.45, mew=0)
+        under = height - below - apart * (np.arange(len(values)) % 2)
+        axis.plot(np.sort(values), under, **look, alpha=0.45, mew=0)
         left_out = hollow.get(name, ()) if hollow else ()
         under = [height - below] * len(left_out)
         axis.plot(left_out, under, **look, markerfacecolor="none", mew=0.6)

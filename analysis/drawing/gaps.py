@@ -94,7 +94,7 @@ def told_of_points(rows: pd.DataFrame) -> str:
     if judging:
         parts.append("full points: seeds")
     if judging > 1:
-        parts.append("bars: their means, 95%")
+        parts.append("bars: their means with 95% intervals")
     if exploring := len(seeds) - judging:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"
         parts.append(f"hollow: {who}, not judged")
@@ -107,13 +107,14 @@ def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:
 
 
 def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:
-    """What a caption says of points, solid where ``judging``, and of their bars."""
+    """What a caption says of points, solid where ``judging``, and of their bars and numbers."""
     if not judging.any():
         return "hollow: seeds that do not judge"
-    said = "solid: seeds that judge, run after the criteria were fixed; bars: means, 95%"
+    said = "solid: seeds that judge, run after the criteria were fixed"
+    numbers = "\nbars and numbers: means with 95% intervals of the solid points"
     others = sorted(map(int, rows.loc[~judging, "seed"].unique()))
     if not others:
-        return said
+        return said + numbers
     when = "earlier" if others[-1] < rows.loc[judging, "seed"].min() else "other"
     which = f"{others[0]}–{others[-1]}" if len(others) > 1 else f"{others[0]}"
-    return f"{said}; hollow: {when} seed{'s' * (len(others) > 1)} ({which})"
+    return f"{said}; hollow: {when} seed{'s' * (len(others) > 1)} ({which}){numbers}"

@@ -7,22 +7,23 @@ of each block, (c) inside blocks, (d) the product of Q's and K's, for only that 
 root mean squares, read at the end of the constant stage. Grey is the middle half of the draws of
 the Brownian motion, between dotted lines lie 95% of them, and dots and dashes mark where
 multipliers start. Dashed in b: the same initial values with another order of the data.
-Multipliers of Q and K begin
-alike and have equal gradients, so that they take equal steps: their product is the square of one
-walk. V and up are not drawn, because they repeat attention's out and the MLP's down for the same
-reason; they and the others are in the csv, where multipliers stand as they are.
+Titles name the layers whose median lies above those 95%. Multipliers of Q and K begin alike and
+have equal gradients, so that they take equal steps: their product is the square of one walk. V and
+up are not drawn, because they repeat attention's out and the MLP's down for the same reason; they
+are in the csv with all others, where multipliers stand as they are.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
 
 from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import (
     BLOCK_LOOKS,
     BROWNIAN,
@@ -44,30 +45,41 @@ LIMITS = {"color": shade(NOISE_COLOUR, 0.2), "lw": 0.8, "ls": (0, (1, 1.5))}
 START = {"color": "#222222", "lw": 0.8, "ls": (0, (6, 2, 1, 2)), "zorder": 1.5}
 AGAIN = {"ls": (0, (3, 1.5)), "lw": 0.9, "marker": ""}
 PRODUCT = "Q·K"
-# The multipliers that are drawn in c and d, and their looks: those of their block.
-INNER = {
-    "gate": BLOCK_LOOKS["MLP"],
-    "dt": BLOCK_LOOKS["SSM"] | {"markerfacecolor": "white"},
-    "x": {"color": shade(BLOCK_LOOKS["SSM"]["color"], -0.45), "marker": "v", "ls": "-."},
-    PRODUCT: BLOCK_LOOKS["attention"],
+# Every multiplier by itself but Q's and K's: B's and C's gradients are not equal.
+INSIDE = {name: tensors for name, tensors in scales.INTERNAL.items() if name != "B·C"}
+INSIDE |= {"B": ("ssm.B",), "C": ("ssm.C",)}
+_SSM = BLOCK_LOOKS["SSM"]["color"]
+_BC = {"color": shade(_SSM, -0.65), "marker": "D", "ms": 2.8}
+# What is drawn beside outputs, by panel; colours are of the blocks.
+LOOKS = {
+    "b": {block: BLOCK_LOOKS[block] for block in scales.BLOCKS},
+    "c": {
+        "gate": BLOCK_LOOKS["MLP"],
+        "C": _BC,
+        "B": _BC | {"markerfacecolor": "white"},
+        "dt": {"color": _SSM, "marker": "s", "markerfacecolor": "white"},
+        "x": {"color": shade(_SSM, -0.35), "marker": "v", "ls": "-."},
+        "z": {"color": _SSM, "marker": "x", "ls": ":"},
+    },
+    "d": {PRODUCT: BLOCK_LOOKS["attention"]},
 }
-NAMES = {"gate": "MLP gate", "dt": "SSM dt", "x": "SSM x"}
+NAMES = {name: f"SSM {name}" for name in LOOKS["c"]} | {"gate": "MLP gate"}
 # Half of the seeds lie in a coloured band.
 HALF = (0.25, 0.75)
 # Between the second and the fourth lies half of the draws of a Brownian motion, between the outer
 # two 95%.
 QUANTILES = (0.025, 0.25, 0.5, 0.75, 0.975)
 # How far the blocks of a layer stand apart in a, in layers.
-APART = 0.2
+APART = 0.24
+# Characters in a line of a title.
+WIDEST = 35
 # The least ratio of a, which holds all whiskers; a layer that writes nothing lies below it.
 LEAST = 0.016
-MESSAGE = "Blocks write less with multipliers; multipliers of late MLPs and most Q·K exceed noise"
-TITLES = {
-    "a": "a   Outputs of blocks are smaller with multipliers than without",
-    "b": "b   Outputs: MLP's leave noise",
-    "c": "c   Inside: the gate's do",
-    "d": "d   Q·K: most do",
-}
+MESSAGE = "Blocks write less with scalar multipliers; few of these exceed what noise gives"
+SMALLER = "Outputs of blocks are smaller with multipliers than without"
+# How titles begin, and what they call several multipliers.
+WHERE = {"b": "At ends of blocks ", "c": "Inside, ", "d": ""}
+SEVERAL = {"MLP": "MLPs", "MLP gate": "MLP gates", PRODUCT: "Products Q·K"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -82,7 +94,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     for arm in ARMS:
         for block, logs in scales.log_ratios(table, arm).items():
             parts.append(stacked(np.exp(logs), panel="a", quantity=block, arm=arm))
-        for panel, multipliers in (("b", ends), ("c", scales.INTERNAL)):
+        for panel, multipliers in (("b", ends), ("c", INSIDE)):
             for name, tensors in multipliers.items():
                 values = np.exp(scales.log_multipliers(table, tensors, arm))
                 place = "d" if name == PRODUCT else panel
@@ -99,57 +111,26 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Outputs above, multipliers below; lines are named at the right."""
-    figure = sheet(4.7, w_pad=0.04, h_pad=0.05)
-    above, below = figure.subfigures(2, 1, height_ratios=[1, 1.3])
-    headline(above, MESSAGE)
-    multipliers = below.subplots(1, 3, width_ratios=[4, 4, 3.8])
-    axes = {"a": above.subplots(), **dict(zip("bcd", multipliers, strict=True))}
-    groups = dict(tuple(numbers.astype({"layer": float}).groupby(["panel", "arm", "quantity"])))
-    middle = numbers[numbers["quantity"] == "ABM 0.5"].set_index("panel")["value"]
-
-    def relative(panel: str, arm: str, name: str) -> pd.DataFrame:
-        rows = groups[panel, arm, name]
-        return rows.assign(value=rows["value"] / middle[panel])
-
-    ends: dict[str, dict] = {panel: {} for panel in axes}
-    for place, block in enumerate(scales.BLOCKS):
-        look, rows = BLOCK_LOOKS[block], groups["a", "SCALAR", block]
-        _whiskers(axes["a"], rows, APART * (place - (len(scales.BLOCKS) - 1) / 2), look)
-        ends["a"][block] = end(rows, "layer"), look["color"]
-        again = look | AGAIN | {"color": shade(look["color"], -0.25)}
-        median(axes["b"], relative("b", "SCALAR_ORDER", block), "layer", band=None, **again)
-    looks = {("b", block): BLOCK_LOOKS[block] for block in scales.BLOCKS}
-    looks |= {("d" if name == PRODUCT else "c", name): look for name, look in INNER.items()}
-    for (panel, name), look in looks.items():
-        rows = relative(panel, "SCALAR", name)
-        median(axes[panel], rows, "layer", band=HALF, alpha=0.25, **look)
-        ends[panel][NAMES.get(name, name)] = end(rows, "layer"), look["color"]
+    """Outputs and the multipliers at their ends above, those inside below; names at the right."""
+    figure, axes = page(2, 2, 4.8, w_pad=0.04, h_pad=0.04, width_ratios=[1.25, 1])
+    headline(figure, MESSAGE)
+    axes = dict(zip("abcd", axes.flat, strict=True))
     layers = sorted(numbers["layer"].dropna().unique())
-    for panel, axis in axes.items():
-        axis.set_yscale("log")
-        label(axis, TITLES[panel], xlabel="layer", xticks=layers[:: -(-len(layers) // 9)])
+    for axis in axes.values():
+        axis.set(xlabel="layer", xticks=layers[:: -(-len(layers) // 9)])
         axis.axhline(1.0, **NEUTRAL)
-    axes["a"].set_ylabel("RMS of the output,\nwith / without")
-    axes["a"].set_ylim(top=max(1.15, axes["a"].get_ylim()[1]))
-    plain_log_axis(axes["a"])
-    _layers_apart(axes["a"], layers)
-    _name_lost(axes["a"], {block: groups["a", "SCALAR", block] for block in scales.BLOCKS})
-    for panel in "bcd":
-        _noise(axes[panel], numbers[numbers["panel"] == panel], middle[panel])
-    # A product has a wider noise, and an axis of its own.
-    _share([axes["b"], axes["c"]])
-    _share([axes["d"]])
-    axes["b"].set_ylabel(r"$|s|$ / noise's median")
+        axis.set_yscale("log")
+    panels = dict(tuple(numbers.astype({"layer": float}).groupby("panel")))
+    ends = {"a": _outputs(axes["a"], panels["a"])}
+    ends |= {panel: _multipliers(axes[panel], panel, panels[panel]) for panel in LOOKS}
     axes["d"].set_ylabel(r"$|s_Q s_K|$ / noise's median")
-    axes["c"].tick_params(labelleft=False)
-    again = numbers.loc[numbers["arm"] == "SCALAR_ORDER", "seed"].nunique()
+    seeds = numbers.loc[numbers["arm"] == "SCALAR_ORDER", "seed"].nunique()
     handles = [
         Patch(**NOISE, label="middle half of noise"),
-        key("95% of noise", **LIMITS),
+        key("limits of 95% of noise", **LIMITS),
         key("median of noise", **NEUTRAL),
         key("start, |s| = 1", **START),
-        key(f"b: same start, other order of the data (n = {again})", **AGAIN),
+        key(f"b: same start, other order of the data (n = {seeds})", **AGAIN),
     ]
     legend_below(figure, handles, 3)
     # The other order of the data may have fewer seeds.
@@ -157,13 +138,82 @@ def draw(numbers: pd.DataFrame, context: Context):
     context = dataclasses.replace(context, seeds=sorted(map(int, seeds.unique())))
     note = f"noise: {BROWNIAN} of the same multiplier"
     if len(context.seeds) > 1:
-        note += "\nlines: medians; bands, whiskers: middle half of seeds; a, ↓: seeds below axis"
+        note += (
+            "\nlines: medians; bands, whiskers: middle half of seeds; a, ↓: seeds below the axis\n"
+            "b to d: a layer exceeds noise if its median lies above the upper limit"
+        )
     caption(figure, context, note)
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for panel, axis in axes.items():
         named = {said: (y, shade(c, -0.25)) for said, (y, c) in ends[panel].items()}
         name_ends(axis, named, at=1.04)
     return figure
+
+
+def _outputs(axis, rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
+    """Ratios of the blocks' outputs beside each other; returns what ``name_ends`` wants."""
+    groups, ends = dict(tuple(rows.groupby(["arm", "quantity"]))), {}
+    blocks = {block: groups["SCALAR", block] for block in scales.BLOCKS}
+    for place, (block, own) in enumerate(blocks.items()):
+        _whiskers(axis, own, APART * (place - (len(blocks) - 1) / 2), BLOCK_LOOKS[block])
+        ends[block] = end(own, "layer"), BLOCK_LOOKS[block]["color"]
+    label(axis, _title("a", SMALLER), ylabel="RMS of the output,\nwith / without")
+    axis.set_ylim(top=max(1.15, axis.get_ylim()[1]))
+    plain_log_axis(axis)
+    _layers_apart(axis, sorted(rows["layer"].unique()))
+    _name_lost(axis, blocks)
+    return ends
+
+
+def _multipliers(axis, panel: str, rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
+    """|s| over the noise's median; returns what ``name_ends`` wants.
+
+    The title says which layers lie above the noise. Only in b another order of the data is drawn.
+    """
+    noise = rows.set_index("quantity")["value"]
+    noise = [noise[_quantile(share)] for share in QUANTILES]
+    middle = noise[len(noise) // 2]
+    low, *half, high = np.divide(noise, middle)
+    groups = dict(tuple(rows.assign(value=rows["value"] / middle).groupby(["arm", "quantity"])))
+    ends, above = {}, []
+    for name, look in LOOKS[panel].items():
+        own, said = groups["SCALAR", name], NAMES.get(name, name)
+        if panel == "b":
+            dashed = look | AGAIN | {"color": shade(look["color"], -0.25)}
+            median(axis, groups["SCALAR_ORDER", name], "layer", band=None, **dashed)
+        alpha = 0.25 if len(LOOKS[panel]) < 4 else 0.15  # many bands lie on each other
+        median(axis, own, "layer", band=HALF, alpha=alpha, **look)
+        medians = own.groupby("layer")["value"].median()
+        ends[said] = medians.iloc[-1], look["color"]
+        if beyond := [int(layer) for layer in medians.index[medians > high]]:
+            above.append(f"{SEVERAL.get(said, said)} in {_layers(beyond)}")
+    values = [0.85 * half[0], 1.1 * high, *axis.dataLim.intervaly]
+    axis.set_ylim(0.9 * min(values), 1.15 * max(values))
+    plain_log_axis(axis)
+    axis.axhspan(half[0], half[-1], **NOISE, zorder=0.1)
+    axis.axhline(high, **LIMITS)
+    axis.axhline(1 / middle, **START)
+    if low > axis.get_ylim()[0]:
+        axis.axhline(low, **LIMITS)
+    else:
+        axis.annotate(f"lower limit: {low:.2f} ↓", (0, 0), (3, 2), xycoords="axes fraction",
+                      textcoords="offset points", fontsize=SMALL, color="#555555")  # fmt: skip
+    found = f"{' and '.join(above)} exceed noise" if above else "no median exceeds noise"
+    label(axis, _title(panel, WHERE[panel] + found), ylabel=r"$|s|$ / noise's median")
+    return ends
+
+
+def _title(panel: str, text: str) -> str:
+    """Two lines under each other, to the right of the panel's letter."""
+    return f"{panel}   " + "\n     ".join(textwrap.wrap(text, WIDEST))
+
+
+def _layers(layers: list[int]) -> str:
+    """layer 0, layers 6 and 7, layers 2 to 7."""
+    first, last = layers[0], layers[-1]
+    if len(layers) > 2 and last - first + 1 == len(layers):
+        return f"layers {first} to {last}"
+    return f"layer{'s' * (len(layers) > 1)} {' and '.join(map(str, layers))}"
 
 
 def _whiskers(axis, rows: pd.DataFrame, shift: float, look: dict) -> None:
@@ -184,36 +234,22 @@ def _layers_apart(axis, layers) -> None:
 
 
 def _name_lost(axis, blocks: dict[str, pd.DataFrame]) -> None:
-    """How many seeds of a layer lie below ``LEAST``, at the lower end of the axis."""
+    """How many seeds of a layer lie below ``LEAST``, at the lower end of the axis.
+
+    Blocks have heights of their own, since their numbers would touch.
+    """
     if min(rows.groupby("layer")["value"].median().min() for rows in blocks.values()) > LEAST:
         axis.set_ylim(bottom=LEAST)
-    bottom = axis.get_ylim()[0]
+    bottom, height = axis.get_ylim()[0], 1
     for place, (block, rows) in enumerate(blocks.items()):
         lost = rows[rows["value"] < bottom].groupby("layer").size()
         shift = APART * (place - (len(blocks) - 1) / 2)
         colour = shade(BLOCK_LOOKS[block]["color"], -0.3)
         for layer, count in lost.items():
-            axis.annotate(f"{count}↓", (layer + shift, 0), (0, 1), ha="center", va="bottom",
+            axis.annotate(f"{count}↓", (layer + shift, 0), (0, height), ha="center", va="bottom",
                           xycoords=axis.get_xaxis_transform(), textcoords="offset points",
                           fontsize=SMALL, color=colour)  # fmt: skip
-
-
-def _share(axes) -> None:
-    """One range for all of ``axes``, with some room at both ends."""
-    limits = np.array([axis.get_ylim() for axis in axes])
-    for axis in axes:
-        axis.set_ylim(limits.min() / 1.1, limits.max() * 1.1)
-        plain_log_axis(axis)
-
-
-def _noise(axis, rows: pd.DataFrame, middle: float) -> None:
-    """What a Brownian motion gives, and where it starts, over its median."""
-    drawn = rows[rows["quantity"].str.startswith("ABM")].set_index("quantity")["value"]
-    low, *half, high = (drawn[_quantile(share)] / middle for share in QUANTILES)
-    axis.axhspan(half[0], half[-1], **NOISE, zorder=0.1)
-    for limit in (low, high):
-        axis.axhline(limit, **LIMITS)
-    axis.axhline(1 / middle, **START)
+        height += 9 * (len(lost) > 0)
 
 
 def _quantile(share: float) -> str:

@@ -139,7 +139,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles += [Patch(**BAR, label=NAMES["noise"]), key("g: i.i.d. entries, std", **TICK)]
     legend_below(figure, handles, 3)
     context = dataclasses.replace(context, seeds=seeds)
-    note = f"a to f, {BANDS_RANGE}; g: a point a seed; [95%]" if len(seeds) > 1 else ""
+    note = f"a to f, {BANDS_RANGE}; g: a point is a seed; [ ]: 95% intervals of means"
+    note = note if len(seeds) > 1 else ""
     return caption(figure, context, note)
 
 

@@ -1,11 +1,12 @@
 """Figure 4 (section 4.1): multipliers along two symmetries, without and with weight decay.
 
 a: product of the scales of Q's and K's multipliers against their ratio, on equal logarithmic units,
-as the constant stage ends. A small point is a layer of a seed; of Brownian motion (ABM), which has
-no weight decay, a layer of a draw. A large one is the median over seeds of their medians over
-layers, with the 95% interval of its product; these stand above it in numbers. Dashes are the way of
-this median from the start, (1, 1). The paper's weight decay, which ends near none, is in the csv.
-b: norm of the residual stream behind the last layer. Lines are medians, bands the range of seeds.
+as the constant stage ends. The scale is the RMS of the rows' multipliers times that of the
+columns'. A small point is a layer of a seed; of Brownian motion (ABM), which has no weight decay, a
+layer of a draw. A large one is the median over seeds of their medians over layers, with 95%
+intervals; those of products stand above in numbers. The paper's weight decay, which ends near none,
+is in the csv. b: norm of the residual stream behind the last layer. Lines are medians, bands the
+range of seeds.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, end, median, name_ends
-from analysis.drawing.page import caption, headline, sheet
+from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
@@ -47,7 +48,7 @@ NAMES = {
     symmetry.NONE: NO_MULTIPLIERS,
 }
 # The weight decay that gives the paper's Σηλ depends on the scale; above it is that of tiny.
-ELSEWHERE = {symmetry.LIGHT: "λ for the\npaper's Σηλ"}
+ELSEWHERE = {symmetry.LIGHT: "the paper's\nΣηλ"}
 TRAINED = (symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT)
 _POINT = {"marker": ARM_LOOKS["VPN"]["marker"], "mec": "white", "mew": 0.2}
 # Those of panel a, and to which side of its median the name of each stands.
@@ -62,10 +63,9 @@ ENDS = {
     },
 }
 SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
-WAY = {"lw": 0.8, "ls": (0, (3, 1)), "zorder": 2}
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
 NOISE_NAME = "noise alone"
-MESSAGE = "b   Weight decay on multipliers slows the growth of the residual stream"
+MESSAGE = "Weight decay on multipliers slows the growth of Q·K products and the residual stream"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -75,8 +75,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     ends = symmetry.brownian_ends(table, symmetry.FREE).rename(columns={"draw": "seed"})
     parts = [ends.assign(panel="noise", arm=symmetry.FREE, **at_end)]
     for arm in TRAINED:
-        parts.append(symmetry.paths(table, arm).assign(panel="paths", arm=arm))
-    for arm in (symmetry.NONE, symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT):
+        paths = symmetry.paths(table, arm)
+        parts.append(paths[paths["step"] == table.stage_end].assign(panel="ends", arm=arm))
+    for arm in (symmetry.NONE, *TRAINED):
         norms = np.exp(symmetry.residual(table, arm)).rename("value").reset_index()
         parts.append(norms.assign(panel="residual", arm=arm))
     columns = ["panel", "arm", "seed", "layer", "step", "product", "ratio", "value"]
@@ -84,26 +85,22 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Multipliers above, the stream below, each under its message."""
-    figure = sheet(4.5, h_pad=0.05)
-    above, below = figure.subfigures(2, 1, height_ratios=[1.3, 1.2])
+    """Multipliers above, the stream below."""
+    figure, (scales, stream) = page(2, 1, 4.5, h_pad=0.05, height_ratios=[1.15, 1])
+    headline(figure, MESSAGE)
     panels = dict(tuple(numbers.groupby("panel")))
-    paths, noise = panels["paths"], panels["noise"]
+    noise = panels["noise"]
     decay = noise["step"].max()
     names = NAMES | ({} if context.scale == "tiny" else ELSEWHERE)
-    headline(above, _scales(above.subplots(), paths[paths["step"] <= decay], noise, names))
-    headline(below, MESSAGE)
-    stream = below.subplots()
+    _scales(scales, panels["ends"], noise, names)
     ends = _stream(stream, panels["residual"], decay, names)
-    layers, draws = paths["layer"].nunique(), noise["seed"].nunique()
-    of_literal = paths[(paths["arm"] == symmetry.LITERAL) & (paths["step"] == decay)]
-    left_out = np.exp(of_literal.groupby("seed")["product"].median().median())
+    layers, draws = noise["layer"].nunique(), noise["seed"].nunique()
     note = (
-        f"λ: weight decay of multipliers; a: {layers} layers of each seed; large: medians, 95%; "
-        "dashes: way of the medians",
-        f"noise: {BROWNIAN}, n = {draws} draws, not run with λ > 0; "
-        f"a leaves out λ = 0.002, which ends at {_told(left_out)}",
-        f"the paper's Σηλ: the same total weight decay; b: {BANDS_RANGE}",
+        "λ: weight decay of multipliers; the paper's Σηλ: as much weight decay in total",
+        f"a: small: {layers} layers of each seed as LR decay begins; large: medians with 95% "
+        "intervals",
+        "scale: RMS of the rows' multipliers × RMS of the columns'; start: where grey lines cross",
+        f"noise: {BROWNIAN}, n = {draws} draws, λ = 0; b: {BANDS_RANGE}",
     )
     caption(figure, context, "\n".join(note))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
@@ -111,19 +108,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     return figure
 
 
-def _scales(axis, paths: pd.DataFrame, noise: pd.DataFrame, names) -> str:
-    """Trained multipliers and those of noise, on equal units. Returns what they say."""
+def _scales(axis, ends: pd.DataFrame, noise: pd.DataFrame, names: dict[str, str]) -> None:
+    """Trained multipliers and those of noise, on equal units; the title says what they do."""
     axis.axhline(1, **NEUTRAL)
     axis.axvline(1, **NEUTRAL)
-    ends = paths[paths["step"] == paths["step"].max()]
     groups = {names[arm]: (ends[ends["arm"] == arm], look) for arm, look in ENDS.items()}
     groups[NOISE_NAME] = noise, NOISE
     for rows, look in groups.values():
-        axis.plot(np.exp(rows["product"]), np.exp(rows["ratio"]), ls="", ms=3.2, alpha=0.6, **look)
-    for arm, look in ENDS.items():
-        of_seeds = paths[paths["arm"] == arm].groupby(["step", "seed"])[["product", "ratio"]]
-        way = np.exp(of_seeds.median().groupby("step").median())
-        axis.plot(way["product"], way["ratio"], color=look["color"], **WAY)
+        axis.plot(np.exp(rows["product"]), np.exp(rows["ratio"]), ls="", ms=3, alpha=0.4, **look)
     plain_log_axis(axis, x=True)
     plain_log_axis(axis)
     both = pd.concat([rows for rows, _ in groups.values()])
@@ -135,29 +127,52 @@ def _scales(axis, paths: pd.DataFrame, noise: pd.DataFrame, names) -> str:
     }
     axis.set_aspect("equal", adjustable="box")
     axis.set(xlabel="scale of Q × scale of K", ylabel="scale of Q / scale of K")
-    trained, of_noise = (_told(found[name]) for name in (names[symmetry.FREE], NOISE_NAME))
-    return (
-        f"a   Q·K products move {trained}× in training, {of_noise}× by noise; "
-        "medians of ratios stay near 1"
+    free, light = (found[names[arm]] for arm in ENDS)
+    far = max(abs(end) for _, ratio in (free, light) for end in _finite(ratio))
+    title = (
+        f"a   Products become {_told(free[0])}× at {_short(names[symmetry.FREE])} and "
+        f"{_told(light[0])}× at {_short(names[symmetry.LIGHT])}; "
+        f"ratios stay within {np.exp(far):.1f}×"
     )
+    axis.set_title(title, loc="left", pad=14)  # above the numbers
 
 
-def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str) -> float:
-    """A group's median with the interval of its product, named above. Returns the product."""
+def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str):
+    """A group's medians with their intervals; that of the product stands above in numbers.
+
+    Returns the product, and ln of the ratio.
+    """
     of_seeds = rows.groupby("seed")[["product", "ratio"]].median()
-    product, ratio = median_interval(of_seeds["product"]), np.exp(of_seeds["ratio"].median())
-    product = Interval(*np.exp([product.mean, product.low, product.high]), product.n)
+    product, ratio = (median_interval(of_seeds[one]) for one in of_seeds)
+    x, y = np.exp([product.mean, ratio.mean])
     colour = shade(look["color"], -0.25)
-    said = f"{name.split(',' + chr(10))[0]}: {_told(product.mean)}"
+    said = f"{_short(name)}: {_told(x)}"
+    top = y
     if np.isfinite(product.high):
-        axis.plot([product.low, product.high], [ratio] * 2, color=look["color"], lw=2.2, zorder=4)
-        said += f" [{_told(product.low)}, {_told(product.high)}]"
-    axis.plot(product.mean, ratio, ls="", ms=8, **look | {"mew": 0.9}, zorder=5)
-    axis.plot([product.mean] * 2, [ratio, axis.get_ylim()[1]], color=colour, lw=0.6, zorder=1)
-    axis.annotate(said, (product.mean, 1), (0, 2), xycoords=axis.get_xaxis_transform(),
+        ends = np.exp([product.low, product.high])
+        bar = {"color": shade(look["color"], -0.4), "lw": 2, "zorder": 4}
+        axis.plot(ends, [y, y], **bar)
+        axis.plot([x, x], np.exp([ratio.low, ratio.high]), **bar)
+        top = np.exp(ratio.high)
+        said += f" [{_told(ends[0])}, {_told(ends[1])}]"
+    edge = {"mec": shade(look["color"], -0.4), "mew": 1.1}
+    axis.plot(x, y, ls="", ms=6, **look | edge, zorder=5)
+    axis.plot([x, x], [top, axis.get_ylim()[1]], color=colour, lw=0.5, zorder=1)
+    axis.annotate(said, (x, 1), (0, 2), xycoords=axis.get_xaxis_transform(),
                   textcoords="offset points", ha=side, va="bottom", fontsize=SMALL,
                   color=colour)  # fmt: skip
-    return product.mean
+    return x, ratio
+
+
+def _finite(ratio: Interval) -> list[float]:
+    """The ends of an interval, or of few seeds their median."""
+    ends = [ratio.low, ratio.high]
+    return ends if np.isfinite(ends).all() else [ratio.mean]
+
+
+def _short(name: str) -> str:
+    """``λ = 0.0104`` of its longer name, in one line."""
+    return name.split(",")[0].replace("\n", " ")
 
 
 def _told(product: float) -> str:
@@ -176,5 +191,10 @@ def _stream(axis, rows: pd.DataFrame, decay: float, names) -> dict[str, tuple[fl
     axis.annotate("LR decay\nbegins", (decay, 1), (-3, -1), va="top", ha="right",
                   xycoords=("data", "axes fraction"), textcoords="offset points",
                   fontsize=SMALL, color="#555555", linespacing=1.05)  # fmt: skip
-    axis.set(xlabel="step", ylabel="RMS norm, last layer")
+    axis.set(xlabel="step", ylabel="RMS of the residual stream\nafter the last layer")
+    at_decay = rows[rows["step"] == decay].groupby("arm")["value"].median()
+    free, light = (at_decay[arm] for arm in ENDS)
+    label(axis, f"b   As LR decay begins, the stream is at {free:.2f} with "
+                f"{_short(names[symmetry.FREE])} and at {light:.2f} with "
+                f"{_short(names[symmetry.LIGHT])}")  # fmt: skip
     return ends

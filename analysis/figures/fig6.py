@@ -17,7 +17,6 @@ from analysis.drawing.page import (
     caption,
     headline,
     key,
-    key_of_decay,
     label,
     legend_below,
     page,
@@ -47,10 +46,11 @@ NAMES = {
     INCLUDED: "scalars, in the clipping norm",
     NONE: NO_MULTIPLIERS,
 }
-SHORT = {INCLUDED: "in the norm", NONE: "no multipliers"}
+SHORT = {INCLUDED: "in the norm", NONE: NO_MULTIPLIERS}
 MESSAGE = "Multipliers dominate the early norm; leaving them out of clipping leads to the end"
 # The norm that clipping compares with its threshold, and the other.
 CLIPPED = {EXCLUDED: "tensors", INCLUDED: "all", NONE: "all"}
+NORMS = {"all": "all gradients", "tensors": "all but multipliers'"}
 OTHER = {"ls": (0, (1, 1.2)), "lw": 0.7}
 # Losses are averaged over so many parts of the training.
 PARTS = 40
@@ -107,8 +107,13 @@ def draw(numbers: pd.DataFrame, context: Context):
         decay_line(axis, numbers["decay"].iloc[0])
         axis.set(xlabel="step", ylabel="training loss −\nthat if left out (nats)")
     peak, last = means.max(), means.iloc[-1]
-    label(c, f"c   The leads shrink from {peak[INCLUDED]:.2f} and {peak[NONE]:.2f}")
-    label(d, f"d   At the end {last[INCLUDED]:.3f} and {last[NONE]:.3f} remain")
+    label(c, f"c   The leads over “in the norm” ({peak[INCLUDED]:.2f})\n"
+             f"     and “no multipliers” ({peak[NONE]:.2f}) shrink")  # fmt: skip
+    label(d, f"d   In LR decay one lead stays ({last[INCLUDED]:.3f}),\n"
+             f"     the other regrows ({last[NONE]:.3f})")  # fmt: skip
+    c.annotate("LR decay →", (numbers["decay"].iloc[0], 0.97), (-3, 0), ha="right", va="top",
+               xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=SMALL,
+               color="#555555")  # fmt: skip
     low, high = d.get_ylim()
     room = 0.15 * (high - min(0, low))  # for the numbers at the end
     d.set_ylim(min(0, low) - room, high + room)
@@ -116,13 +121,12 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles = [key(NAMES[arm], color=colour) for arm, colour in COLOURS.items()]
     handles += [
         key("b: norm compared with the threshold", color="#444444"),
-        key("b: the other norm", color="#444444", **OTHER),
-        key_of_decay("c, d: LR decay begins"),
+        key("b: norm not used for clipping", color="#444444", **OTHER),
     ]
     legend_below(figure, handles, 2)
     note = "b: without multipliers the two norms coincide"
     if numbers["seed"].nunique() > 1:
-        note += "\na, b: medians, middle half of seeds; c, d: means, 95%"
+        note += "\na, b: medians, middle half of seeds; c, d: means with 95% intervals"
     return caption(figure, context, note)
 
 
@@ -132,25 +136,35 @@ def _late(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _name_last(axis, rows: pd.DataFrame) -> None:
-    """Mean and 95% interval of both differences at the last step, above the band and below 0."""
+    """Mean and 95% interval of both differences at the last step, and a name for the line at 0."""
     last = rows["step"].max()
     values = rows[rows["step"] == last].groupby("arm")["value"]
-    found = interval(values.get_group(NONE))
-    top = found.high if found.n > 1 else found.mean
-    for arm, height, side, gap in ((NONE, top, "bottom", 3), (INCLUDED, 0.0, "top", -3)):
+    look = {
+        "textcoords": "offset points",
+        "fontsize": SMALL,
+        "bbox": {"color": "white", "pad": 0.5},
+    }
+    for arm, side in ((NONE, "high"), (INCLUDED, "low")):
+        found = interval(values.get_group(arm))
+        height = getattr(found, side) if found.n > 1 else found.mean
         said = with_interval(values.get_group(arm)).replace("-", "−")
-        axis.annotate(f"{SHORT[arm]}: {said}", (last, height), ha="right", va=side, xytext=(0, gap),
-                      textcoords="offset points", fontsize=SMALL,
-                      color=shade(COLOURS[arm], -0.35),
-                      bbox={"color": "white", "pad": 0.5})  # fmt: skip
+        above = side == "high"
+        axis.annotate(f"{SHORT[arm]}: {said}", (last, height), (0, 3 if above else -5), ha="right",
+                      va="bottom" if above else "top", color=shade(COLOURS[arm], -0.35),
+                      **look)  # fmt: skip
+    axis.annotate("left out of the norm", (rows["step"].min(), 0), (0, -3), va="top",
+                  color=COLOURS[EXCLUDED], **look)  # fmt: skip
 
 
 def _name(axis, rows: pd.DataFrame, threshold: float) -> None:
-    """Words beside the threshold and the two groups of lines."""
-    axis.annotate("↑ solid lines: clipped", (rows["step"].min(), threshold), va="top",
-                  xytext=(0, -2), textcoords="offset points", fontsize=SMALL)  # fmt: skip
+    """Words beside the threshold, above the upper group of lines and below the lower one."""
+    look = {"textcoords": "offset points", "fontsize": SMALL}
+    said = f"threshold {threshold:g}; solid lines above it are clipped"
+    axis.annotate(said, (rows["step"].min(), threshold), (0, -2), va="top", **look)
     seen = rows[rows["step"] >= rows["step"].median()].groupby(["quantity", "step"])["value"]
-    for quantity, text in (("all", "all gradients"), ("tensors", "all but multipliers'")):
-        height = seen.quantile(BAND[1])[quantity].max()
-        axis.annotate(text, (rows["step"].max(), height), ha="right", va="bottom",
-                      xytext=(0, 3), textcoords="offset points", fontsize=SMALL)  # fmt: skip
+    upper, lower = (
+        seen.quantile(share)[name] for share, name in zip(BAND[::-1], NORMS, strict=True)
+    )
+    last = rows["step"].max()
+    axis.annotate(NORMS["all"], (last, upper.max()), (0, 3), ha="right", va="bottom", **look)
+    axis.annotate(NORMS["tensors"], (last, lower.min()), (0, -3), ha="right", va="top", **look)

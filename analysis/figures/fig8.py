@@ -133,7 +133,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         notes.append("S outside of the test, such as S < 1")
     note = f"not drawn: {'; '.join(notes)}"
     if numbers["seed"].nunique() > 1:
-        note = f"{BANDS_HALF}, some narrower than the markers; d: means, 95%\n{note}"
+        note = f"{BANDS_HALF}, some narrower than the markers; d: means with 95% intervals\n{note}"
     caption(figure, context, note)
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     name_ends(axes[LOSS], ends)

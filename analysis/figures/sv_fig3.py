@@ -74,4 +74,4 @@ def draw(numbers: pd.DataFrame, context: Context):
         label(axis, title, xlabel=words)
     said = "left of 0 is better.   inputs: vectors in front of a matrix.   outputs: all others"
     legend_below(figure, [key(said, lw=0)], 1, handlelength=0, handletextpad=0)
-    return caption(figure, context, "points: seeds; bars: means, 95%")
+    return caption(figure, context, "points: seeds; bars: means with 95% intervals")

@@ -51,4 +51,4 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[1].axvline(0, **NEUTRAL)
     label(axes[1], "b   After the decay", xlabel="unified − standard (nats)")
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
-    return caption(figure, context, "a: medians and range of seeds; b: means, 95%")
+    return caption(figure, context, "a: medians and range of seeds; b: means with 95% intervals")

@@ -1,8 +1,9 @@
 """Figure of ours (section 4.1): Q's and K's multipliers by rotated pair, in two orders of the data.
 
 a, b: a point is a rotated pair of channels of a key head: ln of its row multipliers' product or
-ratio in one order of the data against another order, from the same initial values and without
-weight decay. What is learned lies on the diagonal; what drifts at random is round. Points are of
+ratio, mean over both channels and the heads that share the key, less the mean over the pairs of the
+layer, in one order of the data against another, from the same initial values and without weight
+decay. What is learned lies on the diagonal; what drifts at random is round. Points are of
 all seeds, dark ones of one, and pairs of one run are not independent. So c has the correlation over
 the pairs of a seed, for each, and the difference of the two. Read as the constant stage ends.
 """
@@ -25,7 +26,7 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"symmetry": ("FREE *", "FREE_ORDER *")}
 LOOK = {"marker": ARM_LOOKS["VPN"]["marker"], "ls": "", "ms": 1.9, "mew": 0}
 COLOUR = ARM_LOOKS["VPN"]["color"]
-TITLES = {"product": "Products repeat weakly", "ratio": "Ratios: no repeat shown"}
+TITLES = {"product": "Products repeat weakly", "ratio": "If ratios repeat is open"}
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
 MESSAGE = "Products repeat more than ratios: correlation higher by {} (exploratory)"
@@ -44,7 +45,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two square panels with one range, and the correlations beside them."""
-    figure, axes = page(1, 3, 2.6, w_pad=0.05)
+    figure, axes = page(1, 3, 2.9, w_pad=0.05)
     keys = ["seed", "layer", "pair"]
     one, other = (
         numbers[numbers["arm"] == arm].set_index(keys)
@@ -63,9 +64,10 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set_aspect("equal", adjustable="box")
         axis.locator_params(nbins=7, steps=[1, 2, 5, 10])
         axis.set_anchor("N")
-        label(axis, f"{letter}   {title}", xlabel=f"ln({SAID[name]}), one order of data")
+        label(axis, f"{letter}   {title}", 
+              xlabel=f"ln({SAID[name]}) − layer mean,\none order of the data")  # fmt: skip
     axes[0].text(0.03, 0.97, "line: repeats exactly", transform=axes[0].transAxes, va="top",
-                 fontsize=SMALL, color="#777777")  # fmt: skip
+                 fontsize=SMALL, color="#555555", bbox={"color": "white", "pad": 0.5})  # fmt: skip
     axes[0].set_ylabel("the same in another order")
     found = _correlations(axes[2], one, other)
     more = interval(found[DIFFERENCE])
@@ -74,13 +76,16 @@ def draw(numbers: pd.DataFrame, context: Context):
                         weight="bold")  # fmt: skip
     # Rows are published of fewer seeds than norms are.
     drawn = sorted(map(int, numbers["seed"].unique()))
+    pairs = one.groupby("seed").size().max()
+    layers = shared.get_level_values("layer").nunique()
     note = (
         r"$r_Q$, $r_K$: row multipliers of Q and K, without weight decay   "
         f"dark: seed {seeds.min()}\n"
-        "a, b: a point is a pair of channels that the rotary encoding turns; on one scale"
+        r"ln: mean of $\ln|r|$ over the channels of a rotated pair and the heads that share a key"
+        f"\na, b: {pairs} pairs a seed ({layers} layers × {pairs // layers}), the same range"
     )
     if len(drawn) > 1:
-        note += "   c: mean and 95%"
+        note += "   c: ▲ seeds; tick and line: mean with 95% interval"
     return caption(figure, dataclasses.replace(context, seeds=drawn), note)
 
 

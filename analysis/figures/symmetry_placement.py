@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
 from analysis.drawing.gaps import that_judge, told_of_judging
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOT_JUDGED, SMALL
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import symmetry
@@ -31,15 +31,16 @@ _UNDECAYED = "SYMMETRY_FREE − SYMMETRY_FREE_LIGHT"
 NAMES = {
     "a": {
         symmetry.SYMMETRY_FREE: "symmetry-free, λ = 0",
-        symmetry.SYMMETRY_FREE_LIGHT: "symmetry-free, λ = {light:g}",
+        symmetry.SYMMETRY_FREE_LIGHT: "symmetry-free, λ = {light:g} (no claim)",
         symmetry.NO_EMBEDDING: "none on the embedding, λ = {light:g}",
     },
-    "b": {_UNDECAYED: "symmetry-free, λ = 0"},
+    "b": {_UNDECAYED: "λ = 0 − λ = {light:g} (no claim)"},
 }
+MESSAGE = "Symmetry-free is not worse than all multipliers; for none on the embedding this is open"
 TITLES = {
-    "a": "a   Against all multipliers, λ = {light:g}: symmetry-free is not worse;\n"
-    "     without the embedding's: open",
-    "b": "b   Against symmetry-free, λ = {light:g}: a little better (no claim)",
+    "a": "a   Losses less that of all multipliers, λ = {light:g}",
+    "b": "b   Symmetry-free: the loss without weight decay less that with it\n"
+    "     is lower, perhaps by less than matters",
 }
 
 
@@ -53,9 +54,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels above each other, with one axis."""
-    figure, axes = page(2, 1, 2.9, h_pad=0.03, sharex=True, height_ratios=[3, 1.1])
+    figure, axes = page(2, 1, 3.3, h_pad=0.03, sharex=True, height_ratios=[3, 1.1])
+    headline(figure, MESSAGE)
     criterion = criteria_of("symmetry_placement")["S5.2"]
-    light = planned("symmetry_placement", context)[symmetry.LIGHT]["multipliers"]["weight_decay"]
+    plan = planned("symmetry_placement", context)[symmetry.LIGHT]
+    light = plan["multipliers"]["weight_decay"]
     judging, matters = that_judge(numbers, criterion), criterion["smallest_effect"]
     for axis, (panel, arms) in zip(axes, NAMES.items(), strict=True):
         named, hollow = (
@@ -75,12 +78,13 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.tick_params(axis="y", length=0)
         axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         label(axis, TITLES[panel].format(light=light))
-    axes[1].set_xlabel("← better        difference of the losses (nats)")
+    axes[1].set_xlabel("← better     difference of the validation losses after LR decay (nats)")
     shown = numbers[judging] if judging.any() else numbers
     note = (
         f"{told_of_judging(numbers, judging)}\n"
         "symmetry-free: appendix C's placement, with fewer redundant multipliers\n"
-        f"λ: weight decay of multipliers; grey: below the {matters:g} that matters"
+        f"λ: weight decay of multipliers; their LR: {plan['multipliers']['lr']:g}; "
+        f"base LR: {plan['optimizer']['lr']:g}, not swept; grey: below the {matters:g} that matters"
     )
     seeds = sorted(map(int, shown["seed"].unique()))
     return caption(figure, dataclasses.replace(context, seeds=seeds), note)

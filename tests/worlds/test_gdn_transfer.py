@@ -19,8 +19,7 @@ STEPS = 320
 SETTINGS = {"train": {"steps": STEPS}}
 SEEDS = {"AdamW": range(200, 208), "SGD": range(200, 216)}
 CLAIMS = {
-    "AdamW": ("GD1", "GD2", "GD6", "GD7", "GD8", "GD10", "GD10b", "GD11", "GD14",
-              "GM1", "GM2"),
+    "AdamW": ("GD1", "GD2", "GD6", "GD7", "GD8", "GD10", "GD10b", "GD11", "GD14", "GM1", "GM2"),
     "SGD": ("GD3", "GD4", "GD5", "GD9", "GD16"),
 }
 RATES = {

@@ -51,9 +51,7 @@ test_breaks_of_gains, test_differences_of_gains, test_planned_of_gains = checks(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("claim", "arm"), [("BM3b", "MUON_EVERYWHERE"), ("BM3d", "STEEPEST_SEEN")]
-)
+@pytest.mark.parametrize(("claim", "arm"), [("BM3b", "MUON_EVERYWHERE"), ("BM3d", "STEEPEST_SEEN")])
 def test_no_difference_is_below_what_matters(claim, arm):
     assert judged(claim, world(**{arm: 0.0})).verdict == BELOW
     assert judged(claim, world(**{arm: 0.0}, spread=0.05)).verdict == OPEN

@@ -63,9 +63,7 @@ def of_criteria(place, m, powers, growth, inputs):
 
 
 @functools.cache
-def world(
-    seeds=SEEDS, drifts=(), powers=(), curvature=0.1, growth=(), inputs=(), levels=()
-):
+def world(seeds=SEEDS, drifts=(), powers=(), curvature=0.1, growth=(), inputs=(), levels=()):
     """Parabolas in ln u whose minima lie at powers of the width, and criteria at u = 1."""
     changes = drifts, powers, curvature, growth, inputs, levels
     table = frame(row for seed in seeds for row in rows(seed, *changes))

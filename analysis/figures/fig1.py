@@ -61,7 +61,8 @@ ARMS = {
     "VPN": ARM_LOOKS["VPN"] | {"label": "learned vector (VPN)"},
 }
 # Wide and pale below what is trained, from which it often cannot be told.
-NOISE = {"color": shade(NOISE_COLOUR, 0.5), "lw": 3.5, "label": f"{BROWNIAN}: noise alone (W and c)"}
+NOISE = {"color": shade(NOISE_COLOUR, 0.5), "lw": 3.5}
+NOISE["label"] = f"noise: {BROWNIAN} (W and c)"
 MLP = {
     arm: ARM_LOOKS[like] | look
     for optimizer, look in OPTIMIZER_LOOKS.items()
@@ -134,7 +135,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     each(b, panels["b"], "S", ARMS)
     s_axis(b, panels["b"], S_LABEL)
     plain_log_axis(b)
-    label(b, "b   Frozen: logits grow with\n     S; learned: they stay", ylabel="RMS of centred logits")
+    title = "b   Frozen: logits grow with\n     S; learned: they stay"
+    label(b, title, ylabel="RMS of centred logits")
     aside = panels["c"]["arm"].map(ASIDE).where(panels["c"]["kind"] == "train", 1.0)
     each(c, panels["c"].assign(at=panels["c"]["S"] * aside), "at", NORMS,
          by=["kind", "arm", "quantity"])  # fmt: skip

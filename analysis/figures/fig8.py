@@ -58,7 +58,7 @@ ROWS = {
         ("output", "attention"): "attention output",
         LOSS: "Loss − that at S = 1",
     },
-    "MLP multipliers fall as the MLP's matrices grow; without multipliers other tensors grow too": {
+    "MLP multipliers fall as its matrices grow; without multipliers other tensors grow too": {
         ("matrices", "MLP"): r"MLP: $\|W\|$ and $|s|$",
         ("rest", "attention"): r"SSM: $\|D\|$",
         ("rest", "SSM"): r"SSM: $\|$conv1d$\|$",
@@ -132,7 +132,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, 5, **DASHED_KEYS)
     note = (
         f"{S_MEANS}, of the MLP\n"
-        "all norms: geometric means over layers, in e and h over matrices too; ‖ ‖: weight norm (RMS)"
+        "all norms: geometric means over layers, in e and h over matrices too; ‖ ‖: weights' RMS"
     )
     if numbers["seed"].nunique() > 1:
         note += f"\n{BANDS_HALF}, some narrower than the markers; d: means, 95%"

@@ -35,8 +35,8 @@ LOOKS = {
 }
 MESSAGES = (
     "RMSNorm in the SSM lowers the cost of S = 8 (n = {n}, exploratory)",
-    "MLP outputs grow without multipliers, with RMSNorm even under scalars. RMSNorm slows\n"
-    "MLP and attention outputs; for the SSM's this is open (n = {n}, exploratory)",
+    "MLP outputs grow without multipliers, with RMSNorm even under scalars. RMSNorm\n"
+    "slows MLP and attention outputs; for the SSM's this is open (n = {n}, exploratory)",
 )
 # By quantity the panel's title; b is the loss once more, against the plain design.
 TITLES = {

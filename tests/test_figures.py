@@ -18,6 +18,7 @@ from analysis.drawing.axes import spread_out
 from analysis.drawing.page import caption, key, legend_below, page
 from analysis.drawing.pictures import in_hundredths, in_palette, picture
 from analysis.drawing.style import STYLE_FILE, PlainLogLocator
+from analysis.figures.projector_controls import SPREAD
 from analysis.tables.context import Context, context_of, tables_of
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -64,6 +65,15 @@ def inside(box, edge) -> bool:
 def covers(a, b) -> bool:
     wide = min(a.x1, b.x1) - max(a.x0, b.x0)
     return min(wide, min(a.y1, b.y1) - max(a.y0, b.y0)) > SLACK
+
+
+def test_the_spread_of_the_controls_is_that_of_the_published_sweep():
+    rows = pd.read_csv(RESULTS / "reference/tiny/figures/fig1.csv").query("panel == 'a'")
+    losses = rows.pivot_table("value", "seed", ["arm", "S"])
+    for s, spreads in SPREAD.items():
+        for spread, frozen in zip(spreads, ([s], [0.5, 2.0]), strict=True):
+            gaps = losses["FPN"][frozen].sub(losses["VPN", s], axis=0)
+            assert spread == pytest.approx(np.quantile(gaps, (0.05, 0.95)), abs=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,10 @@ SMALL = 6.5  # points, the least that a figure has: names beside lines, numbers 
 # What a caption ends with: lines are medians over seeds, and bands one of these.
 BANDS_RANGE = "lines: medians; bands: range of seeds"
 BANDS_HALF = "lines: medians; bands: middle half of seeds"
+# What S is; a caption says of which matrices.
+S_MEANS = "S = √(η/λ) over its base value, at fixed ηλ (η: learning rate, λ: weight decay)"
+# Of a legend with dashed lines that have markers: else the key shows no dash.
+DASHED_KEYS = {"handlelength": 2.9}
 TEXT_WIDTH = 5.5  # inches, the text of a page of NeurIPS
 
 

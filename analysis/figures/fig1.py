@@ -32,10 +32,12 @@ from analysis.drawing.style import (
     ARM_LOOKS,
     BANDS_RANGE,
     BROWNIAN,
+    DASHED_KEYS,
     NO_MULTIPLIERS,
     NOISE_COLOUR,
     OPTIMIZER_LOOKS,
     OPTIMIZER_NAMES,
+    S_MEANS,
     SMALL,
     plain_log_axis,
     power_of_two,
@@ -59,7 +61,8 @@ ARMS = {
     "VPN": ARM_LOOKS["VPN"] | {"label": "learned vector (VPN)"},
 }
 # Wide and pale below what is trained, from which it often cannot be told.
-NOISE = {"color": shade(NOISE_COLOUR, 0.5), "lw": 3.5, "label": f"{BROWNIAN}: noise alone"}
+NOISE = {"color": shade(NOISE_COLOUR, 0.5), "lw": 3.5}
+NOISE["label"] = f"noise: {BROWNIAN} (W and c)"
 MLP = {
     arm: ARM_LOOKS[like] | look
     for optimizer, look in OPTIMIZER_LOOKS.items()
@@ -74,9 +77,12 @@ NORMS |= {
 }
 # Arms that nearly agree stand side by side: factors of S.
 ASIDE = {"FPN": 4**-0.11, "SPN": 1.0, "VPN": 4**0.11}
-MESSAGE = "Learned scales undo much of the harm of a badly set norm: LM head (a to e), MLP (f)"
+MESSAGE = (
+    "LM head: learned scales undo most of the harm of a badly set norm (a to e);\n"
+    "MLP: part of it with AdamW, most of it with Muon (f)"
+)
 TITLES = {
-    "d": "Learned $\\|W\\|$: near noise's,\n     reached later",
+    "d": "Learned $\\|W\\|$ ends near\n     noise's; above at S = 1/8",
     "e": "Learned $\\|c\\|$: far from\n     noise's",
 }
 # The range of losses in panel a; where nothing is judged, seeds may lie above it.
@@ -117,24 +123,25 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Six panels, and the legend below."""
-    figure, axes = page(2, 3, 4.7, w_pad=0.04, h_pad=0.05)
+    figure, axes = page(2, 3, 4.9, w_pad=0.04, h_pad=0.05)
     headline(figure, MESSAGE)
     (a, b, c), (d, e, f) = axes
     panels = dict(tuple(numbers.groupby("panel")))
     loss = "loss (nats per token)"
     each(a, panels["a"], "S", ARMS)
     s_axis(a, panels["a"], S_LABEL)
-    label(a, "a   Frozen: worse at both ends", ylabel=loss)
+    label(a, "a   Frozen: worse at both ends;\n     learned: far less", ylabel=loss)
     _cut(a, panels["a"])
     each(b, panels["b"], "S", ARMS)
     s_axis(b, panels["b"], S_LABEL)
     plain_log_axis(b)
-    label(b, "b   Learned: the logits stay", ylabel="RMS of centred logits")
+    title = "b   Frozen: logits grow with\n     S; learned: they stay"
+    label(b, title, ylabel="RMS of centred logits")
     aside = panels["c"]["arm"].map(ASIDE).where(panels["c"]["kind"] == "train", 1.0)
     each(c, panels["c"].assign(at=panels["c"]["S"] * aside), "at", NORMS,
          by=["kind", "arm", "quantity"])  # fmt: skip
     s_axis(c, panels["c"], S_LABEL)
-    title = r"c   $\|c\|$ makes up for $\|W\|$"
+    title = "c   Learned $\\|c\\|$ makes up\n     for $\\|W\\|$"
     label(c, title, yscale="log", ylabel=r"$\|W\|$, $\|c\|$ (RMS)")
     _name_norms(c, panels["c"])
     stage_end = panels["b"]["step"].max()
@@ -148,14 +155,15 @@ def draw(numbers: pd.DataFrame, context: Context):
     each(f, panels["f"], "S", MLP, ms=3)
     s_axis(f, panels["f"], r"norm scale $S$ of the MLP")
     _name_mlp(f, panels["f"])
-    label(f, f"f   MLP: scalars lose less\n     at S = {panels['f']['S'].max():g}", ylabel=loss)
-    legend_below(figure, _legend(numbers), 2)
+    label(f, f"f   MLP: scalars lose less\n    at S = {panels['f']['S'].max():g}", ylabel=loss)
+    legend_below(figure, _legend(numbers), 2, **DASHED_KEYS)
     # Panel f is of another experiment.
     others = dict(zip("f", context.others.values(), strict=False))
     context = dataclasses.replace(context, others=others)
-    note = f"{BANDS_RANGE}, in c to e mostly narrower than the lines\nλ: weight decay"
+    note = f"{S_MEANS}\nW: LM head; c: learned scale of its inputs"
     if panels["f"]["seed"].nunique() > 1:
         note += "; f: mean difference of a seed's two runs ± 95%"
+    note += f"\n{BANDS_RANGE}, in c to e mostly narrower than the lines"
     return caption(figure, context, note)
 
 
@@ -204,18 +212,19 @@ def _name_mlp(axis, rows: pd.DataFrame) -> None:
 
 
 def _name_norms(axis, rows: pd.DataFrame) -> None:
-    """‖W‖ and ‖c‖ beside their leftmost points; both cross, and have the same colours."""
-    first = rows[rows["S"] == rows["S"].min()]
-    c = first[first["quantity"] == "c"]
-    texts = (
-        (r"$\|c\|$: dotted", c.loc[c["kind"] == "train", "value"].max(), 4),
-        ("Brownian\nmotion's " + r"$\|c\|$", c.loc[c["kind"] == "brownian", "value"].max(), -4),
-        (r"$\|W\|$: solid", first.loc[first["quantity"] == "W", "value"].min(), -4),
-    )
+    """‖W‖ and ‖c‖ at both of their ends, for they cross, and the noise's ‖c‖ above its band."""
     low, high = axis.get_ylim()
     axis.set_ylim(low / 3, high * 3)
-    for text, height, up in texts:
-        _beside(axis, text, (rows["S"].min(), height), up)
+    trained = rows[rows["kind"] == "train"]
+    for norm, dashes, first, last in (("c", "dotted", 4, -4), ("W", "solid", -4, 4)):
+        own = trained[trained["quantity"] == norm].groupby("S")["value"]
+        for s, up, told in ((rows["S"].min(), first, f": {dashes}"), (rows["S"].max(), last, "")):
+            height = (own.max() if up > 0 else own.min())[s]
+            look = {"ha": "left" if told else "right"}
+            _beside(axis, rf"$\|{norm}\|${told}", (s, height), up, **look)
+    noise = rows[(rows["kind"] == "brownian") & (rows["quantity"] == "c")]
+    place = np.exp(np.log(noise["S"]).mean()) * 2
+    _beside(axis, r"noise's $\|c\|$", (place, noise["value"].max()), 3, ha="center")
 
 
 def _paths(axis, rows: pd.DataFrame, arms, stage_end: int) -> None:

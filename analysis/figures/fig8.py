@@ -19,10 +19,12 @@ from analysis.drawing.page import caption, headline, key, label, legend_below, s
 from analysis.drawing.style import (
     ARM_LOOKS,
     BANDS_HALF,
+    DASHED_KEYS,
     NEUTRAL,
     NO_MULTIPLIERS,
     OPTIMIZER_LOOKS,
     OPTIMIZER_NAMES,
+    S_MEANS,
     SMALL,
     plain_log_axis,
     shade,
@@ -50,17 +52,17 @@ LOSS = ("rest", "embedding")
 # The message of each row, and its panels: row and column of the csv, and the title.
 ROWS = {
     "Without multipliers outputs and loss rise by S = 8; with them the loss rises less,\n"
-    "and outputs hardly grow (AdamW's MLP output falls)": {
+    "and outputs hardly grow, but for AdamW's MLP, whose layers part (figure 9 b)": {
         ("output", "MLP"): "MLP output",
         ("output", "SSM"): "SSM output",
         ("output", "attention"): "attention output",
-        LOSS: "Loss",
+        LOSS: "Loss − that at S = 1",
     },
-    "MLP multipliers undo what S does to the matrices; without them other tensors grow": {
-        ("matrices", "MLP"): "MLP: $W$ and $s$",
-        ("rest", "attention"): "SSM: $D$",
-        ("rest", "SSM"): "SSM: conv1d",
-        ("matrices", "attention"): "attention: $W$",
+    "The MLP's multipliers fall as its matrices grow; without them other tensors grow too": {
+        ("matrices", "MLP"): r"MLP: $\|W\|$ and $|s|$",
+        ("rest", "attention"): r"SSM: $\|D\|$",
+        ("rest", "SSM"): r"SSM: $\|$conv1d$\|$",
+        ("matrices", "attention"): r"attention: $\|W\|$",
     },
 }
 # What is not drawn, as it hardly moves: the SSM's matrices, the embedding and its output.
@@ -91,7 +93,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of four panels under their messages."""
-    figure = sheet(4.4, w_pad=0.03, h_pad=0.03)
+    figure = sheet(4.6, w_pad=0.03, h_pad=0.03)
     shown = judged_alone(numbers)
     panels = dict(tuple(_over_one(shown).groupby(["row", "column"])))
     letters, axes = iter("abcdefgh"), {}
@@ -112,14 +114,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     for power in (1.0, -1.0):
         _guide(matrices, panels["matrices", "MLP"], power)
     matrices.set_xlim(right=BEYOND * panels["matrices", "MLP"]["S"].max())
-    for height, name in ((0.88, "$W$"), (0.08, "$s$")):
+    for height, name in ((0.88, r"$\|W\|$"), (0.08, "$|s|$")):
         matrices.text(0.1, height, name, transform=matrices.transAxes)
     followers = [axes["rest", "attention"], axes["rest", "SSM"], axes["matrices", "attention"]]
     for group in (outputs, [matrices], followers):
         _share(group)
-    for axis in (outputs[0], matrices):
+    for axis in (outputs[0], matrices, followers[0]):
         axis.set_ylabel("norm / norm at S = 1")
-    axes[LOSS].set_ylabel("loss −\nloss at S = 1 (nats)")
+    axes[LOSS].set_ylabel("Δ loss (nats)")
     _dead(outputs[0], panels["output", "MLP"])
     handles = [key(NAMES[learned], **look) for learned, look in LOOKS.items()]
     handles += [
@@ -127,14 +129,15 @@ def draw(numbers: pd.DataFrame, context: Context):
         for name, line in OPTIMIZER_LOOKS.items()
     ]
     handles += [key(r"$\propto S$, $\propto 1/S$", **GUIDE)]
-    legend_below(figure, handles, 5)
-    notes = [_steady(panels)]
-    if len(shown) < len(numbers):
-        notes.append("S outside of the test, such as S < 1")
-    note = f"not drawn: {'; '.join(notes)}"
+    legend_below(figure, handles, 5, **DASHED_KEYS)
+    note = (
+        f"{S_MEANS}, of the MLP\n"
+        "all norms: geometric means over layers, in e and h over matrices too; ‖ ‖: weights' RMS"
+    )
     if numbers["seed"].nunique() > 1:
-        note = f"{BANDS_HALF}, some narrower than the markers; d: means with 95% intervals\n{note}"
-    caption(figure, context, note)
+        note += f"\n{BANDS_HALF}, some narrower than the markers"
+        note += "; d: means with 95% intervals"
+    caption(figure, context, f"{note}\nnot drawn: {_steady(panels)}{_beyond(numbers, shown)}")
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     name_ends(axes[LOSS], ends)
     return figure
@@ -170,12 +173,19 @@ def _steady(panels: dict) -> str:
     return f"SSM matrices, embedding (they move by {most:.0%} at most)"
 
 
+def _beyond(numbers: pd.DataFrame, shown: pd.DataFrame) -> str:
+    """The S that are left out, on either side."""
+    sides = [f"S < {shown['S'].min():g}"] if numbers["S"].min() < shown["S"].min() else []
+    sides += [f"S > {shown['S'].max():g}"] if numbers["S"].max() > shown["S"].max() else []
+    return f"; {' and '.join(sides)} (not judged)" if sides else ""
+
+
 def _dead(axis, panel: pd.DataFrame) -> None:
-    """Words where a mean over layers falls to a third, because one layer has no output any more."""
+    """Words where a mean over layers halves, because one layer has no output any more."""
     own = panel[(panel["optimizer"] == "Adam") & panel["learned"]]
     middle = own.groupby("S")["value"].median()
     if len(middle) > 1 and middle.iloc[-1] < 0.5 * middle.iloc[-2]:
-        said = f"AdamW, S = {middle.index[-1]:g}:\none layer ≈ 0\n(figure 9 b)"
+        said = f"AdamW, S = {middle.index[-1]:g}:\nlayer 1 ≈ 0,\nlayer 0 grows"
         axis.text(0.04, 0.03, said, transform=axis.transAxes, fontsize=SMALL,
                   color=shade(LOOKS[True]["color"], -0.25), linespacing=1.05)  # fmt: skip
 

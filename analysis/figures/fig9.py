@@ -3,9 +3,9 @@
 Rows: MLP and SSM, of which claims ask whether layers behave alike. Columns: Adam and Muon, each
 without multipliers and with three scalar ones. A colour is a layer: the median over seeds, and a
 faint point for each seed. A panel with a median a hundred times below all others has a longer axis
-of its own, tinted. Written is how many seeds lose a layer, whose output at the largest S is less
-than a fifth of that at S = 1. Drawn is what is judged; the csv has every S, and attention's
-outputs.
+of its own, tinted, and a line where the axes of the others end. Written is how many seeds lose a
+layer, whose output at the largest S is less than a fifth of that at S = 1. Drawn is what is judged;
+the csv has every S, and attention's outputs.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import itertools
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps
-from matplotlib.colors import to_hex
 from matplotlib.ticker import LogLocator, NullLocator
 
 from analysis.drawing.axes import each, judged_alone, s_axis
 from analysis.drawing.page import caption, headline, key, legend_below, sheet
 from analysis.drawing.style import (
     ARM_COLOURS,
+    DASHED_KEYS,
     NO_MULTIPLIERS,
     OPTIMIZER_NAMES,
+    S_MEANS,
     SMALL,
     shade,
 )
@@ -33,18 +33,19 @@ from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
-# How far to each side the layers' seeds stand, in powers of two.
-APART = 0.2
+# How far to each side the outermost layers stand, in powers of two.
+APART = 0.27
 # A seed has lost a layer whose output falls below this share of that at S = 1.
 LOST = 0.2
-# Layers from light to dark; dashes and markers tell them apart too.
-SHADES = (0.78, 0.5, 0.25, 0.0)
+# Layers from light to dark, in colours that are no arm's; dashes and markers tell them apart too.
+SHADES = ("#C9A0DC", "#A05CB8", "#6A3D9A", "#2B0A4D")
 DASHES = ("-", (0, (4, 1)), (0, (4, 1, 1, 1)), "-")
 # The message of each row.
 MESSAGES = {
     "MLP": "Without multipliers all MLP outputs grow with S; with them Muon's hardly do,\n"
-    "and with AdamW most seeds lose layer 1 at S = 8",
-    "SSM": "Without multipliers SSM outputs grow too by S = 4 and 8; with them they grow far less",
+    "and AdamW's part at S = 8: layer 0 grows, and most seeds lose layer 1",
+    "SSM": "Without multipliers SSM outputs grow from S = 4 on; with them they grow far less.\n"
+    "With AdamW some seeds lose layer 0 of the SSM at S = 8, without multipliers and with",
 }
 NAMES = {False: NO_MULTIPLIERS, True: "scalar multipliers"}
 LONGER = "#B0005A"  # of an axis with another scale than its neighbours'
@@ -68,23 +69,24 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of four panels, the layers' looks below."""
-    figure = sheet(4.6, w_pad=0.02, h_pad=0.03)
+    figure = sheet(4.9, w_pad=0.02, h_pad=0.03)
     shown = judged_alone(numbers)
     looks = _looks(sorted(shown["layer"].unique()))
     letters = iter("abcdefgh")
     arms = [(optimizer, learned) for optimizer in ARMS for learned in NAMES]
     panels = dict(tuple(shown.groupby(["block", "optimizer", "learned"])))
-    parts = figure.subfigures(len(MESSAGES), 1, height_ratios=[1.1, 1.0])
+    parts = figure.subfigures(len(MESSAGES), 1)
     longer: set[tuple[str, bool]] = set()  # arms of which a panel has an axis of its own
     for part, (block, message) in zip(parts, MESSAGES.items(), strict=True):
         headline(part, message)
         line = part.subplots(1, len(arms))
-        last = block == next(reversed(MESSAGES))
         for axis, (optimizer, learned) in zip(line, arms, strict=True):
             panel = panels[block, optimizer, learned]
-            each(axis, panel, "S", looks, by="layer", band=None)
+            apart = dict(zip(looks, np.linspace(-APART, APART, len(looks)), strict=True))
+            panel = panel.assign(at=panel["S"] * 2.0 ** panel["layer"].map(apart))
+            each(axis, panel, "at", looks, by="layer", band=None)
             _seeds(axis, panel, looks)
-            s_axis(axis, panel, r"norm scale $S$" if last else "")
+            s_axis(axis, panel, r"norm scale $S$")
             arm = f"   {OPTIMIZER_NAMES[optimizer]},\n{NAMES[learned]}"
             colour = shade(COLOURS[learned], -0.2)
             axis.set_title(f"{next(letters)}{arm}", loc="left", color=colour)
@@ -94,30 +96,31 @@ def draw(numbers: pd.DataFrame, context: Context):
         longer |= own
         # The scale of the others is named again behind a panel that has another.
         behind = {arms[place + 1] for place, arm in enumerate(arms[:-1]) if arm in longer}
-        _share(axes, own, named={arms[0]} | longer | behind)
+        _share(axes, own, named={arms[0]} | longer | behind, said=f"{block} output")
         for arm, axis in axes.items():
             _name_lost(axis, panels[block, *arm], above=arm not in own)
-    legend_below(figure, [key(f"layer {layer:.0f}", **look) for layer, look in looks.items()], 6)
-    note = "S: norm scale of the MLP's matrices"
+    handles = [key(f"layer {layer:.0f}", **look) for layer, look in looks.items()]
+    legend_below(figure, handles, 6, **DASHED_KEYS)
+    note = f"{S_MEANS}, of the MLP"
     if numbers["seed"].nunique() > 1:
-        note += "; lines: medians; faint points: seeds\n"
-        note += f"a seed has lost a layer whose output is below {LOST:g} × that at S = 1"
+        note += "\nlines: medians; faint points: seeds; layers stand side by side at each S"
+        note += f"\na seed has lost a layer whose output is below {LOST:g} × that at S = 1"
+    if longer:
+        note += "; dotted: where the other axes end"
     return caption(figure, context, note)
 
 
 def _seeds(axis, panel: pd.DataFrame, looks) -> None:
-    """A point for each seed, layers beside each other."""
-    apart = np.linspace(-APART, APART, len(looks)) if len(looks) > 1 else [0.0]
-    for (layer, look), shift in zip(looks.items(), apart, strict=True):
+    """A point for each seed, below the medians of its layer."""
+    for layer, look in looks.items():
         rows = panel[panel["layer"] == layer]
         points = {"ls": "", "ms": 2.3, "mew": 0, "alpha": 0.5, "zorder": 2, "clip_on": False}
-        axis.plot(rows["S"] * 2.0**shift, rows["value"], **look | points)
+        axis.plot(rows["at"], rows["value"], **look | points)
 
 
 def _looks(layers: list[float]) -> dict[float, dict]:
     """By layer a colour from light to dark, dashes and a marker."""
-    colours = [to_hex(colour) for colour in colormaps["viridis"](SHADES)]
-    looks = zip(layers, itertools.cycle(colours), DASHES * len(layers), "os^D" * len(layers),
+    looks = zip(layers, itertools.cycle(SHADES), DASHES * len(layers), "os^D" * len(layers),
                 strict=False)  # fmt: skip
     return {
         layer: {"color": colour, "ls": dashes, "marker": marker, "ms": 3, "lw": 1.0}
@@ -125,8 +128,11 @@ def _looks(layers: list[float]) -> dict[float, dict]:
     }
 
 
-def _share(axes: dict, own: set, named: set) -> None:
-    """A logarithmic range for all axes but those of ``own``; numbers at those ``named``."""
+def _share(axes: dict, own: set, named: set, said: str) -> None:
+    """A logarithmic range for all axes but those of ``own``; numbers at those ``named``.
+
+    What is ``said`` of an axis is repeated at those of ``own``, which are longer.
+    """
     for arm, axis in axes.items():
         axis.set_yscale("log")
         axis.yaxis.set_major_locator(LogLocator(numticks=6))
@@ -135,7 +141,8 @@ def _share(axes: dict, own: set, named: set) -> None:
     limits = np.array([axis.get_ylim() for arm, axis in axes.items() if arm not in own])
     for arm, axis in axes.items():
         if arm in own:
-            axis.set_ylabel("longer axis", color=LONGER)
+            axis.set_ylabel(f"{said}, longer axis", color=LONGER)
+            axis.axhline(limits.min(), color=LONGER, lw=0.8, ls=":", zorder=1)
             axis.tick_params(axis="y", colors=LONGER)
             axis.spines["left"].set_color(LONGER)
         else:

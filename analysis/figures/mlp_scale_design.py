@@ -2,7 +2,8 @@
 
 From S = 1 to 8, without multipliers and with three scalar ones. Above: the loss that is lost (a),
 and by how much less each variant loses than the plain design, paired by seed (b). Below: the factor
-by which the outputs of MLP, SSM and attention grow (geometric mean over layers).
+by which the outputs of MLP, SSM and attention grow (geometric mean over layers); written is this
+factor with an RMSNorm over that of the plain design, without multipliers, paired by seed.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.page import caption, key, label, legend_below, sheet
-from analysis.drawing.style import ARM_LOOKS, NEUTRAL, SMALL, shade
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
+from analysis.drawing.style import ARM_LOOKS, NEUTRAL, S_MEANS, SMALL, shade
 from analysis.quantities.losses import final_losses
 from analysis.quantities.mlp_scale import BLOCKS
 from analysis.quantities.norms import at_step
@@ -20,11 +21,11 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale_design",)
-PLAIN = "PLAIN"
+PLAIN, NORM = "PLAIN", "NORM"
 DESIGNS = {
     PLAIN: "plain: grouped\nqueries, no norm",
     "HEADS": "multi-head\nattention",
-    "NORM": "RMSNorm\nin the SSM",
+    NORM: "RMSNorm\nin the SSM",
     "BOTH": "multi-head,\nRMSNorm",
 }
 # Look and name without multipliers, and with them.
@@ -33,8 +34,9 @@ LOOKS = {
     True: (ARM_LOOKS["SPN"], "three scalar multipliers"),
 }
 MESSAGES = (
-    "RMSNorm in the SSM lowers the cost of S = 8 (n = {n})",
-    "The MLP's output grows without multipliers; a damping of the SSM's is open (n = {n})",
+    "RMSNorm in the SSM lowers the cost of S = 8 (n = {n}, exploratory)",
+    "MLP outputs grow without multipliers, with RMSNorm even under scalars. RMSNorm\n"
+    "slows MLP and attention outputs; for the SSM's this is open (n = {n}, exploratory)",
 )
 # By quantity the panel's title; b is the loss once more, against the plain design.
 TITLES = {
@@ -69,13 +71,15 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """The losses above, the outputs below."""
-    figure, seeds = sheet(4.5, w_pad=0.04, h_pad=0.03), numbers["seed"].nunique()
+    figure, seeds = sheet(4.7, w_pad=0.04, h_pad=0.03), numbers["seed"].nunique()
     parts = figure.subfigures(2, 1)
     rows = [part.subplots(1, count, sharey=True) for part, count in zip(parts, (2, 3), strict=True)]
     for part, message in zip(parts, MESSAGES, strict=True):
-        part.suptitle(message.format(n=seeds), x=0.01, ha="left", fontsize=7.5, weight="bold")
+        headline(part, message.format(n=seeds))
     axes = dict(zip(TITLES, [axis for row in rows for axis in row], strict=True))
-    every = pd.concat([numbers, _against(numbers)])
+    paired = _against(numbers)
+    costs = paired[paired["quantity"] == "loss"].assign(quantity="against")
+    every = pd.concat([numbers, costs])
     groups = dict(tuple(every.groupby(["quantity", "learned", "design"])["value"]))
     for quantity, axis in axes.items():
         for learned, (look, _) in LOOKS.items():
@@ -91,30 +95,53 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.axhline(border, color="#dddddd", lw=0.6)
         label(axis, TITLES[quantity])
     for name in ("loss", "against"):
-        axes[name].set_xlabel("nats")
+        axes[name].set_xlabel("Δ loss (nats)")
         axes[name].locator_params(axis="x", nbins=5)
     axes["against"].text(0, len(DESIGNS) - 1, "0 by definition", ha="center", va="center",
                          fontsize=SMALL, bbox={"color": "white", "pad": 1})  # fmt: skip
-    ends = np.array([axes[name].get_xlim() for name in BLOCKS])
+    # The MLP's output changes far more than the others, which share a range.
+    mlp, *others = (axes[name] for name in BLOCKS)
+    for group in ([mlp], others):
+        ends = np.array([axis.get_xlim() for axis in group])
+        for axis in group:
+            axis.set_xlim(ends.min(), ends.max())
+            _name_factors(axis)
+            axis.set_xlabel("output norm, S = 8 / S = 1")
     for name in BLOCKS:
-        axes[name].set_xlim(ends.min(), ends.max())
-        _name_factors(axes[name])
-        axes[name].set_xlabel("output norm, S = 8 / S = 1")
+        _tell_of_norm(axes[name], paired[paired["quantity"] == name])
     handles = [key(name, ls="", **look) for look, name in LOOKS.values()]
     if seeds > 1:
         handles.append(key("mean, 95%", color="#444444", lw=1.2, marker="|", ms=6, mew=1.8))
     legend_below(figure, handles, len(handles))
-    note = r"$S = \sqrt{\eta/\lambda}$ of the MLP, over that of the base setting"
-    return caption(figure, context, note + ("   points: seeds" if seeds > 1 else ""))
+    note = f"{S_MEANS}, of the MLP"
+    if seeds > 1:
+        note += "\npoints: seeds; of plain: growth over the plain design's, no multipliers, paired"
+    return caption(figure, context, note)
 
 
 def _against(numbers: pd.DataFrame) -> pd.DataFrame:
-    """The loss that each design loses, less what the plain one does with the same seed."""
-    costs = numbers[numbers["quantity"] == "loss"]
-    plain = costs[costs["design"] == PLAIN].set_index(["learned", "seed"])["value"]
-    others = costs[costs["design"] != PLAIN].join(plain.rename("plain"), on=["learned", "seed"])
-    others = others.assign(value=others["value"] - others["plain"], quantity="against")
-    return others.drop(columns="plain").dropna(subset="value")
+    """The changes of each design, less those of the plain one with the same seed."""
+    same = ["quantity", "learned", "seed"]
+    plain = numbers[numbers["design"] == PLAIN].set_index(same)["value"].rename("plain")
+    others = numbers[numbers["design"] != PLAIN].join(plain, on=same)
+    others = others.assign(value=others["value"] - others["plain"])
+    return others.dropna(subset="value")
+
+
+def _tell_of_norm(axis, paired: pd.DataFrame) -> None:
+    """By what factor RMSNorm changes the growth of an output without multipliers, in its row."""
+    own = paired[(paired["design"] == NORM) & ~paired["learned"]]
+    if len(own) < 2:
+        return
+    mean = interval(own["value"])
+    middle, low, high = (f"{np.exp(end):.2f}" for end in (mean.mean, mean.low, mean.high))
+    # At the side that its points leave free.
+    right = (own["value"] + own["plain"]).mean() < np.mean(axis.get_xlim())
+    row = len(DESIGNS) - 1 - list(DESIGNS).index(NORM)
+    axis.text(0.98 if right else 0.02, row, f"×{middle} of plain\n[{low}, {high}]", va="center",
+              ha="right" if right else "left", transform=axis.get_yaxis_transform(),
+              fontsize=SMALL, linespacing=1.05,
+              color=shade(LOOKS[False][0]["color"], -0.25))  # fmt: skip
 
 
 def _rows(axis, named: dict[str, pd.Series | None], look: dict, lift: float) -> None:

@@ -2,8 +2,8 @@
 
 a to c: loss after the decay less that at the best of the LRs, paired by seed; the best is that of
 the arm's mean. Below the dashes: as good as the best by the criterion. d to f: the norm that the
-multipliers reach. Lines are means, bands their 95% intervals; those of the norm are as narrow as
-its lines. Dotted: the LR of the projector experiment.
+multipliers reach from 1. Lines are means, bands their 95% intervals; those of the norm are as
+narrow as its lines. Dotted: the LR of the projector experiment.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from analysis.drawing.page import caption, headline, key, label, legend_below, p
 from analysis.drawing.style import (
     ARM_LOOKS,
     NEUTRAL,
+    S_MEANS,
+    SMALL,
     plain_log_axis,
     power_of_two,
 )
@@ -34,10 +36,12 @@ MESSAGE = (
 WITHIN = {"color": "#555555", "lw": 0.8, "ls": (0, (4, 2)), "zorder": 1}
 # What each S shows, of the loss and of the norm.
 TITLES = {
-    0.125: ("small LRs\n     are too slow", "must grow"),
-    2.0: ("large LRs\n     harm the vector", "must fall"),
-    8.0: ("both ends\n     harm the vector", "must fall"),
+    0.125: ("small LRs\n     are too slow for both", "grows"),
+    2.0: ("large LRs\n     harm the vector most", "falls"),
+    8.0: ("small LRs harm\n     both, large the vector", "falls"),
 }
+# The norms that are drawn at least: none touches the edge.
+LEAST_NORM = 0.04
 NAMES = {"SPN": "SPN (learned scalar)", "VPN": "VPN (learned vector)"}
 
 
@@ -63,7 +67,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     """One column per S: excess of the loss above, norm below, against the multipliers' LR."""
     scales = sorted(numbers["S"].unique())
     shared = {"sharex": True, "sharey": "row", "squeeze": False}
-    figure, axes = page(2, len(scales), 3.8, w_pad=0.04, height_ratios=[1.5, 1], **shared)
+    figure, axes = page(2, len(scales), 3.95, w_pad=0.04, height_ratios=[1.5, 1], **shared)
     headline(figure, MESSAGE)
     criterion = criteria_of("multiplier_lr")["MLR"]
     chosen, matters = criterion["multiplier_lr"], criterion["thresholds"]["excess"]
@@ -78,24 +82,26 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.set_xticks(rates, [f"{1e3 * rate:g}" for rate in rates])
             axis.axvline(chosen, **NEUTRAL, ls=":")
             axis.xaxis.set_minor_locator(NullLocator())
-            head = f"S = {power_of_two(s)}:" if quantity == "excess" else r"$\|c\|$"
+            head = f"S = {power_of_two(s)}:" + (r" $\|c\|$" if quantity == "norm" else "")
             label(axis, f"{next(letters)}   {head} {TITLES.get(s, ('', ''))[place]}")
     for column in axes.T:
         column[0].axhline(matters, **WITHIN)
         column[1].set_xlabel("LR of the multipliers (10⁻³)")
         plain_log_axis(column[1])
-    for axis in axes[0]:
-        axis.axhline(0, **NEUTRAL)
+        column[0].axhline(0, **NEUTRAL)
+        column[1].axhline(1, **NEUTRAL)
+    low, high = axes[1, 0].get_ylim()
+    axes[1, 0].set_ylim(min(low, LEAST_NORM), high)
+    axes[1, 0].annotate("start", (rates[-1], 1), (0, -2), textcoords="offset points",
+                        ha="right", va="top", fontsize=SMALL)  # fmt: skip
     axes[0, 0].set_ylabel("loss − loss at the\nbest LR (nats)")
     axes[1, 0].set_ylabel(r"RMS norm $\|c\|$")
     handles = [key(NAMES[arm], **ARM_LOOKS[arm]) for arm in NAMES]
     handles.append(key(f"{1e3 * chosen:g}·10⁻³, as in the projector experiment", **NEUTRAL, ls=":"))
     handles.append(key(f"{matters:g} nats above the best: limit of the test", **WITHIN))
     legend_below(figure, handles, 2)
-    note = (
-        r"$S=\sqrt{\eta/\lambda}$ of the LM head over that of the base setting; "
-        "best: least mean over these seeds"
-    )
+    note = f"{S_MEANS}, of the LM head\nbest: the LR of the least mean loss over these seeds"
     if numbers["seed"].nunique() > 1:
+        note += ", which biases excesses upwards"
         note += "\nlines: means; bands: 95%, in d to f narrower than the lines"
     return caption(figure, context, note)

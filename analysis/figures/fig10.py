@@ -30,7 +30,7 @@ OUTPUTS = {
     "embedding": "a   Embedding: grows until LR decay",
     "attention.out": "b   Attention: no dependence on d seen",
     "mlp.down": "c   MLP: smaller where wide",
-    "projector": "d   Logits: 11% apart before LR decay, then 20%",
+    "projector": "d   Logits: 11% apart, at the end 20%",
 }
 MESSAGE = (
     "Until LR decay the embedding's output grows. With the width it and the MLP's fall,\n"
@@ -105,5 +105,5 @@ def _exponent(rows: pd.DataFrame) -> str:
     last = before[before["step"].isin(sorted(before["step"].unique())[-LEVEL:])]
     logs = np.log(last["value"]).groupby([last["seed"], last["width"]]).mean()
     fitted = with_interval(exponents(np.exp(logs).unstack()), 2)
-    number, _, ends = fitted.replace("-0.00", "0.00").replace("-", "−").partition(" ")
+    number, _, ends = fitted.replace("-", "−").partition(" ")
     return rf"     $\propto d^{{{number}}}$ {ends}"

@@ -162,8 +162,13 @@ def _legend(figure) -> None:
     handles += [
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
-        key("hollow, thin bar: nothing kept, as the tier before", color="#777777", marker="o",
-            ls="", **AGAIN),
+        key(
+            "hollow, thin bar: nothing kept, as the tier before",
+            color="#777777",
+            marker="o",
+            ls="",
+            **AGAIN,
+        ),
     ]
     legend_below(figure, handles, 3, columnspacing=0.9)
 
@@ -202,9 +207,12 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
-    for tier, x, side in ((TIERS[0], 0.02, "left"), (TIERS[-1], 0.98, "right")):
+    for tier, what, x, side in (
+        (TIERS[0], "vectors' gain at ", 0.02, "left"),
+        (TIERS[-1], "at ", 0.98, "right"),
+    ):
         said = _said(tables[tier][WITHOUT] - tables[tier][WITH])
-        axis.text(x, 0.985, f"gain of vectors at {tier}:\n{said}", ha=side, va="top", bbox=BEHIND,
+        axis.text(x, 0.985, f"{what}{tier}:\n{said}", ha=side, va="top", bbox=BEHIND,
                   transform=axis.transAxes, fontsize=SMALL, linespacing=1.15)  # fmt: skip
 
 

@@ -141,7 +141,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         write(x + 0.02, y, words)
     y -= 0.031
     write(0.0, y, f"limit: {limits['layer']:g} from the derived exponent for the layer, "
-          f"{limits['model']:g} for the model; fitted over d = {numbers['widths'].iloc[0]}")  # fmt: skip
+          f"{limits['model']:g} for the model; widths d: {numbers['widths'].iloc[0]}")  # fmt: skip
     y -= 0.031
     write(0.0, y, "η: learning rate   λ: weight decay   s: fixed factor   d: width   "
           "y: output   Δy: its update   W: matrix")  # fmt: skip

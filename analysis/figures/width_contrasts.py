@@ -51,7 +51,7 @@ ROWS = {
         *((NORMS, (name,)) for name in ("Q·K", "dt", *ws.GATE)),
         (MULTIPLIERS, ("Q·K", "dt")),
     ],
-    "Learned from 1, scales damp the MLP; attention and SSM mostly or only at the largest d;\n"
+    "Learned from 1, scales damp the MLP; attention mostly, SSM only at the largest d;\n"
     "the embedding grows": [(NORMS, (name,)) for name in ws.FREE_IN_STREAM],
 }
 # Behind words on a grid.

@@ -34,7 +34,7 @@ OUTPUTS = {
 }
 MESSAGE = (
     "Until LR decay the embedding's output grows. With the width it and the MLP's fall,\n"
-    "attention's is not seen to, and logits hardly do"
+    "logits hardly do, and attention shows no trend"
 )
 # The share of the steps that is left out at the start.
 TRANSIENT = 0.27

@@ -34,8 +34,9 @@ _COLUMNS = (
 # beyond it.
 _FILLS = {"refuted": "#F8CDB4", "open": "#FBF0C4"}
 _MARKS = {"refuted": "✗", "open": "?"}
-# Draws whose exponents differ by less, once what is derived is taken away, are the same draws:
-# different ones differ by a tenth.
+# A layer's draws serve both Muons, and two recipes. Those whose exponents differ by less, once what
+# is derived is taken away, are the same: different ones differ by a tenth.
+_TWINS = {"JORDAN": "MUON"}
 _SAME = 0.005
 _DERIVED = {"color": "#767676"}
 _HEADS = {"output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "weight_norm": "‖W‖"}
@@ -107,9 +108,13 @@ def draw(numbers: pd.DataFrame, context: Context):
                 continue
             derived, found = rows["derived"].mean(), interval(rows["exponent"])
             off = rows.sort_values("seed")["exponent"].to_numpy() - derived
-            if twin := next((of for of, other in above[case, stat] if _same(off, other)), None):
+            twins = (optimizer, _TWINS.get(optimizer)) if case != "model" else ()
+            same_draws = [
+                of for of, other in above[case, stat] if of in twins and _same(off, other)
+            ]
+            if same_draws:
                 same.append(x)
-                whose.add(twin)
+                whose.update(same_draws[-1:])
                 continue
             above[case, stat].append((optimizer, off))
             dagger = "†" if (optimizer, case) in _PAPERS else ""

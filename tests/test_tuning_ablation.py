@@ -326,7 +326,7 @@ def test_figure_7_shows_every_seed_and_what_tuning_costs():
     trials = cost[cost["optimizer"] == "Adam"].groupby("tier", sort=False)["trials"].first()
     assert trials[list(tuning.TIERS)].tolist() == [15, 48, 66, 88]
     gap = numbers[(numbers["panel"] == "gap") & (numbers["step"] == 1800)]
-    assert gap.groupby("optimizer")["value"].mean()["Adam"] == pytest.approx(-0.03, abs=0.005)
+    assert gap.groupby("optimizer")["value"].mean()["Adam"] == pytest.approx(0.03, abs=0.005)
     assert set(numbers["window"]) == {100} and set(numbers["decay"]) == {1840}
     said = {text.get_text() for text in texts}
     assert said >= {"NONE", "FULL"}  # a tier is named at its line and beside its point
@@ -340,9 +340,8 @@ def test_figure_7_without_a_log_says_so():
 
 def test_the_mechanism_has_r_or_says_that_there_is_nothing_to_compare():
     numbers, _, texts = drawn(tuning_mechanism, realistic())
-    assert len(numbers) == 2 * 6 * 27
-    said = [text.get_text() for text in texts if ": r = " in text.get_text()]
-    assert len(said) == 2 and all(": r = 0.7" in each for each in said)
+    assert len(numbers) == 2 * 6 * 27 and numbers["r"].mean() == pytest.approx(0.75, abs=0.05)
+    assert tuning_mechanism.NOTHING not in [text.get_text() for text in texts]
     numbers, _, texts = drawn(tuning_mechanism, realistic(forward=False))
     assert numbers["r"].isna().all()
     assert [text.get_text() for text in texts].count(tuning_mechanism.NOTHING) == 2

@@ -3,20 +3,22 @@
 The embedding's, those of attention and MLP (geometric mean over layers), and the projector's, which
 are the logits. The arm is the one whose learned scalar multipliers drift as far as the paper's:
 their LR is five times the usual one. From the dotted line on the LR decays. Lines are medians,
-bands the range of seeds. Under each title stands the exponent of the width, fitted at the dotted
-line, mean and 95% interval over seeds. The first steps, in which norms move by decades, are left
-out; the csv has them.
+bands the range of seeds; all axes span as many decades. Under each title stands the exponent of the
+width, of the geometric mean of the last probes before that line, mean and 95% interval over seeds.
+The first steps, in which norms move by decades, are left out; the csv has them. The SSM's output is
+missing, since its course is not published.
 """
 
 from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, each, end, name_ends
-from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import SMALL, plain_log_axis, ramp, shade, widen
+from analysis.drawing.page import caption, headline, label, page
+from analysis.drawing.style import BANDS_RANGE, SMALL, plain_log_axis, ramp, shade, widen
 from analysis.quantities.norms import over_layers
 from analysis.quantities.stats import with_interval
 from analysis.quantities.width_scaling import drifting, exponents
@@ -25,13 +27,19 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
 OUTPUTS = {
-    "embedding": "a   Embedding: grows; larger where narrow",
-    "attention.out": "b   Attention: no dependence seen",
+    "embedding": "a   Embedding: grows until LR decay",
+    "attention.out": "b   Attention: no dependence on d seen",
     "mlp.down": "c   MLP: smaller where wide",
-    "projector": "d   Logits: nearly one level until LR decay",
+    "projector": "d   Logits: 11% apart, at the end 20%",
 }
+MESSAGE = (
+    "Until LR decay the embedding's output grows. With the width it and the MLP's fall,\n"
+    "logits hardly do, and attention shows no trend"
+)
 # The share of the steps that is left out at the start.
-TRANSIENT = 0.18
+TRANSIENT = 0.27
+# So many probes before the decay make the level of which exponents speak.
+LEVEL = 4
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -48,11 +56,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of two panels, the wider the darker."""
-    figure, axes = page(2, 2, 4.0, w_pad=0.05, h_pad=0.05, sharex=True)
+    figure, axes = page(2, 2, 4.6, w_pad=0.05, h_pad=0.05, sharex=True)
+    headline(figure, MESSAGE)
     widths = sorted(numbers["width"].unique())
     looks = {
         width: {"color": colour, "lw": 1.4}
-        for width, colour in zip(widths, ramp(len(widths)), strict=True)
+        for width, colour in zip(widths, ramp(len(widths) + 1)[1:], strict=True)
     }
     shown = numbers[numbers["step"] >= TRANSIENT * numbers["step"].max()]
     for axis, (tensor, title) in zip(axes.flat, OUTPUTS.items(), strict=True):
@@ -60,21 +69,23 @@ def draw(numbers: pd.DataFrame, context: Context):
         each(axis, rows, "step", looks, by="width", alpha=0.15)
         decay_line(axis, rows["decays_from"].max())
         plain_log_axis(axis)
-        widen(axis, 0.4)
-        label(axis, f"{title}\n{_exponent(numbers[numbers['tensor'] == tensor])}")
-    for axis in axes[:, 0]:
-        axis.set_ylabel("RMS norm of the output")
+        name = "logits" if tensor == "projector" else "the output"
+        label(axis, f"{title}\n{_exponent(numbers[numbers['tensor'] == tensor])}",
+              ylabel=f"RMS norm of {name}")  # fmt: skip
+    most = max(np.ptp(np.log10(axis.get_ylim())) for axis in axes.flat)
+    for axis in axes.flat:
+        widen(axis, most)
     for axis in axes[-1]:
         axis.set_xlabel(f"step, from {shown['step'].min():.0f} on")
     first = axes.flat[0]
-    first.annotate("LR decay begins,\nexponents fitted", (numbers["decays_from"].max(), 0.04),
+    first.annotate("LR decay →", (numbers["decays_from"].max(), 0.04),
                    xycoords=("data", "axes fraction"), xytext=(-4, 0), textcoords="offset points",
                    ha="right", va="bottom", fontsize=SMALL)  # fmt: skip
-    note = "learned scalars, multipliers' LR: 5 × that of figure 5; axes differ"
+    note = "learned scalars, multipliers' LR: 5 × that of figure 5; axes span the same decades"
     # Other arms have seeds that this one lacks.
     seeds = sorted(map(int, numbers["seed"].unique()))
     if len(seeds) > 1:
-        note += "\nlines: medians; bands: range of seeds; exponents: mean, 95%"
+        note += f"\n{BANDS_RANGE}; exponents: {LEVEL} last probes before LR decay, mean, 95%"
     caption(figure, dataclasses.replace(context, seeds=seeds), note)
     # Names need the height that the caption leaves.
     figure.get_layout_engine().execute(figure)
@@ -89,9 +100,10 @@ def draw(numbers: pd.DataFrame, context: Context):
 
 
 def _exponent(rows: pd.DataFrame) -> str:
-    """How the norm goes with the width d at the last step before the decay."""
-    last = rows.loc[rows["step"] <= rows["decays_from"], "step"].max()
-    norms = rows[rows["step"] == last].pivot(index="seed", columns="width", values="value")
-    fitted = with_interval(exponents(norms), 2).replace("-0.00", "0.00").replace("-", "−")
-    number, _, ends = fitted.partition(" ")
+    """How the norm goes with the width d before the decay: one probe alone may be off."""
+    before = rows[rows["step"] <= rows["decays_from"]]
+    last = before[before["step"].isin(sorted(before["step"].unique())[-LEVEL:])]
+    logs = np.log(last["value"]).groupby([last["seed"], last["width"]]).mean()
+    fitted = with_interval(exponents(np.exp(logs).unstack()), 2)
+    number, _, ends = fitted.replace("-", "−").partition(" ")
     return rf"     $\propto d^{{{number}}}$ {ends}"

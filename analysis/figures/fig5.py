@@ -3,21 +3,24 @@
 a: matrix norms; b: activation norms that the model fixes, and the gate's; c: those that are free in
 the residual stream; d: multipliers, learned and fixed factor together, with the slopes that muP
 expects, which are those of the start. The multipliers begin ∝ 1/d. Beside each line stands its
-exponent of d, fitted over all widths, mean and 95% interval over seeds, and below it that of the
-arm whose multipliers begin at 1: what both have in common is learned. Lines are medians, bands the
-range of seeds. The csv has the other arms too, which ``width_contrasts`` draws.
+exponent of d, fitted over all widths, mean and 95% interval over seeds; a star marks that of a
+curve which is no power law. Below it, but for matrices, stands that of the arm whose multipliers
+begin at 1, dashed: what both have in common may be learned. Lines are medians, bands
+the range of seeds. The csv has the other arms too, which ``width_contrasts`` draws.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
+from matplotlib.ticker import FixedLocator
 
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, log_axis, shade, widen
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import width_scaling as ws
-from analysis.quantities.stats import interval
+from analysis.quantities.stats import with_half
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -27,20 +30,23 @@ BLOCKS = {
     "logits": "projector", "Q·K": "attention", "dt": "SSM", "gate": "MLP",
     "attention output": "attention", "SSM output": "SSM", "MLP output": "MLP",
 }  # fmt: skip
-MESSAGE = "From s ∝ 1/d matrices and logits keep their norms, and no output is seen to grow"
+MESSAGE = "From s ∝ 1/d matrices and logits keep their norms, and outputs stay or fall"
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
     ("a   Norms of matrices hardly change\n", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
-    ("b   Logits stay, as they do with any s;\n     dt and gate fall, Q·K rises", "RMS norm",
-     "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
-    ("c   Outputs to the stream: no growth\n     seen; from 1 they grow (MLP: open)", "RMS norm",
-     "activations", tuple(ws.FREE_IN_STREAM)),
+    ("b   Logits stay from both starts; dt and\n     gate fall, Q·K shows no steady trend",
+     "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
+    ("c   Outputs to the stream stay or fall;\n     from 1 (dashed) they grow (MLP: open)",
+     "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
     ("d   Multipliers fall; projector's and\n     Q·K's more slowly than in muP", r"$|s|$",
      "multipliers", tuple(ws.MULTIPLIERS)),
 )  # fmt: skip
+# An exponent has a star where its power law misses a median by more than this factor.
+BENT = 1.2
 # Slopes that muP expects of multipliers, and that they start with, dotted in their colours.
 EXPECTED = {"projector": -1.0, "dt": -1.0, "Q·K": -2.0}
 GUIDE = {"lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
+DASHED = {"lw": 0.9, "ls": "--", "zorder": 2}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -78,8 +84,10 @@ def draw(numbers: pd.DataFrame, context: Context):
             look = BLOCK_LOOKS[BLOCKS.get(quantity, quantity)]
             median(axis, rows, "width", **look)
             said = f"{quantity.removesuffix(' output')}: {_exponent(rows)}"
-            if (ws.FROM_ONE, panel, quantity) in groups:
-                said += f"\nfrom 1: {_exponent(groups[ws.FROM_ONE, panel, quantity])}"
+            other = groups.get((ws.FROM_ONE, panel, quantity))
+            if other is not None and panel != "matrices":  # whose lines would lie on each other
+                median(axis, other, "width", None, color=look["color"], **DASHED)
+                said += f"\nfrom 1: {_exponent(other)}"
             ends[-1][said] = end(rows, "width"), shade(look["color"], -0.25)
         if panel == "multipliers":
             _guides(axis, {name: groups[ws.LEARNED, "multipliers", name] for name in EXPECTED})
@@ -87,16 +95,19 @@ def draw(numbers: pd.DataFrame, context: Context):
         log_axis(axis)
         if panel == "matrices":
             widen(axis, 0.4)
+            axis.yaxis.set_major_locator(FixedLocator([0.04, 0.05, 0.06, 0.08, 0.1]))
         label(axis, title, ylabel=name, xlabel="width $d$")
     of_guides = "d: slopes of muP and of the start, −1 and −2 (Q·K)"
-    legend_below(figure, [key(of_guides, **GUIDE)], 1)
+    handles = [key("start at s ∝ 1/d", lw=1.2), key("b–d: start at 1", **DASHED)]
+    legend_below(figure, [*handles, key(of_guides, **GUIDE)], 3)
     lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
-    note = f"drawn: start s ∝ 1/d, multipliers' LR {lr:g}"
-    numbered = "numbers: exponents of d, fitted to all widths, also of bent curves"
+    note = f"s: a matrix's scale, learned × fixed; multipliers' LR {lr:g}"
+    numbered = "numbers: exponents of d over all widths"
     if numbers["seed"].nunique() > 1:
         note += f"; {BANDS_RANGE}"
         numbered += ", ± 95%"
-    caption(figure, context, f"{note}\n{numbered}; second: from a start at 1")
+    numbered += f"; *: a power law misses a median by more than {BENT - 1:.0%}"
+    caption(figure, context, f"{note}\n{numbered}")
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, named in zip(axes.flat, ends, strict=True):
         name_ends(axis, named)
@@ -104,10 +115,12 @@ def draw(numbers: pd.DataFrame, context: Context):
 
 
 def _exponent(rows: pd.DataFrame) -> str:
-    """The mean over seeds of the exponent of the width, and half of its 95% interval."""
-    found = interval(rows.drop_duplicates("seed")["exponent"])
-    half = f" ± {(found.high - found.low) / 2:.2f}" if found.n > 1 else ""
-    return f"{found.mean:z.2f}{half}".replace("-", "−")
+    """The exponent of the width, with a star where no power law goes through the medians."""
+    medians = np.log(rows.groupby("width")["value"].median())
+    d = np.log(medians.index.to_numpy(dtype=float))
+    missed = np.abs(medians - np.polyval(np.polyfit(d, medians, 1), d)).max()
+    star = "*" if missed > np.log(BENT) else ""
+    return with_half(rows.drop_duplicates("seed")["exponent"]) + star
 
 
 def width_axis(axis, numbers: pd.DataFrame) -> None:

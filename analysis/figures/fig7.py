@@ -1,22 +1,21 @@
 """Figure 7 (section 5.1): four tiers of tuning, without and with multipliers; what tuning costs.
 
-Left AdamW, right Muon. Top: loss after the decay at each tier; points are seeds, a thin line joins
-the two arms of a seed, bars are means. Where the search kept nothing at a tier, its runs are those
-of the tier before: they are pale, and a tier where no arm has runs of its own has no column. The
-first and the last tier's differences are written, with 95% intervals over seeds. Middle: loss with
-vector multipliers minus loss without, over training, batch by batch the same data, averaged over a
-window of steps; means of each tier with 95% intervals. Bottom (ours): the loss that an arm saves
-against NONE without multipliers, over the FLOPs that the search had spent when it had found the
-arm's tuning; bars are 95% intervals. Each line begins at NONE; a tier is named where the search
-kept something for it. Written is what separates scalars at NONE from FULL without multipliers. The
-csv has the number of trials too.
+Left AdamW, right Muon. A gain above 0 is better in all panels. Top: loss after the decay at each
+tier; points are seeds, a thin line joins the two arms of a seed, bars are means. Where the search
+kept nothing at a tier, its runs are those of the tier before: they are hollow, and a tier where no
+arm has runs of its own has no column. What vector multipliers gain at the first and the last tier
+is written, with 95% intervals over seeds. Middle: what vector multipliers gain over training, batch
+by batch the same data, averaged over a window of steps; means of each tier with 95% intervals.
+Bottom (ours): what an arm gains on NONE without multipliers, over the FLOPs that the search had
+spent when it had found the arm's tuning; bars are 95% intervals. Each line begins at NONE; a tier
+is named where the search kept something for it. Written is what scalars gain at NONE, and on FULL
+without multipliers. The csv has the number of trials too.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, name_ends
@@ -27,7 +26,6 @@ from analysis.drawing.style import (
     NO_MULTIPLIERS,
     OPTIMIZER_NAMES,
     SMALL,
-    ramp,
     shade,
 )
 from analysis.quantities import tuning_ablation as tuning
@@ -44,33 +42,35 @@ NAMES = {
     SCALAR: "one scalar for each matrix",
     WITH: "vector multipliers",
 }
-SHORT = {WITHOUT: "none", SCALAR: "scalars", WITH: "vectors"}
+SHORT = {WITHOUT: NO_MULTIPLIERS, SCALAR: "scalars", WITH: "vectors"}
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
-# The more is tuned, the darker; dashes tell tiers apart too.
+# The more is tuned, the darker, in a colour that no arm has; dashes tell tiers apart too.
 TIER_LOOKS = {
-    tier: {"color": colour, "ls": dashes}
-    for tier, colour, dashes in zip(
-        TIERS, ramp(len(TIERS) + 1)[1:], ((0, (1, 1)), "--", "-.", "-"), strict=True
+    tier: {"color": shade("#5E3C99", share), "ls": dashes}
+    for tier, share, dashes in zip(
+        TIERS, (0.35, 0.1, -0.3, -0.7), ((0, (1, 1)), "--", "-.", "-"), strict=True
     )
 }
 # The message of each row, of AdamW and of Muon.
 MESSAGES = (
-    "Vectors lead where only the base LR is tuned (NONE), and trail where all is (FULL)",
-    "AdamW: only NONE keeps the vectors' early lead. Muon: NONE does, LRWD to LR decay",
-    "One scalar for each matrix brings most of full tuning's gain, for a quarter of its FLOPs",
+    "Vectors lead at NONE (base LR tuned), trail at FULL, after a search that tied their LR",
+    "Vectors keep an early lead only in NONE; with Muon also in LRWD, until LR decay",
+    "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its FLOPs",
 )
 # What the panels of a row have in common.
 SHARED = ({"sharey": True}, {"sharey": True}, {"sharex": True, "sharey": True})
 # What a tier tunes, and how, in the words of the caption.
 TUNED = (
     "tuned: NONE base LR; LR also LRs of groups; LRWD also weight decay; FULL also forward factors",
-    "the search tied the vectors' LR to that of small tensors: tuning_controls sets them apart",
+    "the search tied: one factor for the LR of multipliers and that of norms, convolutions, biases",
 )
 # Differences are averaged over about so many parts of the training.
 WINDOWS = 25
 # Runs that a tier shares with the one before.
-AGAIN = {"alpha": 0.3}
+AGAIN = {"markerfacecolor": "white", "mew": 0.7, "alpha": 1}
+# Behind words on a grid.
+BEHIND = {"color": "white", "pad": 0.8}
 NO_LOG = "There is no log\nof the search:\nrun make tune."
 
 
@@ -78,7 +78,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, optimizer, multipliers, tier, seed, step, value, trials, flops, window and
     decay, the step at which it begins.
 
-    Panel ``loss`` holds losses after the decay, ``gap`` losses with minus without in the ``window``
+    Panel ``loss`` holds losses after the decay, ``gap`` losses without minus with in the ``window``
     of steps that ends at ``step``, ``cost`` gains over NONE without multipliers.
     """
     table = tables["tuning_ablation"]
@@ -86,7 +86,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     every, steps = settings["probes"]["every"], settings["train"]["steps"]
     probes = max(1, round(steps / WINDOWS / every))
     final = tuning.losses(table)
-    gaps = -tuning.gaps(table, probes)
+    gaps = tuning.gaps(table, probes)
     parts = [_tidy(final, panel="loss"), _tidy(gaps, panel="gap", multipliers=WITH)]
     try:
         spent = tuning.costs(table)[["trials", "flops"]].reset_index()
@@ -136,16 +136,16 @@ def draw(numbers: pd.DataFrame, context: Context):
         _gaps(axis, panels["gap", optimizer])
     for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
         _costs(axis, panels.get(("cost", optimizer)), unit)
-        _against_full(axis, panels["loss", optimizer], spent)
+        _scalars(axis, panels["loss", optimizer], spent)
     low, high = losses[0].get_ylim()
     losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
     if spent > 0:
         low, high = costs[0].get_ylim()
-        costs[0].set_ylim(low - 0.14 * (high - low), high + 0.55 * (high - low))  # for words
+        costs[0].set_ylim(low, high + 0.45 * (high - low))  # for words
         costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
     losses[0].set_ylabel("validation loss (nats)")
-    gaps[0].set_ylabel("Δ training loss (nats)\n← vectors better")
-    costs[0].set_ylabel(f"loss saved against NONE,\n{NO_MULTIPLIERS} (nats)")
+    gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
+    costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
     _legend(figure)
     intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
@@ -162,7 +162,13 @@ def _legend(figure) -> None:
     handles += [
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
-        key("pale: nothing kept, as the tier before", color="#777777", marker="o", ls="", **AGAIN),
+        key(
+            "hollow, thin bar: nothing kept, as the tier before",
+            color="#777777",
+            marker="o",
+            ls="",
+            **AGAIN,
+        ),
     ]
     legend_below(figure, handles, 3, columnspacing=0.9)
 
@@ -191,7 +197,8 @@ def _losses(axis, rows: pd.DataFrame) -> None:
         for kind in table:
             x, look = place + PLACES[kind], LOOKS[kind]
             again = kind in last and last[kind].equals(table[kind])
-            own = {"ls": "", "ms": 3.2, "mew": 0, "alpha": 0.6} | (AGAIN if again else {})
+            own = {"ls": "", "ms": 3.2, "mew": 0, "alpha": 0.6, "zorder": 2}
+            own |= AGAIN if again else {}
             axis.plot([x] * len(table), table[kind], **look | own)
             bar = {"lw": 0.9 if again else 1.8, "zorder": 4}
             axis.plot([x - 0.12, x + 0.12], [table[kind].mean()] * 2, color=look["color"], **bar)
@@ -201,21 +208,21 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
     for tier, what, x, side in (
-        (TIERS[0], "vectors − none at ", 0.02, "left"),
+        (TIERS[0], "vectors' gain at ", 0.02, "left"),
         (TIERS[-1], "at ", 0.98, "right"),
     ):
-        said = _said(tables[tier][WITH] - tables[tier][WITHOUT])
-        axis.text(x, 0.99, f"{what}{tier}:\n{said}", transform=axis.transAxes, ha=side, va="top",
-                  fontsize=SMALL, linespacing=1.15)  # fmt: skip
+        said = _said(tables[tier][WITHOUT] - tables[tier][WITH])
+        axis.text(x, 0.985, f"{what}{tier}:\n{said}", ha=side, va="top", bbox=BEHIND,
+                  transform=axis.transAxes, fontsize=SMALL, linespacing=1.15)  # fmt: skip
 
 
 def _said(values: pd.Series) -> str:
-    """Mean and interval, and a word where an end that is not 0 would be rounded to it."""
-    said = with_interval(values, 3).replace("-0.000", "0.000").replace("-", "−")
+    """Mean and interval, with a digit more where an end that is not 0 would be rounded to it."""
+    said = with_interval(values, 3)
     found = interval(values)
-    if found.n > 1 and found.low * found.high > 0 and "0.000" in said:
-        said += f",\nbarely {'below' if found.high < 0 else 'above'} 0"
-    return said
+    if found.n > 1 and found.low * found.high > 0 and " 0.000" in said.replace("[", " "):
+        said = with_interval(values, 4)
+    return said.replace("-", "−")
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
@@ -229,9 +236,9 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
             axis.fill_between(own.index, low, high, color=look["color"], alpha=0.2, lw=0)
     axis.axhline(0, **NEUTRAL)
     decay_line(axis, rows["decay"].iloc[0])
-    axis.annotate("LR decay →", (rows["decay"].iloc[0], 0.03), (-3, 0), ha="right", va="bottom",
+    axis.annotate("LR decay →", (rows["decay"].iloc[0], 0.97), (-3, 0), ha="right", va="top",
                   xycoords=axis.get_xaxis_transform(), textcoords="offset points",
-                  color="#555555", fontsize=SMALL)  # fmt: skip
+                  color="#555555", fontsize=SMALL, bbox=BEHIND)  # fmt: skip
     axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axis.set_xlabel("step")
 
@@ -275,12 +282,12 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
         # At these the search kept nothing: the loss is that of the tier before.
         again = [n > 0 and mean == means[n - 1] for n, mean in enumerate(means)]
         axis.plot(each["flops"], means, **look | {"lw": 0.8, "marker": ""})
-        for (flops, gain), pale in zip(each.itertuples(index=False), again, strict=True):
-            axis.plot(flops, gain.mean, **look | {"ms": 4.5, "mew": 0} | (AGAIN if pale else {}))
-            if gain.n > 1 and not pale:
+        for (flops, gain), same in zip(each.itertuples(index=False), again, strict=True):
+            axis.plot(flops, gain.mean, **look | {"ms": 4.5, "mew": 0} | (AGAIN if same else {}))
+            if gain.n > 1 and not same:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
         colour = shade(look["color"], -0.25)
-        _name(axis, each[~np.array(again)].iloc[1:], kind == WITHOUT, colour)
+        _name(axis, each[~np.array(again)].iloc[1:], colour)
         last = each["value"].iloc[-1]
         alone = len(each) == 1  # named above, where no line goes
         place = {"ha": "center", "va": "bottom"} if alone else {"va": "center"}
@@ -291,22 +298,19 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
     axis.xaxis.set_major_locator(MaxNLocator(6))
 
 
-def _name(axis, each: pd.DataFrame, up: bool, colour: str) -> None:
-    """The names of tiers above (``up``) or below their intervals."""
+def _name(axis, each: pd.DataFrame, colour: str) -> None:
+    """The names of tiers beside their points, below the line."""
     for tier, (flops, gain) in each.iterrows():
-        wide = gain.n > 1 and gain.low < gain.high
-        at = (gain.high if up else gain.low) if wide else gain.mean
-        shift = 2 if wide else 4
-        axis.annotate(tier, (flops, at), (0, shift if up else -shift), ha="center",
-                      va="bottom" if up else "top", textcoords="offset points", color=colour,
-                      fontsize=SMALL,
-                      path_effects=[withStroke(linewidth=2, foreground="white")])  # fmt: skip
+        axis.annotate(tier, (flops, gain.mean), (3, -3), ha="left", va="top", color=colour,
+                      textcoords="offset points", fontsize=SMALL)  # fmt: skip
 
 
-def _against_full(axis, losses: pd.DataFrame, spent: float) -> None:
-    """What scalars at NONE lose to the model without multipliers in which all is tuned."""
+def _scalars(axis, losses: pd.DataFrame, spent: float) -> None:
+    """What scalars at NONE gain on no multipliers there, and where all is tuned."""
     if spent > 0:
         table = losses.pivot(index="seed", columns=["multipliers", "tier"], values="value")
-        said = _said(table[SCALAR, TIERS[0]] - table[WITHOUT, TIERS[-1]])
-        axis.text(0.02, 0.99, f"scalars at {TIERS[0]} − none at {TIERS[-1]}:\n{said}", va="top",
-                  transform=axis.transAxes, fontsize=SMALL, linespacing=1.15)  # fmt: skip
+        lines = [f"scalars' gain on {NO_MULTIPLIERS}"]
+        for tier in (TIERS[0], TIERS[-1]):
+            lines.append(f"at {tier}: {_said(table[WITHOUT, tier] - table[SCALAR, TIERS[0]])}")
+        axis.text(0.02, 0.985, "\n".join(lines), va="top", transform=axis.transAxes, bbox=BEHIND,
+                  fontsize=SMALL, linespacing=1.15)  # fmt: skip

@@ -3,19 +3,21 @@
 For three recipes and three optimizers: the output and its relative update of a linear layer in
 equilibrium that sees one input (fully aligned, the paper's assumption) or fresh ones (not
 aligned); and the norm of the MLP's up projection in a model. Means over draws or seeds with 95%
-intervals, shaded as the criterion of WS5 judges each. A dagger marks the derived exponents that are
-the paper's. The file of numbers also has the alignment of that projection and its output, for which
-nothing is derived.
+intervals, shaded and marked as the criterion of WS5 judges each. A dagger marks the derived
+exponents that are the paper's. Cells whose draws are those of cells above, but for what is derived,
+are named and not counted. The file of numbers also has the alignment of that projection and its
+output, for which nothing is derived.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from matplotlib.patches import Rectangle
 
 from analysis.drawing.page import caption, headline, text_page
 from analysis.quantities import table1
-from analysis.quantities.stats import Interval, interval
+from analysis.quantities.stats import Interval, interval, with_half
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
@@ -28,8 +30,14 @@ _COLUMNS = (
     ("fresh_inputs", "output_norm"), ("fresh_inputs", "relative_update"),
     ("model", "weight_norm"),
 )  # fmt: skip
-# What is behind a measured exponent whose whole interval is beyond the limit, or ends beyond it.
+# What is behind and beside a measured exponent whose whole interval is beyond the limit, or ends
+# beyond it.
 _FILLS = {"refuted": "#F8CDB4", "open": "#FBF0C4"}
+_MARKS = {"refuted": "✗", "open": "?"}
+# A layer's draws serve both Muons, and two recipes. Those whose exponents differ by less, once what
+# is derived is taken away, are the same: different ones differ by a tenth.
+_TWINS = {"JORDAN": "MUON"}
+_SAME = 0.005
 _DERIVED = {"color": "#767676"}
 _HEADS = {"output_norm": "‖y‖", "relative_update": "‖Δy‖/‖y‖", "weight_norm": "‖W‖"}
 _GROUPS = {
@@ -43,7 +51,7 @@ _PLAIN = "Exponents of the width d in three recipes, derived and measured"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: optimizer, recipe, case, stat, derived, seed (or draw), exponent."""
+    """Columns: optimizer, recipe, case, stat, derived, seed (or draw), exponent, widths."""
     table = tables["table1"]
     names = ["optimizer", "recipe", "stat"]
     layer = table1.layer_values(table)
@@ -52,6 +60,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         table1.derived(row.optimizer, row.recipe, row.case)[row.stat] for row in layer.itertuples()
     ]
     model = table1.model_values(table)
+    widths = ", ".join(map(str, sorted(model["width"].unique())))
     model = table1.exponents(model, [*names, "seed"]).assign(case="model")
     # A model's gradients have full rank; its alignment, and so its output, follow from nothing.
     model["derived"] = [
@@ -62,7 +71,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     ]
     columns = ["optimizer", "recipe", "case", "stat", "derived", "seed", "exponent"]
     rows = pd.concat([layer, model], ignore_index=True)[columns]
-    return rows.sort_values(columns[:-1], ignore_index=True)
+    return rows.sort_values(columns[:-1], ignore_index=True).assign(widths=widths)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
@@ -80,7 +89,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         write(x, 0.905, _HEADS[stat], ha="center", fontsize=7.5)
     write(0.0, 0.905, "exponent of d", fontsize=7, weight="bold")
     groups = dict(tuple(numbers.groupby(["optimizer", "recipe", "case", "stat"])))
-    y, above = 0.905, {}
+    y = 0.905
+    above: dict[tuple, list[tuple[str, np.ndarray]]] = {column: [] for column in _COLUMNS}
     verdicts: dict[str, list[str]] = {}
     for optimizer, recipe in table1.MODELS.values():
         if recipe == next(iter(table1.RECIPES)):
@@ -91,28 +101,36 @@ def draw(numbers: pd.DataFrame, context: Context):
             y += 0.01
         y -= 2.28 * line
         write(0.012, y + line / 2, _RECIPE[recipe], fontsize=6.8)
-        same = []
+        same, whose = [], set()
         for (case, stat), x in places.items():
             rows = groups.get((optimizer, recipe, case, stat))
             if rows is None:
                 continue
-            values = tuple(rows.sort_values("seed")["exponent"])
-            if above.get((optimizer, case, stat)) == values:
-                same.append(x)
-                continue
-            above[optimizer, case, stat] = values
             derived, found = rows["derived"].mean(), interval(rows["exponent"])
+            off = rows.sort_values("seed")["exponent"].to_numpy() - derived
+            twins = (optimizer, _TWINS.get(optimizer)) if case != "model" else ()
+            same_draws = [
+                of for of, other in above[case, stat] if of in twins and _same(off, other)
+            ]
+            if same_draws:
+                same.append(x)
+                whose.update(same_draws[-1:])
+                continue
+            above[case, stat].append((optimizer, off))
             dagger = "†" if (optimizer, case) in _PAPERS else ""
             write(x, y + line, _signed(derived) + dagger, ha="center", **_DERIVED)
             verdict = _verdict(derived, found, limits["model" if case == "model" else "layer"])
             cell = f"{_OPTIMIZER[optimizer]}'s {_HEADS[stat]} with {_RECIPE[recipe]}"
             verdicts.setdefault(verdict, []).append(cell)
+            said = with_half(rows["exponent"])
             if verdict in _FILLS:
-                _fill(axis, x, y, width * 0.8, line, _FILLS[verdict])
-            half = f" ± {(found.high - found.low) / 2:.2f}" if found.n > 1 else ""
-            write(x, y, _signed(found.mean) + half, ha="center")
+                _fill(axis, x, y, width * 0.84, line, _FILLS[verdict])
+                said += f"  {_MARKS[verdict]}"
+            write(x, y, said, ha="center")
         if same:
             words = "as above: the same draws by construction"
+            if whose != {optimizer}:
+                words = "as Moonlight's, ‖y‖ less ½: the same draws by construction"
             write(sum(same) / len(same), y + line / 2, words, ha="center", **_DERIVED)
     y -= 0.032
     _rule(axis, 0.0, 1.0, y)
@@ -121,33 +139,34 @@ def draw(numbers: pd.DataFrame, context: Context):
     write(0.5, y, "lower: measured ± 95%")
     y -= 0.031
     write(0.0, y, "white: within the limit")
-    keys = {"open": (0.28, "open: interval crosses it"),
-            "refuted": (0.62, "off: whole interval beyond it")}  # fmt: skip
+    keys = {"open": (0.28, "? open: interval crosses it"),
+            "refuted": (0.62, "✗ off: whole interval beyond it")}  # fmt: skip
     for verdict, (x, words) in keys.items():
         _fill(axis, x, y, 0.025, line, _FILLS[verdict])
         write(x + 0.02, y, words)
     y -= 0.031
     write(0.0, y, f"limit: {limits['layer']:g} from the derived exponent for the layer, "
-          f"{limits['model']:g} for the model")  # fmt: skip
+          f"{limits['model']:g} for the model; widths d: {numbers['widths'].iloc[0]}")  # fmt: skip
     y -= 0.031
     write(0.0, y, "η: learning rate   λ: weight decay   s: fixed factor   d: width   "
           "y: output   Δy: its update   W: matrix")  # fmt: skip
     headline(figure, _message(verdicts))
     layer = numbers[numbers["case"] != "model"]
     draws = layer.groupby(["optimizer", "recipe", "case", "stat"])["seed"].nunique().max()
-    return caption(figure, context, f"seeds: of the model; layer: n = {draws} draws")
+    n = f"model: n = {len(context.seeds)} seed{'s' * (len(context.seeds) > 1)}; "
+    return caption(figure, context, n=f"{n}layer: n = {draws} draws")
 
 
 def _message(verdicts: dict[str, list[str]]) -> str:
-    """How many exponents are as derived, and which are not; with one seed nothing is judged."""
+    """How many exponents are near the derived, which is not; with one seed nothing is judged."""
     near, undecided, off = (verdicts.get(name, []) for name in ("near", "open", "refuted"))
     count = len(near) + len(undecided) + len(off)
     if not count:
         return _PLAIN
     which = f" ({off[0]})" if len(off) == 1 else ""
     return (
-        f"Of {count} exponents {len(near)} are as derived, {len(undecided)} open, "
-        f"{len(off)} off{which}"
+        f"Of {count} exponents {len(near)} lie within the limit of the derived one,\n"
+        f"{len(undecided)} are open and {len(off)} off{which}"
     )
 
 
@@ -168,6 +187,10 @@ def _verdict(derived: float, found: Interval, limit: float) -> str:
     if off + half <= limit:
         return "near"
     return "refuted" if off - half > limit else "open"
+
+
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
+    return one.shape == other.shape and bool(np.allclose(one, other, rtol=0, atol=_SAME))
 
 
 def _signed(value: float) -> str:

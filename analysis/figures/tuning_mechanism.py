@@ -3,8 +3,9 @@
 A row is a tensor, and in it each layer has a point: the product of the tensor's multipliers (root
 mean squares of rows and of columns) of LRWD, where they begin at 1, at the end of the constant
 stage; the median over seeds and their range. A thin line joins it to the tick, the forward factor
-that the search of FULL without multipliers kept. The search tries one factor for each block. r
-correlates the logarithms over all tensors, for each seed.
+of FULL without multipliers, which is hollow where the search kept the default, 1. The search tries
+one factor for each block. The csv has r too, which correlates the logarithms over all tensors of a
+seed.
 """
 
 from __future__ import annotations
@@ -21,18 +22,21 @@ from analysis.drawing.style import (
     plain_log_axis,
     shade,
 )
-from analysis.quantities.stats import with_interval
 from analysis.quantities.tuning_ablation import OPTIMIZERS, agreement, scales
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("tuning_ablation",)
 BLOCKS = ("MLP", "attention", "SSM", "embedding")
-TUNED = {"color": "#222222", "marker": "|", "ms": 10, "mew": 1.6, "ls": ""}
+# A narrow box, full where the search kept a factor.
+BOX = [(-0.25, -1), (0.25, -1), (0.25, 1), (-0.25, 1), (-0.25, -1)]
+TUNED = {"color": "#222222", "marker": BOX, "ms": 5, "mew": 0.7, "ls": ""}
+DEFAULT = {"markerfacecolor": "white"}
 MESSAGE = (
-    "Learned products lie within 1.4 times the tuned factors for MLP, Q and K;\n"
-    "V and attention's out are 3 to 6 times smaller, the embedding 3 times"
+    "Multipliers learn near the tuned factor for the MLP (within 1.4 times), and opposite\n"
+    "for the embedding. Where search kept 1, V and attention's out are 3 to 6 times smaller"
 )
+RANGE = {"lw": 2.2, "alpha": 0.45}
 # How far apart the layers of one tensor stand, of the way to the next tensor.
 LAYERS_APART = 0.36
 # Order of a block's tensors, and what they are called.
@@ -56,28 +60,25 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis, letter, optimizer in zip(axes, "ab", OPTIMIZERS.values(), strict=True):
         rows = numbers[numbers["optimizer"] == optimizer]
         _rows(axis, rows)
-        r = rows.drop_duplicates("seed")["r"]
-        said = ""
-        if r.notna().all():
-            said = f": r = {with_interval(r, 2)}".replace("-", "−")
-        else:
+        if (rows["tuned"] == 1).all():
             axis.text(0.5, 0.03, NOTHING, transform=axis.transAxes, ha="center")
-        label(axis, f"{letter}   {OPTIMIZER_NAMES[optimizer]}{said}", xlabel="scale")
+        label(axis, f"{letter}   {OPTIMIZER_NAMES[optimizer]}",
+              xlabel="factor (RMS product, or forward factor)")  # fmt: skip
     values = numbers[["learned", "tuned"]].to_numpy().ravel()
     axes[0].set_xlim(min([*values, 1.0]) / 1.3, max([*values, 1.0]) * 1.3)
     plain_log_axis(axes[0], x=True)
     layers = numbers["layer"].nunique()
-    grey = {"color": "#777777", "marker": "o", "ms": 3.4, "lw": 0.7}
-    of_layers = " (layers from the top)" if layers > 1 else ""
-    handles = [key(f"learned product of multipliers{of_layers}", **grey)]
-    handles.append(key("tuned forward factor", **TUNED))
-    legend_below(figure, handles, 2)
-    note = "points: medians; bars: range of seeds; the search tries one factor for each block"
-    more = ["factor 1: the search kept no other"] if 1.0 in set(numbers["tuned"]) else []
-    if numbers["r"].notna().any():
-        distinct = numbers["tuned"].nunique()
-        more.append(f"r: over all tensors, which have {distinct} distinct tuned factors; [95%]")
-    return caption(figure, context, "\n".join([note, "; ".join(more)]).rstrip())
+    of_layers = ", layers from the top" if layers > 1 else ""
+    handles = [
+        key(f"learned{of_layers}: median", color="#777777", marker="o", ms=3.4, ls=""),
+        key("range of seeds", color="#777777", **RANGE),
+        key("from learned to tuned", color="#777777", lw=0.7),
+        key("tuned forward factor", **TUNED),
+        key("search kept the default, 1", **TUNED | DEFAULT),
+    ]
+    legend_below(figure, handles, 3)
+    note = "learned: RMS of row multipliers × RMS of column multipliers, begun at 1"
+    return caption(figure, context, f"{note}; the search tries one factor for each block")
 
 
 def _place(tensor: str) -> tuple[int, int]:
@@ -97,10 +98,10 @@ def _rows(axis, rows: pd.DataFrame) -> None:
         look, spread = BLOCK_LOOKS[block], LAYERS_APART * (len(found) > 1)
         heights = -place - np.linspace(-spread / 2, spread / 2, len(found))
         axis.hlines(heights, found["median"], tuned[tensor], color=look["color"], lw=0.7, zorder=2)
-        axis.hlines(heights, found["min"], found["max"], color=look["color"], lw=2.2, alpha=0.45,
-                    zorder=2)  # fmt: skip
-        axis.plot(found["median"], heights, ls="", ms=3.6, mec="white", mew=0.3, zorder=3, **look)
-        axis.plot(tuned[tensor], -place, **TUNED, zorder=4)
+        axis.hlines(heights, found["min"], found["max"], color=look["color"], zorder=3, **RANGE)
+        axis.plot(found["median"], heights, ls="", ms=3.6, mec="white", mew=0.3, zorder=4, **look)
+        kept = {} if tuned[tensor] != 1 else DEFAULT
+        axis.plot(tuned[tensor], -place, **TUNED | kept, zorder=2)
         if place and block != blocks[place - 1]:
             axis.axhline(0.5 - place, color="#bbbbbb", lw=0.6)
     axis.set_yticks([-place for place in range(len(tensors))], [_name(one) for one in tensors])

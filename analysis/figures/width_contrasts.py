@@ -1,11 +1,12 @@
-"""Beside figure 5: the same norms and multipliers from another start, and with a fixed scale.
+"""Beside figure 5: the same norms with scales that begin at 1, learned and fixed.
 
 All stand over their value at the base width, where both starts are the same, and so are both fixed
 scales; seed by seed, on one axis for all norms of a row. Top: activations before a nonlinearity,
 and the multipliers of two of them, learned and fixed factor together. Bottom: outputs to the
-residual stream. Filled and solid is what begins at ∝ 1/d, open and dashed what begins at 1; blue is
-learned, and red stays there. Lines are medians, bands the range of the seeds that all four have.
-Numbers are exponents of the width, means over these seeds, of what begins at 1: fixed and learned.
+residual stream. Blue and solid is learned, red and dashed is fixed; pale lines, without points,
+begin or stay at ∝ 1/d. Lines are medians, bands the range of the seeds that all four have. Numbers
+say how much the exponent of the width is larger where the scale is learned from 1 than where it is
+fixed at 1, paired by seed, with 95% intervals: over all widths, and without the largest.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import dataclasses
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_COLOURS,
     BANDS_RANGE,
@@ -26,45 +27,46 @@ from analysis.drawing.style import (
 )
 from analysis.figures import fig5
 from analysis.quantities import width_scaling as ws
+from analysis.quantities.stats import with_half
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
 LOOKS = {
-    ws.LEARNED: {"color": ARM_COLOURS["SPN"], "marker": "s"},
-    ws.FROM_ONE: {"color": ARM_COLOURS["SPN"], "marker": "s", "ls": "--", "mfc": "white"},
-    ws.SCALED: {"color": ARM_COLOURS["FPN"], "marker": "o"},
+    ws.LEARNED: {"color": shade(ARM_COLOURS["SPN"], 0.4), "lw": 0.8, "zorder": 2},
+    ws.SCALED: {"color": shade(ARM_COLOURS["FPN"], 0.4), "lw": 0.8, "ls": "--", "zorder": 2},
+    ws.FROM_ONE: {"color": ARM_COLOURS["SPN"], "marker": "s"},
     ws.FIXED: {"color": ARM_COLOURS["FPN"], "marker": "o", "ls": "--", "mfc": "white"},
 }
 NAMES = {
-    ws.LEARNED: "learned, from $\\propto 1/d$",
     ws.FROM_ONE: "learned, from 1",
-    ws.SCALED: "fixed, $\\propto 1/d$",
     ws.FIXED: "fixed at 1",
+    ws.LEARNED: "learned, from ∝ 1/d",
+    ws.SCALED: "fixed, ∝ 1/d",
 }
 NORMS, MULTIPLIERS = "activations", "multipliers"
-# Panels by row: the row's message, and by panel the quantity of figure 5 and the title.
+# Panels by row: the row's message, and in a panel what it has and the quantities of figure 5.
 ROWS = {
-    "Learned from 1, scales damp the growth of Q·K, dt and gate; |s| falls with the width": [
-        *((NORMS, name, name) for name in ("Q·K", "dt", *ws.GATE)),
-        *((MULTIPLIERS, name, f"$|s|$ of {name}") for name in ("Q·K", "dt")),
+    "Learned from 1, scales damp the growth of Q·K, dt and gate; |s| of Q·K and dt falls": [
+        *((NORMS, (name,)) for name in ("Q·K", "dt", *ws.GATE)),
+        (MULTIPLIERS, ("Q·K", "dt")),
     ],
-    "Learned from 1, scales damp attention, SSM and MLP, but make the embedding grow": [
-        (NORMS, name, name) for name in ws.FREE_IN_STREAM
-    ],
+    "Learned from 1, scales damp the MLP; attention mostly, SSM only at the largest d;\n"
+    "the embedding grows": [(NORMS, (name,)) for name in ws.FREE_IN_STREAM],
 }
-# Whose exponents stand in a panel, and their names there.
-TOLD = {
-    NORMS: {ws.FIXED: "fixed at 1", ws.FROM_ONE: "learned"},
-    MULTIPLIERS: {ws.LEARNED: r"from $\propto 1/d$", ws.FROM_ONE: "from 1"},
-}
+# Behind words on a grid.
+BEHIND = {"color": "white", "pad": 0.6}
+# Where the names of multipliers stand beside their lines, in points.
+NAMES_ASIDE = {"Q·K": (-9, -7), "dt": (8, 7)}
 NAMES_OF_AXES = {NORMS: "norm", MULTIPLIERS: "$|s|$"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Those of figure 5 that are drawn here, in its columns."""
     rows = fig5.numbers(tables)
-    drawn = pd.MultiIndex.from_tuples([place[:2] for line in ROWS.values() for place in line])
+    drawn = pd.MultiIndex.from_tuples(
+        [(panel, name) for line in ROWS.values() for panel, names in line for name in names]
+    )
     return rows[pd.MultiIndex.from_frame(rows[["panel", "quantity"]]).isin(drawn)]
 
 
@@ -74,35 +76,39 @@ def draw(numbers: pd.DataFrame, context: Context):
     context = dataclasses.replace(context, seeds=sorted(map(int, numbers["seed"].unique())))
     base = _base_width(numbers)
     groups = dict(tuple(_over(numbers, base).groupby(["panel", "quantity", "arm"])))
-    figure = sheet(4.1, w_pad=0.015, h_pad=0.03)
-    letters = iter("abcdefghijkl")
+    figure = sheet(4.4, w_pad=0.02, h_pad=0.03)
+    letters = iter("abcdefgh")
     parts = figure.subfigures(len(ROWS), 1)
     for part, (message, places) in zip(parts, ROWS.items(), strict=True):
-        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
-        drawn: dict[str, list] = {}
-        for axis, (panel, quantity, title) in zip(
-            part.subplots(1, len(places)), places, strict=True
-        ):
-            for arm, look in LOOKS.items():
-                if (panel, quantity, arm) in groups:
-                    rows = groups[panel, quantity, arm]
-                    median(axis, rows, "width", alpha=0.28, ms=2.8, mew=0.8, **look)
+        headline(part, message)
+        drawn: dict[str, list] = {NORMS: [], MULTIPLIERS: []}
+        for axis, (panel, quantities) in zip(part.subplots(1, len(places)), places, strict=True):
+            _lines(axis, groups, panel, quantities)
             _width_axis(axis, numbers)
             plain_log_axis(axis)
             axis.axhline(1, **NEUTRAL)
+            title = " and ".join(quantities)
+            if panel == NORMS:
+                axis.text(0.04, 0.99, _less_fixed(groups, *quantities), va="top",
+                          transform=axis.transAxes, fontsize=SMALL, bbox=BEHIND)  # fmt: skip
+            else:
+                title = f"$|s|$ of {title}"
             label(axis, f"{next(letters)}   {title}", xlabel="width $d$")
-            if panel not in drawn:
+            if not drawn[panel]:
                 axis.set_ylabel(f"{NAMES_OF_AXES[panel]} / at $d$ = {base:g}")
-            _exponents(axis, groups, panel, quantity)
-            drawn.setdefault(panel, []).append(axis)
+            drawn[panel].append(axis)
         for panel, own in drawn.items():
-            _share(own, room=2.2 if panel == NORMS else 1.8)
-    handles = [key(f"scale {NAMES[arm]}", ms=2.8, mew=0.8, **look) for arm, look in LOOKS.items()]
+            if not own:
+                continue
+            _share(own, 3.0 if panel == NORMS else 1.0)
+    handles = [key(f"scale {name}", **{"ms": 3} | LOOKS[arm]) for arm, name in NAMES.items()]
     legend_below(figure, handles, len(handles), columnspacing=1.0)
-    note = f"at d = {base:g} all are 1 by construction; numbers: mean exponents of d"
-    note += " (learned: from 1)"
-    if len(context.seeds) > 1:
-        note += f"\n{BANDS_RANGE}"
+    note = f"at d = {base:g} all are 1 by construction; curves of fixed at 1 bend at the largest d"
+    note += "\nnumbers: exponent of d with s learned from 1 less that with s fixed at 1, paired"
+    note += " ± 95%" if len(context.seeds) > 1 else ""
+    last = sorted(numbers["width"].unique())[-2]
+    note += f"\nall: over all widths; to {last}: without the largest"
+    note += f"; {BANDS_RANGE}" if len(context.seeds) > 1 else ""
     return caption(figure, context, note)
 
 
@@ -121,24 +127,47 @@ def _over(numbers: pd.DataFrame, base: float) -> pd.DataFrame:
     return rows.assign(value=rows["value"] / rows["base"])
 
 
+def _lines(axis, groups: dict[tuple, pd.DataFrame], panel: str, quantities) -> None:
+    """Of a norm all arms; of multipliers those that begin at 1, each with its name."""
+    for arm, look in LOOKS.items() if panel == NORMS else [(ws.FROM_ONE, LOOKS[ws.FROM_ONE])]:
+        for quantity in quantities:
+            if (panel, quantity, arm) not in groups:
+                continue
+            rows, pale = groups[panel, quantity, arm], "marker" not in look
+            median(axis, rows, "width", None if pale else (0, 1), 0.28, ms=2.8, mew=0.8, **look)
+            if panel == MULTIPLIERS:
+                widths = sorted(rows["width"].unique())
+                at = rows.loc[rows["width"] == widths[-2], "value"].median()
+                shift = NAMES_ASIDE[quantity]
+                axis.annotate(quantity, (widths[-2], at), shift, textcoords="offset points",
+                              ha="center", va="center", fontsize=SMALL,
+                              color=shade(look["color"], -0.25))  # fmt: skip
+
+
+def _less_fixed(groups: dict[tuple, pd.DataFrame], quantity: str) -> str:
+    """The exponent of the learned scale from 1 less that of the scale fixed at 1, on two lines.
+
+    The first is over all widths, and the second leaves out the largest.
+    """
+    if any((NORMS, quantity, arm) not in groups for arm in (ws.FROM_ONE, ws.FIXED)):
+        return ""
+    learned, fixed = (
+        groups[NORMS, quantity, arm].pivot(index="seed", columns="width", values="value")
+        for arm in (ws.FROM_ONE, ws.FIXED)
+    )
+    last = learned.columns[-2]
+    whole, narrow = (
+        with_half(ws.exponents(learned.loc[:, :most]) - ws.exponents(fixed.loc[:, :most]))
+        for most in (None, last)
+    )
+    return f"all: {whole}\nto {last}: {narrow}"
+
+
 def _width_axis(axis, numbers: pd.DataFrame) -> None:
     """A logarithmic axis, every second width named."""
     fig5.width_axis(axis, numbers)
     widths = sorted(numbers["width"].unique())
     axis.set_xticks(widths, [f"{d:g}" if not i % 2 else "" for i, d in enumerate(widths)])
-
-
-def _exponents(axis, groups: dict[tuple, pd.DataFrame], panel: str, quantity: str) -> None:
-    """The exponents of the width of two arms, in their colours, in the corner without lines."""
-    left = panel == NORMS
-    for line, (arm, name) in enumerate(TOLD[panel].items()):
-        if (panel, quantity, arm) not in groups:
-            continue
-        mean = groups[panel, quantity, arm].drop_duplicates("seed")["exponent"].mean()
-        axis.annotate(f"{name}: {mean:z.2f}".replace("-", "−"), (0.04 if left else 1.0, 1),
-                      (0, -4.5 - 8 * line), xycoords="axes fraction", va="center",
-                      textcoords="offset points", ha="left" if left else "right",
-                      fontsize=SMALL, color=shade(LOOKS[arm]["color"], -0.25))  # fmt: skip
 
 
 def _share(axes, room: float) -> None:

@@ -31,8 +31,15 @@ def interval(values, confidence: float = 0.95) -> Interval:
 def with_interval(values, digits: int = 3) -> str:
     """Mean over seeds and its 95% interval as text, 0.979 [0.973, 0.984]; n = 1: the value."""
     mean = interval(values)
-    ends = f" [{mean.low:.{digits}f}, {mean.high:.{digits}f}]" if mean.n > 1 else ""
-    return f"{mean.mean:.{digits}f}{ends}"
+    ends = f" [{mean.low:z.{digits}f}, {mean.high:z.{digits}f}]" if mean.n > 1 else ""
+    return f"{mean.mean:z.{digits}f}{ends}"
+
+
+def with_half(values, digits: int = 2) -> str:
+    """Mean over seeds and half of its 95% interval as text, 0.17 ± 0.11; n = 1: the value."""
+    mean = interval(values)
+    half = f" ± {(mean.high - mean.low) / 2:.{digits}f}" if mean.n > 1 else ""
+    return f"{mean.mean:z.{digits}f}{half}".replace("-", "−")
 
 
 def median_interval(values, confidence: float = 0.95) -> Interval:

@@ -92,9 +92,9 @@ def told_of_points(rows: pd.DataFrame) -> str:
     judging = sum(seeds >= FIRST_JUDGING_SEED)
     parts = []
     if judging:
-        parts.append("full points: seeds")
+        parts.append("full points: seeds that judge")
     if judging > 1:
-        parts.append("bars: their means, 95%")
+        parts.append("bars: their means with 95% intervals")
     if exploring := len(seeds) - judging:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"
         parts.append(f"hollow: {who}, not judged")

@@ -94,13 +94,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = (
         r"OR: $\gamma = \beta\,\mathrm{Norm}(\alpha)$, learned as $\beta$ and $\alpha$; "
         "the standard vector is γ itself   "
-        r"rate: $-dL/dt$"
-        "\n"
-        "b: as on a flow: β² − ‖W‖² = 1, where the least of every draw is 1; "
-        f"the star: {draws} draws that coincide"
-        "\n"
-        r"$W_{*}$: a Gaussian teacher   a: of other draws only two times are published"
-    )
+        r"rate: $-dL/dt$" "\n"
+        r"$W_{*}$: a Gaussian teacher   b: as on a flow: β² − ‖W‖² = 1"
+    )  # fmt: skip
+    if draws > 1:
+        note += (
+            f"; its dashes all lie at 1; the star is {draws} draws\n"
+            "a: of other draws only two times are published"
+        )
     return caption(figure, context, note, n=n)
 
 

@@ -121,7 +121,7 @@ def _growth(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_locator(NullLocator())
-    title = f"c   With weight decay E γ² stays near 1;\n     without it grows up to t = {last:g}"
+    title = f"c   With weight decay E γ² stays near 1;\n     without, it grows up to t = {last:g}"
     label(axis, title, xlabel="time t", ylabel=r"$\mathrm{E}\,\gamma^2$")
 
 

@@ -57,7 +57,7 @@ TITLES = {
     "b": "b   OR with fewer magnitudes, in theory the same",
 }
 FOUND = {
-    "a": "a   One seed: OR and ER have a lower loss; so does a vector times a number",
+    "a": "a   One seed: OR, ER and a vector times a number have a lower loss",
     "b": "b   One seed: arms that are equal in theory differ by up to {:.3f}",
 }
 ZEROS = {"a": ("direct vectors (HG)", "#222222"), "b": ("OR with all magnitudes", LOOKS["or"][0])}

@@ -27,7 +27,7 @@ ON_INPUTS = ("standard", "dp", "or", "er")
 # Headlines of the two rows.
 GAIN = "Scales γ help from small starts; under Adam little with even columns or on the outputs"
 DECAY_ON_SCALES = (
-    "Weight decay on γ keeps γ small; it lowers the loss in some settings and raises it in others"
+    "Weight decay on γ keeps γ small; it lowers the loss in some settings, raises it in others"
 )
 WORDS = (
     "Scales γ: standard: on the inputs.   AP: on the outputs.   DP: on both sides.   "
@@ -92,7 +92,7 @@ def draw(numbers: pd.DataFrame, context: Context):
              key("b: uneven ones (log-normal norms; in the design's colour)",
                  color=LOOKS["standard"][0], marker="s", lw=0)]  # fmt: skip
     legend_below(figure, marks, 2, handletextpad=0.1)
-    note = "markers and lines: means\n"
+    note = "markers, lines and percentages in titles: means\n"
     note += "faint points: each draw (in a within the markers); "
     note += "bars in b: 95% intervals; bands in c: range"
     return caption(figure, context, note)
@@ -192,7 +192,7 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
     axis.axvline(0, **NEUTRAL)
     uneven = [means.pop(("uneven", design)) for design in ON_INPUTS]
     title = (
-        f"b   Adam, means: input scales gain {min(uneven):.0f}–{max(uneven):.0f}%\n"
+        f"b   Adam: input scales gain {min(uneven):.0f}–{max(uneven):.0f}%\n"
         f"     if columns are uneven; all else < {np.ceil(max(means.values())):.0f}%"
     )
     label(axis, title, xlabel="loss lower than without scales by (%)")

@@ -107,7 +107,7 @@ def _freed(axis, published: pd.DataFrame) -> None:
         axis.plot(spread.index, spread["median"], color=colour, marker=marker, ms=3)
         axis.fill_between(spread.index, spread["min"], spread["max"], color=colour, alpha=0.3, lw=0)
     axis.set_yscale("log")
-    s_axis(axis, late, "S = sqrt(η/λ), relative")
+    s_axis(axis, late, "S = sqrt(η/λ) over base run's")
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
     axis.text(0.1, 0.5, "s‖W‖", color=_SCALED, **text)

@@ -92,7 +92,7 @@ def told_of_points(rows: pd.DataFrame) -> str:
     judging = sum(seeds >= FIRST_JUDGING_SEED)
     parts = []
     if judging:
-        parts.append("full points: seeds")
+        parts.append("full points: seeds that judge")
     if judging > 1:
         parts.append("bars: their means with 95% intervals")
     if exploring := len(seeds) - judging:

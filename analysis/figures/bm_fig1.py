@@ -29,7 +29,7 @@ LOOKS = {
     "row": ("#AA3377", "s", "rows, each normalised"),
     "column": ("#8E6BBF", "D", "columns, each normalised"),
     "msign": ("#222222", "v", "msign (singular values set to 1)"),
-    "found": ("#CC3311", "*", "another, found by ascent"),
+    "found": ("#B2182B", "*", "another, found by ascent"),
 }
 _RING = {"marker": "o", "ms": 7.5, "mfc": "none", "mec": "#222222", "mew": 0.8}
 # A gradient whose rows sum to zero, for which D is a norm of a step.
@@ -40,10 +40,11 @@ OWN = {"linear": ("msign",), "embedding": ("row",), "head": ("row",), "gain": ("
        "bias": ("raw", "row", "msign"), BY_DIFFERENCE: ("row",)}  # fmt: skip
 # Name and place of each column; the last stands apart.
 _COLUMNS = {**{layer: (layer, place) for place, layer in enumerate(LAYERS)},
-            BY_DIFFERENCE: ("head,\nby D", len(LAYERS) + 0.2)}  # fmt: skip
+            "gain": ("norm's\ngain", LAYERS.index("gain")),
+            BY_DIFFERENCE: ("head,\nby D", len(LAYERS) + 0.26)}  # fmt: skip
 # Names of heads beside their points: where in points, and on which side.
 _NAMED = {
-    "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 7), "left"),
+    "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 2), "left"),
     "large": ("16 × initial", (-2, 17), "right"), "trained": ("trained", (0, 24), "center"),
 }  # fmt: skip
 
@@ -97,13 +98,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     _bracket(axes[1], panels["b"])
     marks = [key(name, color=colour, marker=marker, lw=0, ms=6 if marker == "*" else 4)
              for colour, marker, name in LOOKS.values()]  # fmt: skip
-    marks.append(key("steepest for this layer (several coincide)", lw=0, **_RING))
+    said = "the layer's own direction\n(several rings of a layer: the same)"
+    marks.append(key(said, lw=0, **_RING))
     legend_below(figure, marks, 3, handletextpad=0.1)
     note = (
-        "a: pale: one kind of gradient each; full: best case of each seed, "
-        "mean and 95%\n"
-        "D: width × the largest distance between two rows of the head   V: number of rows   "
-        "b: points: seeds"
+        "a: pale: one kind of gradient each; full: best kind of each seed, means with 95% intervals"
+        "\nhead, by D: one kind of gradient; the star's interval lies within the star   "
+        "b: points: seeds\n"
+        "D: width × the largest distance between two rows of the head   V: number of rows"
     )
     return caption(figure, context, note)
 
@@ -118,7 +120,7 @@ def _slopes(axis, rows: pd.DataFrame) -> None:
             if direction in OWN[of]:
                 axis.plot(x, 1, **_RING)
     more = interval(100 * (groups.get_group((BY_DIFFERENCE, "found"))["value"] - 1))
-    said = f"+{more.mean:.1f}%" + (f"\n[{more.low:.1f}, {more.high:.1f}]" if more.n > 1 else "")
+    said = f"+{more.mean:.1f}%" + (f"\n({more.low:.1f}–{more.high:.1f}%)" if more.n > 1 else "")
     last = _COLUMNS[BY_DIFFERENCE][1]
     axis.text(last, 1.165 + more.mean / 300, said, ha="center", va="bottom", fontsize=SMALL,
               color=LOOKS["found"][0])  # fmt: skip
@@ -129,10 +131,10 @@ def _slopes(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(places, names)
     axis.tick_params(axis="x", length=0)
     axis.set_yticks(np.arange(0, 1.1, 0.2))
-    axis.set(ylim=(0, 1.36), xlim=(-0.5, last + 0.6))
-    label(axis, "a   By its criterion each layer's own direction gains most;\n"
-          "     for the head another does by the loss's own bound D",
-          ylabel="gain per step / own direction's")  # fmt: skip
+    axis.set(ylim=(0, 1.36), xlim=(-0.5, last + 0.66))
+    label(axis, "a   Each layer's own direction gains most by its criterion;\n"
+          f"     measured by D, another gains {more.mean:.0f}% more on the head",
+          ylabel="gain of a step / own direction's")  # fmt: skip
 
 
 def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> None:
@@ -140,7 +142,7 @@ def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> Non
     colour, marker, _ = look
     kinds = rows.groupby("gradient")["value"].mean()
     if len(kinds) > 1:
-        axis.plot([x] * len(kinds), kinds, marker, color=colour, ms=2.2, alpha=0.35, mew=0)
+        axis.plot([x] * len(kinds), kinds, marker, color=colour, ms=2.2, alpha=0.6, mew=0)
     best = interval(rows.groupby("seed")["value"].max())
     if best.n > 1:
         axis.plot([x, x], [best.low, best.high], color=colour, lw=1.0)
@@ -150,8 +152,6 @@ def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> Non
 def _bracket(axis, rows: pd.DataFrame) -> None:
     for head, (name, aside, side) in _NAMED.items():
         own = rows[rows["of"] == head]
-        # More draws lie between the two groups: ../../experiments/steepest_theory/README.md.
-        name += "\n(groups by chance)" if head == "medium" and len(own) > 1 else ""
         axis.plot(own["x"], own["value"], "o", color="#444444", ms=3, alpha=0.5, mew=0)
         edge = own["x"].max() if side == "left" else own["x"].mean()
         line = {"arrowstyle": "-", "color": "#777777", "lw": 0.5, "shrinkA": 1, "shrinkB": 3}
@@ -168,5 +168,5 @@ def _bracket(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     axis.set_yticks([0, 0.5, 1])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "b   log V counts only while\n     D is small", xlabel="D of the head",
-          ylabel="(largest loss found − D) / log V")  # fmt: skip
+    label(axis, "b   In four heads the loss found\n     is above D only for small D",
+          xlabel="D of the head", ylabel="(largest loss found − D) / log V")  # fmt: skip

@@ -1,22 +1,25 @@
-"""What the draw of the heads' numbers does to the loss of a Gated Delta Network (ours; GD15).
+"""What the draw of a_log and dt_bias does to the loss of a Gated Delta Network (ours; GD15).
 
 a: the loss of each run less the mean of its seed, by draw, in the order of the means; points are
-seeds, bars means with 95% intervals. b: the same by seed, less the mean of the draw.
+runs, bars means with 95% intervals. b: the same by seed, less the mean of the draw. Grey: where a
+mean would lie by chance alone. Titles have the standard deviation of the means without chance.
 """
 
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.patches import Patch
 
-from analysis.drawing.page import caption, label, page
-from analysis.drawing.style import NEUTRAL
-from analysis.quantities.gdn_draws import losses
+from analysis.drawing.page import caption, headline, label, legend_below, page
+from analysis.drawing.style import NEUTRAL, NOT_JUDGED
+from analysis.quantities.gdn_draws import chance_of_mean, covariance_of_draws, losses
 from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("gdn_draws",)
-_COLOUR = "#2E7DB5"
+_POINT = {"marker": "o", "ls": "", "color": "#777777", "ms": 2.4, "alpha": 0.6, "mew": 0}
+_ASIDE = 0.14  # points stand so far to the right of the interval, so that it hides none
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -26,23 +29,52 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels with one axis of losses."""
-    figure, axes = page(1, 2, 2.3, w_pad=0.04, sharey=True)
+    figure, axes = page(1, 2, 2.7, w_pad=0.05, sharey=True)
     table = numbers.pivot(index="seed", columns="draw", values="value")
-    of_draws = table.sub(table.mean(axis=1), axis=0)
-    of_seeds = table.sub(table.mean(axis=0), axis=1).T
-    spread = {"draw": of_draws.mean().std(), "seed": of_seeds.mean().std()}
-    for axis, letter, by, values in zip(axes, "ab", spread, (of_draws, of_seeds), strict=True):
-        ordered = values[values.mean().sort_values().index]
-        for place, (_, own) in enumerate(ordered.items()):
-            axis.plot([place] * len(own), own, "o", color=_COLOUR, ms=2.4, alpha=0.5, mew=0)
-            mean = interval(own)
-            axis.plot([place - 0.3, place + 0.3], [mean.mean] * 2, color="black", lw=1.4)
-            if mean.n > 1:
-                axis.plot([place, place], [mean.low, mean.high], color="black", lw=1)
-        axis.axhline(0, **NEUTRAL)
-        axis.set_xticks([])
-        label(axis, f"{letter}   By {by}: standard deviation {spread[by]:.3f}",
-              xlabel=f"{by}s, in the order of their means")  # fmt: skip
-    axes[0].set_ylabel("loss − mean of the other (nats)")
-    note = "each draw of the heads' numbers with each seed, which draws the rest and the data"
-    return caption(figure, context, note)
+    seeds, draws = table.shape
+    chance = chance_of_mean(table), chance_of_mean(table.T)
+    _means(axes[0], "a   By draw", table.sub(table.mean(axis=1), axis=0), chance[0],
+           "draws", "loss − mean of its seed (nats)")  # fmt: skip
+    _means(axes[1], "b   By seed", table.sub(table.mean(axis=0), axis=1).T, chance[1],
+           "seeds", "loss − mean of its draw (nats)")  # fmt: skip
+    if seeds > 1:
+        headline(figure, _message(table))
+        sizes = " and ".join(dict.fromkeys(f"{size:.4f}" for size in chance))
+        said = f"where means lie by chance alone: ± 2 standard deviations of {sizes} nats"
+        legend_below(figure, [Patch(**NOT_JUDGED, label=said)], 1)
+    n = f"{draws} draws × {seeds} seed{'s' * (seeds > 1)} = {table.size} runs"
+    note = (
+        "points: runs; bars: means with 95% intervals; "
+        "titles: standard deviation of the means, less chance\n"
+        "draw: initial a_log and dt_bias of the heads; a seed draws everything else"
+    )
+    return caption(figure, context, note, n=n)
+
+
+def _message(table: pd.DataFrame) -> str:
+    """What the draw explains of the variance, and whether its interval holds 0 and a quarter."""
+    share = interval(100 * covariance_of_draws(table) / table.stack().var())
+    ends = f"{share.low:.0f}% to {share.high:.0f}%".replace("-", "−")
+    said = f"The draw explains about {share.mean:.0f}% of the variance between runs (95%: {ends})"
+    parts = ["less than a quarter"] if share.high < 25 else []
+    parts += ["whether it is more than chance is open"] if share.low < 0 else []
+    return ",\n".join([said, "; ".join(parts)]) if parts else said
+
+
+def _means(axis, title: str, values: pd.DataFrame, chance: float, of: str, ylabel: str) -> None:
+    """Columns of ``values`` in the order of their means, and the ``chance`` of such a mean."""
+    means = values.mean().sort_values()
+    for place, name in enumerate(means.index):
+        axis.plot([place + _ASIDE] * len(values), values[name], **_POINT)
+        mean = interval(values[name])
+        axis.plot([place - 0.3, place + 0.3], [mean.mean] * 2, color="black", lw=1.4)
+        if mean.n > 1:
+            axis.plot([place, place], [mean.low, mean.high], color="black", lw=1)
+    if chance > 0:
+        axis.axhspan(-2 * chance, 2 * chance, **NOT_JUDGED, lw=0, zorder=0)
+        beyond = max(means.var() - chance**2, 0) ** 0.5
+        title += f": {beyond:.3f} nats beyond chance"
+    axis.axhline(0, **NEUTRAL)
+    axis.set_xticks([])
+    axis.tick_params(axis="y", labelleft=True)
+    label(axis, title, xlabel=f"{of}, in the order of their means", ylabel=ylabel)

@@ -19,7 +19,7 @@ EXPERIMENTS = ("gdn_transfer",)
 # Colour, marker and name of each recipe, as in the other figures of this paper.
 LOOKS = {
     "SP": ("#888888", "o", "SP"),
-    "MUP": ("#2E7DB5", "s", "muP"),
+    "MUP": ("#AA3377", "s", "muP"),
     "SP_SCALARS": ("#117733", "v", "SP, learned scalars"),
 }
 

@@ -24,9 +24,9 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("gdn_theory",)
 # Colour, marker, name and place of each recipe on a quantity's line.
 LOOKS = {
-    "SP": ("#888888", "o", "standard (SP)", 0.26),
-    "ORIGINAL": ("#D1783C", "^", "muP for SGD before the paper", 0.0),
-    "PAPER": ("#2E7DB5", "s", "the paper's recipe", -0.26),
+    "SP": ("#888888", "o", "standard (SP)", 0.3),
+    "ORIGINAL": ("#B8860B", "^", "muP for SGD before the paper", 0.0),
+    "PAPER": ("#AA3377", "s", "the paper's recipe", -0.3),
 }
 _MARGIN = 0.15
 _DERIVED = {"facecolor": "#dddddd", "lw": 0, "zorder": 0}
@@ -48,10 +48,10 @@ GRADIENTS = {
 }  # fmt: skip
 GROUPS = {"sizes": SIZES, "gradients of the loss": GRADIENTS}
 # Colour, marker, name, and where beside the number of tokens a gate's dots stand.
-GATE_LOOKS = {"Δz_α": ("#222222", "o", r"forget gate, $\Delta z_\alpha$", 0.94),
-              "Δz_β": ("#8E6BBF", "D", r"write gate, $\Delta z_\beta$", 1.06)}  # fmt: skip
-# Names and lines of the parts of a step.
-_PARTS = {"change": ("whole first step", "-"), "own": ("a token's own part", "--")}
+GATE_LOOKS = {"Δz_α": ("#222222", "o", r"forget gate, $\Delta z_\alpha$", 0.93),
+              "Δz_β": ("#8E6BBF", "D", r"write gate, $\Delta z_\beta$", 1.09)}  # fmt: skip
+# Names and lines of the parts of a step, and where their dots stand beside the gate's place.
+_PARTS = {"change": ("whole first step", "-", 0.92), "own": ("a token's own part", "--", 1.0)}
 _AFTER = 1.25  # dots of ten steps stand farther to the right
 
 
@@ -89,7 +89,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     of_b = [key("b:", lw=0)]
     of_b += [key(said, color=colour, marker=marker, ms=3.4, lw=0)
              for colour, marker, said, _ in GATE_LOOKS.values()]  # fmt: skip
-    of_b += [key(said, color="#555555", lw=1.1, ls=style) for said, style in _PARTS.values()]
+    of_b += [key(said, color="#555555", lw=1.1, ls=style) for said, style, _ in _PARTS.values()]
     of_b.append(key("ten steps", color="#555555", marker="o", ms=3.4, lw=0, mfc="white"))
     legend_below(figure, of_b, len(of_b), handletextpad=0.4, columnspacing=0.7)
     marks = [key(f"a: {name}", color=colour, marker=marker, lw=0, ms=4)
@@ -97,19 +97,22 @@ def draw(numbers: pd.DataFrame, context: Context):
     marks += [Patch(**_DERIVED, label=f"derived, accepted ± {_MARGIN:g}"),
               Patch(**_ASSUMED, label="a: derived for short memories only")]  # fmt: skip
     legend_below(figure, marks, 3)
+    tokens = panels["b"].loc[panels["b"]["case"] == "ten steps", "tokens"]
     note = (
-        "means over seeds, 95% intervals   short memory: half or more is forgotten in a step\n"
-        f"b: {LOOKS['ORIGINAL'][2]}, with one LR of the gates at all widths"
+        "means over seeds with 95% intervals   short memory: half or more is forgotten in a step\n"
+        f"b: {LOOKS['ORIGINAL'][2]}, with one LR of the gates at all widths\n"
+        f"b: hollow points are of {tokens.min():g} and {tokens.max():g} tokens only, and stand to "
+        "the right of them"
     )
     return caption(figure, context, note)
 
 
-def _mean(axis, values, at: float, across: bool, **look) -> float:
+def _mean(axis, values, at: float, across: bool, ms: float = 3.4, **look) -> float:
     """A mean and its interval, on a line or ``across`` it."""
     mean, spot = interval(values), {"color": look["color"], "zorder": 3}
     ends = [mean.low, mean.high] if mean.n > 1 else [mean.mean] * 2
     axis.plot(*(([at] * 2, ends) if across else (ends, [at] * 2)), lw=1.0, **spot)
-    axis.plot(*((at, mean.mean) if across else (mean.mean, at)), lw=0, ms=3.4, zorder=4, **look)
+    axis.plot(*((at, mean.mean) if across else (mean.mean, at)), lw=0, ms=ms, zorder=4, **look)
     return mean.mean
 
 
@@ -124,20 +127,21 @@ def _sizes(axis, rows: pd.DataFrame) -> None:
             if place % 2:
                 axis.axhspan(place - 0.5, place + 0.5, color="#f5f5f5", lw=0, zorder=-1)
             derived = DERIVED[name.removesuffix(" long")][2]
-            look = _DERIVED if name in DERIVED else _ASSUMED
-            corner = derived - _MARGIN, place - 0.42
-            axis.add_patch(Rectangle(corner, 2 * _MARGIN, 0.84, **look))
+            box = _DERIVED if name in DERIVED else _ASSUMED
+            corner = derived - _MARGIN, place - 0.44
+            axis.add_patch(Rectangle(corner, 2 * _MARGIN, 0.88, **box))
             for recipe, (colour, marker, _, raised) in LOOKS.items():
                 values = groups.get_group((name, recipe)).dropna()
-                _mean(axis, values, place + raised, False, color=colour, marker=marker, mew=0)
+                look = {"color": colour, "marker": marker, "mew": 0}
+                _mean(axis, values, place + raised, False, ms=2.6, **look)
         place -= 1
     axis.set_yticks(list(ticks), list(ticks.values()))
     axis.tick_params(axis="y", length=0)
     axis.set(ylim=(place + 0.4, 0.6), xlim=(-1.4, 0.9))
     axis.set_xticks([-1, -0.5, 0, 0.5], ["−1", "−½", "0", "½"])
     axis.grid(axis="y", visible=False)
-    label(axis, "a   The paper's recipe: as derived where\n"
-          r"     memories are short; $\partial\tilde{k}$ is open",
+    label(axis, "a   The paper's recipe: as derived, $S$ and $o$\n"
+          r"     with short memory; $\partial\tilde{k}$ is open",
           xlabel="exponent of the width $d$ at initialisation")  # fmt: skip
 
 
@@ -148,9 +152,9 @@ def _steps(axis, rows: pd.DataFrame) -> None:
     for name, (colour, marker, _, aside) in GATE_LOOKS.items():
         own = rows[rows["of"] == name]
         look = {"color": colour, "marker": marker}
-        for case, (_, style) in _PARTS.items():
+        for case, (_, style, shift) in _PARTS.items():
             by_tokens = own[own["case"] == case].groupby("tokens")["value"]
-            places = [aside * count for count in by_tokens.groups]
+            places = [shift * aside * count for count in by_tokens.groups]
             means = [_mean(axis, values, at, True, mew=0, **look)
                      for at, (_, values) in zip(places, by_tokens, strict=True)]  # fmt: skip
             axis.plot(places, means, color=colour, ls=style, lw=1.1)
@@ -165,4 +169,4 @@ def _steps(axis, rows: pd.DataFrame) -> None:
               color="#666666")  # fmt: skip
     label(axis, "b   As tokens grow the first step\n     leaves the derived exponent",
           xlabel="tokens in a batch",
-          ylabel="exponent of $d$ in the gates' change by SGD, one LR")  # fmt: skip
+          ylabel="exponent of $d$ in the gates' change")  # fmt: skip

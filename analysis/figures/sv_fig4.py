@@ -16,7 +16,7 @@ from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.gaps import that_judge
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, BROWNIAN, NEUTRAL, shade
-from analysis.quantities.designs import BRANCHES, excess_growth
+from analysis.quantities.designs import BRANCHES, excess_growth, growth_at_start
 from analysis.tables.context import Context, stacked
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
@@ -40,8 +40,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     table = tables["sv_heterogeneity"]
     rows = []
     for arm in (OWN, REORDERED):
-        growth = np.exp(excess_growth(table, arm)).rename_axis(columns="tensor")
-        rows.append(stacked(growth, arm=arm))
+        growth = pd.concat([growth_at_start(table, arm), excess_growth(table, arm)])
+        rows.append(stacked(np.exp(growth).rename_axis(columns="tensor"), arm=arm))
     return pd.concat(rows, ignore_index=True)[["arm", "seed", "step", "tensor", "value"]]
 
 
@@ -65,11 +65,12 @@ def draw(numbers: pd.DataFrame, context: Context):
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_minor_formatter(NullFormatter())
-    label(axis, "Query and key matrices outgrow noise, value matrices stay below it",
+    axis.set_xlim(left=0)
+    label(axis, "Query and key matrices outgrow noise in the end; value matrices stay below it",
           xlabel="step", ylabel="‖W‖ / ‖W‖ under noise alone")  # fmt: skip
     name_ends(axis, ends, size=7, at=1.02)
-    crosses = key("the same in another order of the data (median)", **_CROSS)
-    legend_below(figure, [crosses], 1)
+    said = "the same in another order of the data (median; every second measurement)"
+    legend_below(figure, [key(said, **_CROSS)], 1)
     seeds = sorted(map(int, rows["seed"].unique()))
     note = f"noise: {BROWNIAN} under the same schedule\nmean over layers; {BANDS_RANGE}"
     return caption(figure, dataclasses.replace(context, seeds=seeds), note)

@@ -21,7 +21,7 @@ from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NOT_JUDGED, SMALL
 from analysis.figures.sv_fig5 import chance
 from analysis.tables.context import Context
-from analysis.tables.results import Tables
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
 EXPERIMENTS = {"sv_reparametrization": (), "sv_heterogeneity": ("HG *", "STANDARD *")}
 
@@ -42,28 +42,28 @@ PANELS = {
     ],
     "b": [
         _against("DP_OR", "DP: one magnitude for two", "DP_OR_ONE", "or"),
-        _against("DNP_OR", "DNP: inputs' magnitudes fixed", "DNP_OR_STILL", "or"),
+        _against("DNP_OR", "DNP: input magnitudes fixed", "DNP_OR_STILL", "or"),
     ],
 }
 # What tells how much chance may do.
 CHANCE = {
     "chance": [Comparison("shared by branches", "sv_heterogeneity", "STANDARD", "HG", "none")]
 }
-# Lines of a in groups: the designs, parts of one, and controls.
-GROUPS = (2, 2, 3)
+# Lines of a in groups, from above: their number, and what each group is.
+GROUPS = ((2, "in all vectors"), (2, "in a part"), (3, "controls"))
 # By panel: its title, and what it becomes where a single seed says so.
 TITLES = {
     "a": "a   On the inputs (HG): OR, ER and plain numbers",
     "b": "b   OR with fewer magnitudes, in theory the same",
 }
 FOUND = {
-    "a": "a   One seed: OR and ER lower the loss; so does a plain number",
-    "b": "b   One seed: OR with fewer magnitudes is not worse",
+    "a": "a   One seed: OR, ER and a vector times a number have a lower loss",
+    "b": "b   One seed: arms that are equal in theory differ by up to {:.3f}",
 }
 ZEROS = {"a": ("direct vectors (HG)", "#222222"), "b": ("OR with all magnitudes", LOOKS["or"][0])}
 WORDS = (
-    "HG: vectors γ on the inputs of each matrix.   DP: on both sides.   "
-    "DNP: on both sides, norm between.\n"
+    "HG: vectors γ on the inputs of each matrix.   DP: on inputs and outputs.\n"
+    "DNP: DP with an RMSNorm after the matrix, before the output vector.\n"
     r"OR: $\gamma = \beta\,\mathrm{Norm}(\alpha)$.   "
     r"ER: $\gamma = e^{\beta}\,e^{\alpha - \mathrm{mean}(\alpha)}$.   "
     r"vector times a number: $\gamma = \beta\,\alpha$.   magnitude: the number $\beta$."
@@ -77,7 +77,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels above each other, with the same limits and a zero of their own."""
-    band = chance(numbers[numbers["panel"] == "chance"])
+    of_chance = numbers[numbers["panel"] == "chance"]
+    band = chance(of_chance)
     numbers = numbers[numbers["panel"] != "chance"]
     sizes = [len(compared) + 0.8 for compared in PANELS.values()]
     figure, axes = page(2, 1, 4.1, h_pad=0.06, sharex=True, height_ratios=sizes)
@@ -89,29 +90,32 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis, (panel, lines) in zip(axes, PANELS.items(), strict=True):
         rows = numbers[numbers["panel"] == panel]
         draw_gaps(axis, rows, lines)
-        write_gaps(axis, rows, lines, digits=2)
+        write_gaps(axis, rows, lines)
         _zero(axis, *ZEROS[panel])
         axis.set_ylim(-0.6, len(lines) + 0.2)
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        axis.tick_params(labelbottom=True)
-        found = single and (_lower(means, band) if panel == "a" else _not_worse(means, band))
-        title = FOUND[panel] if found else TITLES[panel] + " (one seed)" * single
-        label(axis, title, xlabel=f"← better        loss − loss of {ZEROS[panel][0]} (nats)")
-    for border in (sum(GROUPS[1:]), GROUPS[2]):
-        axes[0].axhline(border - 0.5, color="#dddddd", lw=0.6)
+        own = means.reindex([each.name for each in lines])
+        found = single and (panel == "b" or _lower(own, band))
+        title = FOUND[panel].format(own.abs().max()) if found else TITLES[panel]
+        label(axis, title + " (one seed)" * (single and not found))
+    axes[-1].set_xlabel("← better        difference of the loss (nats)")
+    _name_groups(axes[0])
     fill = {"mfc": "none"} if single else {}
     marks = [key(name, color=LOOKS[design][0], marker=LOOKS[design][2], lw=0, **fill)
              for design, name in (("or", "OR"), ("er", "ER"), ("none", "control"))]  # fmt: skip
     if band and single:
         for axis, least in zip(axes, (0.0, 0.5), strict=True):
             axis.axvspan(-band, band, ymin=least, **NOT_JUDGED, lw=0, zorder=0)
-        said = f"± 2 standard deviations of shared − own vectors ({band:.3f}): a rough measure"
+        judging = int((of_chance["seed"] >= FIRST_JUDGING_SEED).sum())
+        said = (
+            f"± {band:.3f}: 2 standard deviations of shared − own vectors ({judging} seeds), rough"
+        )
         marks.append(Patch(**NOT_JUDGED, label=said))
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     legend_below(figure, marks, len(marks), handletextpad=0.3)
-    note = "one seed has no interval; DNP varies more than the grey;\n" if single else ""
+    note = "one seed has no interval; the grey may be too narrow, and DNP varies more;\n"
     context = dataclasses.replace(context, others={})
-    return caption(figure, context, note + told_of_points(numbers))
+    return caption(figure, context, note * single + told_of_points(numbers))
 
 
 def _zero(axis, name: str, colour: str) -> None:
@@ -121,12 +125,17 @@ def _zero(axis, name: str, colour: str) -> None:
                   va="top", textcoords="offset points", fontsize=SMALL, color=colour)  # fmt: skip
 
 
+def _name_groups(axis) -> None:
+    """What each group of lines is, to the right of them, and a line between two groups."""
+    low = -0.5
+    for size, name in reversed(GROUPS):
+        axis.text(0.99, low + size / 2, name, transform=axis.get_yaxis_transform(), ha="right",
+                  va="center", fontsize=SMALL, color="#444444", style="italic")  # fmt: skip
+        low += size
+        if name != GROUPS[0][1]:
+            axis.axhline(low, color="#dddddd", lw=0.6)
+
+
 def _lower(means: pd.Series, band: float) -> bool:
     """Whether OR, ER and the vector times a number lie below zero by more than chance may do."""
-    names = [PANELS["a"][place].name for place in (0, 1, 4)]
-    return bool((means.reindex(names) < -band).all())
-
-
-def _not_worse(means: pd.Series, band: float) -> bool:
-    names = [each.name for each in PANELS["b"]]
-    return bool((means.reindex(names) <= band).all())
+    return bool((means.iloc[[0, 1, 4]] < -band).all())

@@ -4,7 +4,7 @@ a: time to 1% of the first loss from starts of several sizes; where most draws o
 reach it, the strip above says how many do. b: how much lower than without scales the loss is under
 Adam, each design at its best LR, grey for teachers with even columns. c: E γ² with and without
 weight decay on γ, at a target of 1. d: what weight decay on γ does to the loss of SGD. Faint points
-and thin lines are draws.
+are draws, and bands in c their range.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from matplotlib.ticker import NullLocator
 from analysis.drawing.axes import dots, mean, spread_out
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, key, label, legend_below, sheet
-from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, plain_log_axis
+from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, shade
 from analysis.quantities import sv_theory
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -25,20 +25,23 @@ EXPERIMENTS = ("sv_theory",)
 DRAWN = ("none", "standard", "ap", "dp", "or", "er")
 ON_INPUTS = ("standard", "dp", "or", "er")
 # Headlines of the two rows.
-GAIN = "Scales γ gain from small starts; under Adam little where columns are even"
-DECAY_ON_SCALES = "Weight decay on γ keeps γ small, but can lower or raise the loss"
+GAIN = "Scales γ help from small starts; under Adam little with even columns or on the outputs"
+DECAY_ON_SCALES = (
+    "Weight decay on γ keeps γ small; it lowers the loss in some settings, raises it in others"
+)
 WORDS = (
     "Scales γ: standard: on the inputs.   AP: on the outputs.   DP: on both sides.   "
     "none: no scales.\n"
-    "OR: length and direction apart.   ER: as exponentials.   W⋆: the teacher.   "
-    "q: strength of the noise.\n"
-    "Columns of the teacher: even: all of one norm; uneven: log-normal norms."
+    "OR: length and direction apart.   ER: as exponentials.   W⋆: the teacher.\n"
+    "c, d: γ·w learns the number 1. Weight decay is 0.1 in c, 0.02 in d; w always has it.\n"
+    "q: strength of the noise in c. In d its standard deviation is 0.5 in each step."
 )
 # What is not a design's: teachers with even columns, and colours of c and d.
 _EVEN = "#999999"
-FREE, DECAYED = "#777777", "#0E7C7B"
-IN_BOTH, IN_TARGET = "#222222", "#D1783C"
+FREE, DECAYED = "#222222", "#CC6677"
+IN_BOTH, IN_TARGET = "#607D8B", "#B8860B"
 _NOISES = (0.1, 0.02)
+_LINES = 4  # of text in the strip of a, for each start
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -74,7 +77,7 @@ def _long(frame: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels: above where the gain of scales ends, below what weight decay on them does."""
-    figure = sheet(5.6, w_pad=0.06, h_pad=0.03)
+    figure = sheet(5.9, w_pad=0.06, h_pad=0.03)
     parts = figure.subfigures(2, 1)
     (a, b), (c, d) = (part.subplots(1, 2) for part in parts)
     for part, message in zip(parts, (GAIN, DECAY_ON_SCALES), strict=True):
@@ -85,38 +88,40 @@ def draw(numbers: pd.DataFrame, context: Context):
     _growth(c, panels["c"])
     _sgd(d, panels["d"])
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
-    marks = [key("b: even columns", color=_EVEN, marker="s", lw=0),
-             key("b: uneven columns (in the design's colour)", color=LOOKS["standard"][0],
-                 marker="s", lw=0)]  # fmt: skip
+    marks = [key("b: even columns of W⋆ (of one norm)", color=_EVEN, marker="s", lw=0),
+             key("b: uneven ones (log-normal norms; in the design's colour)",
+                 color=LOOKS["standard"][0], marker="s", lw=0)]  # fmt: skip
     legend_below(figure, marks, 2, handletextpad=0.1)
-    note = "faint: each draw (in a and d they lie within the markers)\n"
-    note += "markers and lines: means; bars in b: 95%"
+    note = "markers, lines and percentages in titles: means\n"
+    note += "faint points: each draw (in a within the markers); "
+    note += "bars in b: 95% intervals; bands in c: range"
     return caption(figure, context, note)
 
 
 def _growth(axis, rows: pd.DataFrame) -> None:
-    for noise, style in zip(_NOISES, ("-", "--"), strict=True):
-        for tensor, colour in (("undecayed", FREE), ("decayed", DECAYED)):
-            own = rows[rows["of"] == f"{tensor}, q = {noise:g}"]
-            for _, draw in own.groupby("seed"):
-                axis.plot(draw["x"], draw["value"], color=colour, lw=0.4, alpha=0.25)
-            means = mean(axis, own, "x", color=colour, ls=style)
-            lift = 0 if tensor == "undecayed" else 4 if style == "-" else -4
-            axis.annotate(f"q = {noise:g}", (means.index[-1], means.iloc[-1]), (3, lift),
-                          textcoords="offset points", va="center", fontsize=SMALL,
-                          color=colour)  # fmt: skip
+    lifts = {("undecayed", 0.1): 3, ("undecayed", 0.02): -3, ("decayed", 0.1): 4,
+             ("decayed", 0.02): -4}  # fmt: skip
+    for (tensor, noise), lift in lifts.items():
+        own = rows[rows["of"] == f"{tensor}, q = {noise:g}"]
+        colour = FREE if tensor == "undecayed" else DECAYED
+        strong = noise == max(_NOISES)
+        look = {"ls": "-", "lw": 1.4} if strong else {"ls": (0, (2.2, 1)), "lw": 1.6}
+        span = own.groupby("x")["value"].agg(["min", "max"])
+        axis.fill_between(span.index, span["min"], span["max"], color=colour, alpha=0.18, lw=0)
+        means = mean(axis, own, "x", color=colour if strong else shade(colour, 0.4), **look)
+        axis.annotate(f"q = {noise:g}", (means.index[-1], means.iloc[-1]), (3, lift),
+                      textcoords="offset points", va="center", fontsize=SMALL,
+                      color=colour)  # fmt: skip
     last = rows["x"].max()
-    plain_log_axis(axis, x=True)
-    axis.set(yscale="log", xlim=(last / 400, 4.5 * last))
+    axis.set(xscale="log", yscale="log", xlim=(last / 400, 4.5 * last), ylim=(0.35, 60))
     for height, name, colour in ((17, "without", FREE), (0.5, "with", DECAYED)):
         axis.text(last / 340, height, f"{name} weight decay on γ", color=colour, fontsize=7)
     axis.set_yticks([1, 3, 10, 30], ["1", "3", "10", "30"])
+    ticks = [*(tick for tick in (1, 10, 100) if tick < last), last]
+    axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_locator(NullLocator())
-    axis.set_ylim(0.35, 60)
-    title = (
-        f"c   Up to t = {last:g} γ grows only without\n     weight decay (γ·w learns the number 1)"
-    )
+    title = f"c   With weight decay E γ² stays near 1;\n     without, it grows up to t = {last:g}"
     label(axis, title, xlabel="time t", ylabel=r"$\mathrm{E}\,\gamma^2$")
 
 
@@ -126,8 +131,8 @@ def _starts(axis, rows: pd.DataFrame) -> None:
     late = rows["value"].ge(horizon).groupby([rows["of"], rows["x"]]).transform("mean") > 0.5
     sizes = sorted(rows["x"].unique())
     beyond, names = sorted(rows.loc[late, "x"].unique(), reverse=True), {}
-    line = 0.13 * horizon
-    top = horizon + (2 + len(beyond)) * line
+    line = 0.14 * horizon
+    top = horizon + (0.8 + _LINES * len(beyond)) * line
     for design in DRAWN:
         colour, name, marker = LOOKS[design]
         own = rows[(rows["of"] == design) & ~late]
@@ -142,12 +147,9 @@ def _starts(axis, rows: pd.DataFrame) -> None:
         axis.annotate(name, (sizes[0], y), (-5, 0), ha="right", va="center", fontsize=SMALL,
                       textcoords="offset points", color=colour)  # fmt: skip
     axis.axhspan(horizon, top, **NOT_JUDGED, lw=0, zorder=0)
-    draws = rows["seed"].nunique()
-    said = f"draws of {draws} that get there by t = {horizon:g}:"
-    axis.text(0.03, top - 0.9 * line, said, transform=axis.get_yaxis_transform(), va="center",
-              fontsize=SMALL)  # fmt: skip
     for number, size in enumerate(beyond):
-        _reached(axis, size, rows[rows["x"] == size], horizon, top - (1.95 + number) * line)
+        own, y = rows[rows["x"] == size], top - (0.9 + _LINES * number) * line
+        _reached(axis, size, own, horizon, y, line)
     axis.set(xscale="log", ylim=(0, top), xlim=(sizes[0] / 3, 1.5 * sizes[-1]))
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g}"])
@@ -158,21 +160,22 @@ def _starts(axis, rows: pd.DataFrame) -> None:
           xlabel=r"size of the start, $\|W(0)\| / \|W_{*}\|$")  # fmt: skip
 
 
-def _reached(axis, size: float, rows: pd.DataFrame, horizon: float, y: float) -> None:
-    """A line of a table: of each design how many draws from this start reach the goal."""
+def _reached(axis, size: float, rows: pd.DataFrame, horizon: float, y: float, line: float) -> None:
+    """From y downwards: of each design how many draws from this start reach the goal."""
     across = {"transform": axis.get_yaxis_transform(), "va": "center", "fontsize": SMALL}
-    axis.text(0.03, y, f"from {size:g}:", **across)
+    said = f"draws of {rows['seed'].nunique()} that get there by t = {horizon:g}\nfrom a start of"
+    axis.text(0.03, y - 0.5 * line, f"{said} size {size:g}:", linespacing=1.1, **across)
     for number, design in enumerate(DRAWN):
-        colour, _, marker = LOOKS[design]
-        x = 0.26 + 0.125 * number
-        axis.plot(x, y, marker, color=colour, ms=3.4, transform=axis.get_yaxis_transform())
+        colour, name, marker = LOOKS[design]
+        x, height = 0.06 + 0.31 * (number % 3), y - (2 + number // 3) * line
+        axis.plot(x, height, marker, color=colour, ms=3.4, transform=axis.get_yaxis_transform())
         reached = (rows.loc[rows["of"] == design, "value"] < horizon).sum()
-        axis.text(x + 0.03, y, f"{reached}", color=colour, **across)
+        axis.text(x + 0.035, height, f"{name} {reached}", color=colour, **across)
 
 
 def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
     means = {}
-    for teacher, raised in (("gaussian", 0.17), ("uneven", -0.17)):
+    for teacher, raised in (("gaussian", 0.31), ("uneven", -0.15)):
         rows = panels[f"b {teacher}"]
         values = rows.assign(value=-100 * np.expm1(-rows["value"])).groupby("of", sort=False)
         means |= {(teacher, design): mean for design, mean in values["value"].mean().items()}
@@ -180,7 +183,7 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         colours = {LOOKS[design][1]: LOOKS[design][0] if teacher == "uneven" else _EVEN
                    for design in values.groups}  # fmt: skip
         markers = {LOOKS[design][1]: LOOKS[design][2] for design in values.groups}
-        dots(axis, named, colours, raised, markers=markers)
+        dots(axis, named, colours, raised, markers=markers, below=0.18)
     axis.set_ylim(-0.6, len(values) - 0.4)
     axis.tick_params(axis="y", length=0)
     axis.grid(axis="y", visible=False)
@@ -189,8 +192,8 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
     axis.axvline(0, **NEUTRAL)
     uneven = [means.pop(("uneven", design)) for design in ON_INPUTS]
     title = (
-        f"b   Adam: input scales gain {min(uneven):.0f}–{max(uneven):.0f}% if\n"
-        f"     columns are uneven, all else ≤ {np.ceil(max(means.values())):.0f}%"
+        f"b   Adam: input scales gain {min(uneven):.0f}–{max(uneven):.0f}%\n"
+        f"     if columns are uneven; all else < {np.ceil(max(means.values())):.0f}%"
     )
     label(axis, title, xlabel="loss lower than without scales by (%)")
 

@@ -63,6 +63,16 @@ def excess_growth(tables: Tables, arm: str) -> pd.DataFrame:
     return measured[list(BRANCHES)] - expected.loc[steps, list(BRANCHES)].to_numpy()
 
 
+def growth_at_start(tables: Tables, arm: str) -> pd.DataFrame:
+    """The step 0 that ``excess_growth`` leaves out: what is drawn there differs by chance alone."""
+    norms = tables.pick(stat="weight_norm", tensor=BRANCHES)
+    norms = norms[norms["step"] == 0].assign(value=lambda rows: np.log(rows["value"]))
+    own = norms[(norms["kind"] == "train") & (norms["arm"] == arm)]
+    noise = norms[norms["kind"] == "brownian"].groupby("tensor")["value"].mean()
+    measured = own.groupby(["seed", "step", "tensor"])["value"].mean().unstack("tensor")
+    return measured[list(BRANCHES)] - noise[list(BRANCHES)].to_numpy()
+
+
 def branch_spread(growth: pd.DataFrame) -> pd.Series:
     """By seed the largest distance between two branches of ``excess_growth`` at one step."""
     return (growth.max(axis=1) - growth.min(axis=1)).groupby("seed").max()

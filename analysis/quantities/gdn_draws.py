@@ -22,3 +22,16 @@ def covariance_of_draws(table: pd.DataFrame) -> pd.Series:
     for seed, row in table.iterrows():
         found[seed] = row.cov(table.drop(index=seed).mean())
     return pd.Series(found)
+
+
+def chance_of_mean(table: pd.DataFrame) -> float:
+    """Standard deviation of a column's mean by chance alone: what rows and columns do not explain.
+
+    0 where one row or one column leaves nothing over.
+    """
+    rows, columns = table.shape
+    if min(rows, columns) < 2:
+        return 0.0
+    left = table.sub(table.mean(axis=1), axis=0)
+    left = left - left.mean()
+    return float(((left**2).to_numpy().sum() / ((rows - 1) * (columns - 1)) / rows) ** 0.5)

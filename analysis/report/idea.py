@@ -1,8 +1,8 @@
 """``python -m analysis.report.idea``: the method in one picture, for the repository's README.
 
 (a) What is learned, (b) why a matrix's norm is not, by a simulation, (c) what a learned scale does
-about it, measured on the LM head (the published numbers of figure 1). A norm is the root mean
-square of the entries.
+about it, measured on the LM head (the published numbers of figure 1): medians and ranges over
+seeds. A norm is the root mean square of the entries.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ PUBLISHED = RESULTS / "reference" / "tiny" / "figures" / "fig1.csv"
 # Those of the scale tiny.
 LR, WEIGHT_DECAY = 8e-3, 0.5
 STARTS = (0.25, 0.0)
+_SCALED = ARM_COLOURS["SPN"]
 
 
 def walk(start: float, lr: float, weight_decay: float, steps: int, entries: int = 4096):
@@ -50,7 +51,7 @@ def walk(start: float, lr: float, weight_decay: float, steps: int, entries: int 
 
 def draw(published: pd.DataFrame):
     """The picture; ``published`` are the numbers of figure 1. Returns the Figure."""
-    size = (TEXT_WIDTH, 2.25)
+    size = (TEXT_WIDTH, 2.45)
     figure, axes = plt.subplots(1, 3, figsize=size, width_ratios=(0.75, 1, 1))
     _method(axes[0])
     _tug_of_war(axes[1])
@@ -74,49 +75,45 @@ def _method(axis) -> None:
     axis.text(-2, rows / 2, "r", color=ARM_COLOURS["VPN"], ha="right", va="center", size=11)
     axis.text(columns / 2, rows + 1.8, "c", color=ARM_COLOURS["VPN"], ha="center", size=11)
     axis.text(columns / 2, rows / 2, "W", ha="center", va="center", size=13, weight="bold")
-    axis.text(columns / 2 - 1, -0.5, "W keeps its weight decay;\nr and c have little or none.\n"
-              "(c) has one s for both.",
-              ha="center", va="top", size=7)  # fmt: skip
-    axis.set(xlim=(-3.2, columns + 0.4), ylim=(-2.4, rows + 2.8), aspect="equal")
+    said = r"$\overline{W}_{ij} = r_i\,W_{ij}\,c_j$" "\nW keeps its weight decay;\n"
+    said += "r and c have little or none.\nPanel c: one scale s\nin their place."
+    axis.text(columns / 2 - 1, -0.3, said, ha="center", va="top", size=7)
+    axis.set(xlim=(-3.2, columns + 0.4), ylim=(-4, rows + 2.8), aspect="equal", anchor="N")
     axis.set_axis_off()
-    label(axis, r"a   $\overline{W}_{ij} = r_i\,W_{ij}\,c_j$")
+    label(axis, "a   Multipliers of rows\n     and columns")
 
 
 def _tug_of_war(axis) -> None:
     steps, rest = 1000, np.sqrt(LR / (2 * WEIGHT_DECAY))
     for start in STARTS:
         axis.plot(walk(start, LR, WEIGHT_DECAY, steps), color=NOISE_COLOUR)
-    axis.axhline(rest, color=ARM_COLOURS["FPN"], ls="--")
+    axis.axhline(rest, color="black", ls="--", lw=0.9)
     text = {"size": 7, "ha": "center"}
     axis.text(330, 0.19, "weight decay\npulls it down", color=NOISE_COLOUR, **text)
     axis.text(360, 0.015, "gradient noise\npushes it up", color=NOISE_COLOUR, **text)
-    axis.text(
-        steps,
-        rest + 0.01,
-        r"$\sqrt{\eta/(2\lambda)}$",
-        color=ARM_COLOURS["FPN"],
-        ha="right",
-        size=9,
-    )
-    label(axis, "b   Any start ends at one norm", xlabel="step of pure noise",
-          ylabel="‖W‖ (RMS of an entry)")  # fmt: skip
+    axis.text(steps, rest + 0.01, r"theory, $\sqrt{\eta/(2\lambda)}$", ha="right", size=7)
+    label(axis, "b   Two starts end\n     at one norm", xlabel="step of pure noise",
+          ylabel="RMS of entries")  # fmt: skip
     axis.set(ylim=(0, 0.27), xlim=(0, steps))
 
 
 def _freed(axis, published: pd.DataFrame) -> None:
     late = published[(published["panel"] == "c") & (published["kind"] == "train")]
-    norms = late.pivot_table("value", ["arm", "quantity"], "S", aggfunc="median")
-    matrix, scale = norms.loc["SPN", "W"], norms.loc["SPN", "c"]
-    colour = ARM_COLOURS["SPN"]
-    axis.plot(matrix.index, matrix, color=NOISE_COLOUR, marker="o")
-    axis.plot(matrix.index, matrix * scale, color=colour, marker="s")
+    late = late[late["arm"] == "SPN"]
+    found = late.pivot(index=["S", "seed"], columns="quantity", values="value")
+    found["product"] = found["W"] * found["c"]
+    for quantity, colour, marker in (("W", NOISE_COLOUR, "o"), ("product", _SCALED, "s")):
+        spread = found[quantity].groupby("S").agg(["median", "min", "max"])
+        axis.plot(spread.index, spread["median"], color=colour, marker=marker, ms=3)
+        axis.fill_between(spread.index, spread["min"], spread["max"], color=colour, alpha=0.3, lw=0)
     axis.set_yscale("log")
-    s_axis(axis, late, "S = sqrt(η/λ), relative")
+    s_axis(axis, late, "S = sqrt(η/λ) over base run's")
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
-    axis.text(0.07, 0.47, "‖W̄‖ = s ‖W‖\nstays", color=colour, **text)
-    axis.text(0.95, 0.03, "grey: not judged", ha="right", **text)
-    label(axis, "c   LM head, s learned (SPN)", ylabel="norm (RMS of an entry)")
+    axis.text(0.1, 0.5, "s‖W‖", color=_SCALED, **text)
+    said = f"medians and range\nof {late['seed'].nunique()} seeds"
+    axis.text(0.97, 0.03, said, ha="right", **text)
+    label(axis, "c   With a learned s\n     the product stays", ylabel="RMS of entries")
 
 
 def main() -> None:

@@ -103,23 +103,25 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
     judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
     apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
-    sums = []
-    for text in sorted({claim.text for claim in claims}, key=_place):
-        of_text = [claim for claim in claims if claim.text == text]
-        whose = _CLAIMS_OF.get(text, text[0].upper() + text[1:])
-        partly = [claim for claim in of_text if claim.record["verdict"] == PARTLY]
-        against = sum(claim.is_refuted_in_part for claim in partly)
-        more = f" ({against} of them with a part refuted)" if against else ""
-        of_each = tally(of_text).replace(PARTLY, PARTLY + more)
-        sums.append(f"{whose} ({len(of_text)}): {of_each}.")
+    texts = sorted({claim.text for claim in claims}, key=_place)
     return (
-        f"{' '.join(sums)} Of these {len(claims)} claims "
+        f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} claims "
         f"{len(claims) - len(own) - len(apart)} stand in the table, {len(apart)} belong to "
-        f"experiments that are not judged yet ([a list](experiments/README.md#what-they-found)), "
-        f"and {len(own)} are about the library. "
+        f"experiments that are not judged yet, and {len(own)} are about the library. "
         f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
         f"Holm's correction for testing all."
     )
+
+
+def sums(claims: list[Claim], text: str) -> str:
+    """How the claims of one paper, or of ours, came out."""
+    of_text = [claim for claim in claims if claim.text == text]
+    whose = _CLAIMS_OF.get(text, text[0].upper() + text[1:])
+    partly = [claim for claim in of_text if claim.record["verdict"] == PARTLY]
+    against = sum(claim.is_refuted_in_part for claim in partly)
+    more = f" ({against} of them with a part refuted)" if against else ""
+    of_each = tally(of_text).replace(PARTLY, PARTLY + more)
+    return f"{whose} ({len(of_text)}): {of_each}."
 
 
 def _place(text: str) -> tuple[int, str]:
@@ -132,7 +134,8 @@ def table(shown: Iterable[Row]) -> str:
     Markdown has no way to break a row of a table. Above it stands what can be said of all claims;
     the experiment of the paper's main result comes first.
     """
-    said = (*bottom_line(), head(current(), _ledger()["multiplicity"]))
+    more = "[All counts](experiments/README.md#what-they-found)"
+    said = (*bottom_line(), f"{sums(current(), PAPER)} {more}")
     lines = [line for text in said for line in (*_wrapped(text), "")]
     text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
     judged = (row for row in shown if not row.waits)
@@ -166,9 +169,10 @@ def _numbers(figures: list[str]) -> str:
 
 
 def listing(shown: Iterable[Row]) -> str:
-    """The others, as a list."""
+    """The sums of all claims, and the other experiments as a list."""
     rest = [row for row in shown if row.waits]
-    return "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
+    summed = "\n".join(_wrapped(head(current(), _ledger()["multiplicity"])))
+    return f"{summed}\n\n" + "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
 
 
 def renewed(path: Path, part: str) -> str:

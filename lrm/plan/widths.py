@@ -9,7 +9,7 @@ from pydantic import Field
 
 from lrm.errors import UserError
 from lrm.model import blocks
-from lrm.model.blocks.block import Mixer
+from lrm.model.blocks.block import Block, Mixer
 from lrm.model.config import Strict
 from lrm.plan.yaml import merge
 
@@ -56,9 +56,10 @@ def at_width(merged: dict[str, Any], width: Width, where: str) -> dict[str, Any]
 def _growing(model: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
     """Where the stated sizes stand that grow with the width, as the blocks declare, and the sizes.
 
-    Those of one head, one state and the vocabulary do not grow.
+    Those of one head, one state and the vocabulary do not grow, nor do those of mixers that the
+    model lacks.
     """
-    for block in blocks.every():
+    for block in _there(model):
         for name in block.widths:
             own = isinstance(block, Mixer) and name in block.sizes
             path = ("mixer_sizes", block.name, name) if own else (name,)
@@ -67,6 +68,14 @@ def _growing(model: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
                 size = size.get(key) if isinstance(size, dict) else None
             if isinstance(size, int):
                 yield path, size
+
+
+def _there(model: dict[str, Any]) -> list[Block]:
+    """The blocks of such a model; all, where its mixer is not known, which validation tells."""
+    try:
+        return blocks.every(blocks.named(model.get("mixer", "both")))
+    except (AttributeError, ValueError):
+        return blocks.every()
 
 
 def keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:

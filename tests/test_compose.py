@@ -326,6 +326,15 @@ def test_width_grows_every_size_and_the_steps(experiment):
     assert {run.settings.train.steps for run in plain} == {60}
 
 
+def test_sizes_of_a_mixer_that_the_model_lacks_forbid_no_width(experiment):
+    odd = WIDE.replace("model: {", "model: {mixer: attention, mamba_n_heads: 3, ")
+    narrow, same, wide = experiment(odd).runs("smoke", [0])
+    found = [run.settings.model.mamba_n_heads for run in (narrow, same, wide)]
+    assert found == [3, 3, 6]  # where they can, they grow, for the sake of published ids
+    with pytest.raises(UserError, match="width: hidden_size 16 makes mamba_n_heads 1.5"):
+        experiment(odd.replace("mixer: attention", "mixer: both")).runs("smoke", [0])
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

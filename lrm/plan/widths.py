@@ -34,9 +34,11 @@ def at_width(merged: dict[str, Any], width: Width, where: str) -> dict[str, Any]
     stated = model.get("hidden_size")
     if not isinstance(stated, int) or stated < 1:
         raise UserError(f"{where}: state model.hidden_size too, and all sizes at that width")
-    wider = merged
-    for path, size in _growing(model):
+    wider, there = merged, _there(model)
+    for block, path, size in _growing(model):
         grown, rest = divmod(size * width.hidden_size, stated)
+        if (rest or not grown) and block not in there:
+            continue  # it says nothing; but where it can it grows, since ids of runs hold it
         if rest or not grown:
             raise UserError(
                 f"{where}: hidden_size {width.hidden_size} makes {'.'.join(path)} "
@@ -53,13 +55,20 @@ def at_width(merged: dict[str, Any], width: Width, where: str) -> dict[str, Any]
     return wider
 
 
-def _growing(model: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
-    """Where the stated sizes stand that grow with the width, as the blocks declare, and the sizes.
+def _there(model: dict[str, Any]) -> list[Block]:
+    """The blocks of such a model; all, where its mixer is not known, which validation tells."""
+    try:
+        return blocks.every(blocks.named(model.get("mixer", "both")))
+    except (AttributeError, ValueError):
+        return blocks.every()
 
-    Those of one head, one state and the vocabulary do not grow, nor do those of mixers that the
-    model lacks.
+
+def _growing(model: dict[str, Any]) -> Iterator[tuple[Block, tuple[str, ...], int]]:
+    """The stated sizes that grow with the width: the block that declares each, where it stands.
+
+    Those of one head, one state and the vocabulary do not grow.
     """
-    for block in _there(model):
+    for block in blocks.every():
         for name in block.widths:
             own = isinstance(block, Mixer) and name in block.sizes
             path = ("mixer_sizes", block.name, name) if own else (name,)
@@ -67,15 +76,7 @@ def _growing(model: dict[str, Any]) -> Iterator[tuple[tuple[str, ...], int]]:
             for key in path:
                 size = size.get(key) if isinstance(size, dict) else None
             if isinstance(size, int):
-                yield path, size
-
-
-def _there(model: dict[str, Any]) -> list[Block]:
-    """The blocks of such a model; all, where its mixer is not known, which validation tells."""
-    try:
-        return blocks.every(blocks.named(model.get("mixer", "both")))
-    except (AttributeError, ValueError):
-        return blocks.every()
+                yield block, path, size
 
 
 def keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:

@@ -212,16 +212,15 @@ def _name_mlp(axis, rows: pd.DataFrame) -> None:
 
 
 def _name_norms(axis, rows: pd.DataFrame) -> None:
-    """‖W‖ and ‖c‖ at both of their ends, for they cross, and the noise's ‖c‖ above its band."""
+    """‖W‖ and ‖c‖ at the least S, and the noise's ‖c‖ above its band."""
     low, high = axis.get_ylim()
     axis.set_ylim(low / 3, high * 3)
     trained = rows[rows["kind"] == "train"]
-    for norm, dashes, first, last in (("c", "dotted", 4, -4), ("W", "solid", -4, 4)):
+    for norm, dashes, up in (("c", "dotted", 4), ("W", "solid", -4)):
         own = trained[trained["quantity"] == norm].groupby("S")["value"]
-        for s, up, told in ((rows["S"].min(), first, f": {dashes}"), (rows["S"].max(), last, "")):
-            height = (own.max() if up > 0 else own.min())[s]
-            look = {"ha": "left" if told else "right"}
-            _beside(axis, rf"$\|{norm}\|${told}", (s, height), up, **look)
+        s = rows["S"].min()
+        height = (own.max() if up > 0 else own.min())[s]
+        _beside(axis, rf"$\|{norm}\|$: {dashes}", (s, height), up, ha="left")
     noise = rows[(rows["kind"] == "brownian") & (rows["quantity"] == "c")]
     place = np.exp(np.log(noise["S"]).mean()) * 2
     _beside(axis, r"noise's $\|c\|$", (place, noise["value"].max()), 3, ha="center")

@@ -27,7 +27,7 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
 OUTPUTS = {
-    "embedding": "a   Embedding: grows until LR decay",
+    "embedding": "a   Embedding: grows; smaller where wide",
     "attention.out": "b   Attention: no dependence on d seen",
     "mlp.down": "c   MLP: smaller where wide",
     "projector": "d   Logits: 11% apart, at the end 20%",

@@ -7,10 +7,11 @@ of each block, (c) inside blocks, (d) the product of Q's and K's, for only that 
 root mean squares, read at the end of the constant stage. Grey is the middle half of the draws of
 the Brownian motion, between dotted lines lie 95% of them, and dots and dashes mark where
 multipliers start. Dashed in b: the same initial values with another order of the data.
-Titles name the layers whose median lies above those 95%. Multipliers of Q and K begin alike and
-have equal gradients, so that they take equal steps: their product is the square of one walk. V and
-up are not drawn, because they repeat attention's out and the MLP's down for the same reason; they
-are in the csv with all others, where multipliers stand as they are.
+Titles name the layers whose median lies above those 95%; that of d also those where the 95%
+interval of the median does. Numbers on top of d count the seeds above. Multipliers of Q and K begin
+alike and have equal gradients, so that they take equal steps: their product is the square of one
+walk. V and up are not drawn, because they repeat attention's out and the MLP's down for the same
+reason; they are in the csv with all others, where multipliers stand as they are.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from analysis.drawing.style import (
     shade,
 )
 from analysis.quantities import scale_diversity as scales
+from analysis.quantities.stats import median_interval
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -75,11 +77,11 @@ APART = 0.24
 WIDEST = 35
 # The least ratio of a, which holds all whiskers; a layer that writes nothing lies below it.
 LEAST = 0.016
-MESSAGE = "Blocks write less with scalar multipliers; few of these exceed what noise gives"
+MESSAGE = "Blocks write less with scalar multipliers; few single multipliers exceed noise"
 SMALLER = "Outputs of blocks are smaller with multipliers than without"
 # How titles begin, and what they call several multipliers.
 WHERE = {"b": "At ends of blocks ", "c": "Inside, ", "d": ""}
-SEVERAL = {"MLP": "MLPs", "MLP gate": "MLP gates", PRODUCT: "Products Q·K"}
+SEVERAL = {"MLP": "MLPs", "MLP gate": "MLP gates"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -140,7 +142,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     if len(context.seeds) > 1:
         note += (
             "\nlines: medians; bands, whiskers: middle half of seeds; a, ↓: seeds below the axis\n"
-            "b to d: a layer exceeds noise if its median lies above the upper limit"
+            "b to d: a layer exceeds noise if its median lies above the upper limit; "
+            "c, thin: never\n"
+            "d, on top: seeds above the upper limit; clearly: so is the 95% interval of the median"
         )
     caption(figure, context, note)
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
@@ -181,12 +185,13 @@ def _multipliers(axis, panel: str, rows: pd.DataFrame) -> dict[str, tuple[float,
         if panel == "b":
             dashed = look | AGAIN | {"color": shade(look["color"], -0.25)}
             median(axis, groups["SCALAR_ORDER", name], "layer", band=None, **dashed)
-        alpha = 0.25 if len(LOOKS[panel]) < 4 else 0.15  # many bands lie on each other
-        median(axis, own, "layer", band=HALF, alpha=alpha, **look)
         medians = own.groupby("layer")["value"].median()
         ends[said] = medians.iloc[-1], look["color"]
         if beyond := [int(layer) for layer in medians.index[medians > high]]:
             above.append(f"{SEVERAL.get(said, said)} in {_layers(beyond)}")
+        thin = panel == "c" and not beyond  # many lines and bands would hide each other
+        slight = {"lw": 0.7, "ms": 2.2} if thin else {}
+        median(axis, own, "layer", band=None if thin else HALF, alpha=0.25, **look | slight)
     values = [0.85 * half[0], 1.1 * high, *axis.dataLim.intervaly]
     axis.set_ylim(0.9 * min(values), 1.15 * max(values))
     plain_log_axis(axis)
@@ -199,8 +204,27 @@ def _multipliers(axis, panel: str, rows: pd.DataFrame) -> dict[str, tuple[float,
         axis.annotate(f"lower limit: {low:.2f} ↓", (0, 0), (3, 2), xycoords="axes fraction",
                       textcoords="offset points", fontsize=SMALL, color="#555555")  # fmt: skip
     found = f"{' and '.join(above)} exceed noise" if above else "no median exceeds noise"
+    if panel == "d" and above:
+        found = _product(axis, own, high)
     label(axis, _title(panel, WHERE[panel] + found), ylabel=r"$|s|$ / noise's median")
     return ends
+
+
+def _product(axis, rows: pd.DataFrame, high: float) -> str:
+    """Writes how many seeds of a layer lie above the noise; returns what the title says."""
+    by_layer, colour = (
+        rows.groupby("layer")["value"],
+        shade(BLOCK_LOOKS["attention"]["color"], -0.3),
+    )
+    axis.set_ylim(top=1.25 * axis.get_ylim()[1])
+    for layer, count in by_layer.agg(lambda values: (values > high).sum()).items():
+        axis.annotate(f"{count:.0f}", (layer, 1), (0, -1), ha="center", va="top",
+                      xycoords=axis.get_xaxis_transform(), textcoords="offset points",
+                      fontsize=SMALL, color=colour)  # fmt: skip
+    found = by_layer.agg(["median", lambda values: median_interval(values).low])
+    beyond, clear = ([int(n) for n in found.index[found[column] > high]] for column in found)
+    said = f"{PRODUCT} medians pass noise's limit in {_layers(beyond)}"
+    return f"{said}, clearly in {' and '.join(map(str, clear))}" if clear else said
 
 
 def _title(panel: str, text: str) -> str:

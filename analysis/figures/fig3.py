@@ -141,6 +141,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     context = dataclasses.replace(context, seeds=seeds)
     note = f"a to f, {BANDS_RANGE}; g: a point is a seed; [ ]: 95% intervals of means"
     note = note if len(seeds) > 1 else ""
+    note += "\ni.i.d. entries: norms of a random matrix of the same shape, without training"
     return caption(figure, context, note)
 
 
@@ -169,7 +170,7 @@ def _name_second(axis, density: pd.Series, colour: str) -> None:
     if len(tops):
         top = tops[values[tops].argmax()]
         said = f"second\npeak at\n{density.index[top]:.1g}"
-        axis.annotate(said, (density.index[top], values[top]), (0, -24), ha="center", va="top",
+        axis.annotate(said, (density.index[top], values[top]), (2.5, -27), ha="center", va="top",
                       textcoords="offset points", fontsize=SMALL, color=colour,
                       linespacing=1.05)  # fmt: skip
 

@@ -4,9 +4,9 @@ a: product of the scales of Q's and K's multipliers against their ratio, on equa
 as the constant stage ends. The scale is the RMS of the rows' multipliers times that of the
 columns'. A small point is a layer of a seed; of Brownian motion (ABM), which has no weight decay, a
 layer of a draw. A large one is the median over seeds of their medians over layers, with 95%
-intervals; those of products stand above in numbers. The paper's weight decay, which ends near none,
-is in the csv. b: norm of the residual stream behind the last layer. Lines are medians, bands the
-range of seeds.
+intervals; those of products stand in numbers. Of the paper's weight decay only
+the median is drawn. b: norm of the residual stream behind the last layer. Lines are medians, bands
+the range of seeds.
 """
 
 from __future__ import annotations
@@ -63,9 +63,14 @@ ENDS = {
     },
 }
 SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
+# Of the paper's weight decay only the median is drawn, with its numbers below.
+LITERAL = _POINT | {"color": COLOURS[symmetry.LITERAL]}
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
 NOISE_NAME = "noise alone"
-MESSAGE = "Weight decay on multipliers slows the growth of Q·K products and the residual stream"
+MESSAGE = (
+    "A weight decay of 0.0104 on multipliers slows the growth of Q·K products\n"
+    "and of the residual stream"
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -86,7 +91,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Multipliers above, the stream below."""
-    figure, (scales, stream) = page(2, 1, 4.5, h_pad=0.05, height_ratios=[1.15, 1])
+    figure, (scales, stream) = page(2, 1, 4.75, h_pad=0.05, height_ratios=[1.15, 1])
     headline(figure, MESSAGE)
     panels = dict(tuple(numbers.groupby("panel")))
     noise = panels["noise"]
@@ -125,20 +130,23 @@ def _scales(axis, ends: pd.DataFrame, noise: pd.DataFrame, names: dict[str, str]
     found = {
         name: _middle(axis, name, rows, look, sides[name]) for name, (rows, look) in groups.items()
     }
+    literal = ends[ends["arm"] == symmetry.LITERAL]
+    if len(literal):
+        _middle(axis, names[symmetry.LITERAL], literal, LITERAL, "center", below=True)
     axis.set_aspect("equal", adjustable="box")
     axis.set(xlabel="scale of Q × scale of K", ylabel="scale of Q / scale of K")
     free, light = (found[names[arm]] for arm in ENDS)
     far = max(abs(end) for _, ratio in (free, light) for end in _finite(ratio))
     title = (
-        f"a   Products become {_told(free[0])}× at {_short(names[symmetry.FREE])} and "
+        f"a   Median products: {_told(free[0])}× at {_short(names[symmetry.FREE])}, "
         f"{_told(light[0])}× at {_short(names[symmetry.LIGHT])}; "
-        f"ratios stay within {np.exp(far):.1f}×"
+        f"median ratios within {np.exp(far):.1f}×"
     )
     axis.set_title(title, loc="left", pad=14)  # above the numbers
 
 
-def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str):
-    """A group's medians with their intervals; that of the product stands above in numbers.
+def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str, below=False):
+    """A group's medians with their intervals; that of the product stands in numbers.
 
     Returns the product, and ln of the ratio.
     """
@@ -147,20 +155,21 @@ def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str):
     x, y = np.exp([product.mean, ratio.mean])
     colour = shade(look["color"], -0.25)
     said = f"{_short(name)}: {_told(x)}"
-    top = y
+    toward = y
     if np.isfinite(product.high):
         ends = np.exp([product.low, product.high])
         bar = {"color": shade(look["color"], -0.4), "lw": 2, "zorder": 4}
         axis.plot(ends, [y, y], **bar)
         axis.plot([x, x], np.exp([ratio.low, ratio.high]), **bar)
-        top = np.exp(ratio.high)
+        toward = np.exp(ratio.low if below else ratio.high)
         said += f" [{_told(ends[0])}, {_told(ends[1])}]"
     edge = {"mec": shade(look["color"], -0.4), "mew": 1.1}
     axis.plot(x, y, ls="", ms=6, **look | edge, zorder=5)
-    axis.plot([x, x], [top, axis.get_ylim()[1]], color=colour, lw=0.5, zorder=1)
-    axis.annotate(said, (x, 1), (0, 2), xycoords=axis.get_xaxis_transform(),
+    edges, height = axis.get_ylim(), 0 if below else 1
+    axis.plot([x, x], [toward, edges[height]], color=colour, lw=0.5, zorder=1)
+    axis.annotate(said, (x, height), (0, 2), xycoords=axis.get_xaxis_transform(),
                   textcoords="offset points", ha=side, va="bottom", fontsize=SMALL,
-                  color=colour)  # fmt: skip
+                  color=colour, bbox={"color": "white", "pad": 0.6})  # fmt: skip
     return x, ratio
 
 

@@ -309,8 +309,9 @@ def _scalars(axis, losses: pd.DataFrame, spent: float) -> None:
     """What scalars at NONE gain on no multipliers there, and where all is tuned."""
     if spent > 0:
         table = losses.pivot(index="seed", columns=["multipliers", "tier"], values="value")
-        lines = [f"scalars' gain on {NO_MULTIPLIERS}"]
+        lines = [f"scalars at {TIERS[0]}, gain on {NO_MULTIPLIERS}"]
         for tier in (TIERS[0], TIERS[-1]):
-            lines.append(f"at {tier}: {_said(table[WITHOUT, tier] - table[SCALAR, TIERS[0]])}")
+            gain = table[WITHOUT, tier] - table[SCALAR, TIERS[0]]
+            lines.append(f"at {tier}: {_said(gain)}")
         axis.text(0.02, 0.985, "\n".join(lines), va="top", transform=axis.transAxes, bbox=BEHIND,
                   fontsize=SMALL, linespacing=1.15)  # fmt: skip

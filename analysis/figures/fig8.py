@@ -58,7 +58,7 @@ ROWS = {
         ("output", "attention"): "attention output",
         LOSS: "Loss − that at S = 1",
     },
-    "The MLP's multipliers fall as its matrices grow; without them other tensors grow too": {
+    "The MLP's multipliers fall as its matrices grow; without them other tensors grow more": {
         ("matrices", "MLP"): r"MLP: $\|W\|$ and $|s|$",
         ("rest", "attention"): r"SSM: $\|D\|$",
         ("rest", "SSM"): r"SSM: $\|$conv1d$\|$",

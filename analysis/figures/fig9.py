@@ -34,7 +34,7 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("mlp_scale",)
 # How far to each side the outermost layers stand, in powers of two.
-APART = 0.27
+APART = 0.18
 # A seed has lost a layer whose output falls below this share of that at S = 1.
 LOST = 0.2
 # Layers from light to dark, in colours that are no arm's; dashes and markers tell them apart too.

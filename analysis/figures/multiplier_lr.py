@@ -38,7 +38,7 @@ WITHIN = {"color": "#555555", "lw": 0.8, "ls": (0, (4, 2)), "zorder": 1}
 TITLES = {
     0.125: ("small LRs\n     are too slow for both", "grows"),
     2.0: ("large LRs\n     harm the vector most", "falls"),
-    8.0: ("small LRs harm\n     both, large the vector", "falls"),
+    8.0: ("smallest LR harms\n     both, largest the vector", "falls"),
 }
 # The norms that are drawn at least: none touches the edge.
 LEAST_NORM = 0.04
@@ -103,5 +103,6 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = f"{S_MEANS}, of the LM head\nbest: the LR of the least mean loss over these seeds"
     if numbers["seed"].nunique() > 1:
         note += ", which biases excesses upwards"
+        note += "\nat S = 1/8 the best LR is the largest tried"
         note += "\nlines: means; bands: 95%, in d to f narrower than the lines"
     return caption(figure, context, note)

@@ -53,11 +53,12 @@ CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 # and 95%: as it is, and with FPN at S = 1/2 and 2, which are near its best (a test computes them).
 SPREAD = {0.125: ((0.189, 0.249), (-0.079, 0.026)), 8.0: ((0.114, 0.182), (0.004, 0.068))}
 MESSAGE = (
-    "{n}Start, β₂ and clipping leave what freezing costs; batches take up to half.\n"
-    "Factor 1/S takes it all; the one SPN learned most at S = 1/8, a third at S = 8"
+    "{n}Start, β₂ and clipping leave what freezing costs. Against FPN at S = 1,\n"
+    "a factor of 1/S removes the cost; the factor SPN learned removes most of it\n"
+    "at S = 1/8, a third of the way at S = 8"
 )
 # What the panels show, by S.
-LOSSES = {0.125: "other batches\ntake a third", 8.0: "batch × 4\ntakes half"}
+LOSSES = {0.125: "both batches\ntake a third", 8.0: "batch × 4\ntakes half"}
 NORMS = {0.125: "frozen > 2 × noise\nwithout a factor", 8.0: "frozen below\nnoise"}
 RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
 # Look and name of the strips, in the order of ``SPREAD``.
@@ -65,7 +66,7 @@ STRIPS = (
     ({"color": "#e2e2e2", "lw": 0}, "the sweep's FPN − VPN: middle 90% of 20 seeds"),
     (
         {"fc": "white", "ec": "#bbbbbb", "hatch": "/////", "lw": 0},
-        "the same with FPN at S = 1/2 and at 2",
+        "FPN at S = 1/2 and 2, less VPN at this\npanel's S: middle 90%",
     ),
 )
 # The least range of c and d, so that no point stands on a spine.
@@ -99,7 +100,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Panels with the same rows: for each S the losses, then for each S the norms."""
     swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
-    figure, axes = page(1, 2 * len(swept), 3.6, w_pad=0.03, sharey=True)
+    figure, axes = page(1, 2 * len(swept), 3.8, w_pad=0.03, sharey=True)
     headline(figure, MESSAGE.format(n="One seed. " * (len(context.seeds) == 1)))
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
     losses = numbers.pivot_table("loss", "arm", "S")

@@ -130,7 +130,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         if same:
             words = "as above: the same draws by construction"
             if whose != {optimizer}:
-                words = "as Moonlight's, ‖y‖ less ½: the same draws by construction"
+                words = "as Moonlight's by construction: exponent of ‖y‖ lower by ½, rest equal"
             write(sum(same) / len(same), y + line / 2, words, ha="center", **_DERIVED)
     y -= 0.032
     _rule(axis, 0.0, 1.0, y)

@@ -47,12 +47,14 @@ NAMES = {
 NORMS, MULTIPLIERS = "activations", "multipliers"
 # Panels by row: the row's message, and in a panel what it has and the quantities of figure 5.
 ROWS = {
-    "Learned from 1, scales damp the growth of Q·K, dt and gate; |s| of Q·K and dt falls": [
+    "Scales learned from 1 damp the growth with the width of Q·K, dt and gate": [
         *((NORMS, (name,)) for name in ("Q·K", "dt", *ws.GATE)),
         (MULTIPLIERS, ("Q·K", "dt")),
     ],
-    "Learned from 1, scales damp the MLP; attention mostly, SSM only at the largest d;\n"
-    "the embedding grows": [(NORMS, (name,)) for name in ws.FREE_IN_STREAM],
+    "Scales learned from 1 damp the MLP at all widths, attention mainly and\n"
+    "the SSM only at d = 256; they make the embedding grow": [
+        (NORMS, (name,)) for name in ws.FREE_IN_STREAM
+    ],
 }
 # Behind words on a grid.
 BEHIND = {"color": "white", "pad": 0.6}
@@ -89,7 +91,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.axhline(1, **NEUTRAL)
             title = " and ".join(quantities)
             if panel == NORMS:
-                axis.text(0.04, 0.99, _less_fixed(groups, *quantities), va="top",
+                head = "" if drawn[panel] else "learned − fixed:\n"
+                axis.text(0.04, 0.99, head + _less_fixed(groups, *quantities), va="top",
                           transform=axis.transAxes, fontsize=SMALL, bbox=BEHIND)  # fmt: skip
             else:
                 title = f"$|s|$ of {title}"
@@ -100,7 +103,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         for panel, own in drawn.items():
             if not own:
                 continue
-            _share(own, 3.0 if panel == NORMS else 1.0)
+            _share(own, 5.0 if panel == NORMS else 1.0)
     handles = [key(f"scale {name}", **{"ms": 3} | LOOKS[arm]) for arm, name in NAMES.items()]
     legend_below(figure, handles, len(handles), columnspacing=1.0)
     note = f"at d = {base:g} all are 1 by construction; curves of fixed at 1 bend at the largest d"
@@ -108,7 +111,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note += " ± 95%" if len(context.seeds) > 1 else ""
     last = sorted(numbers["width"].unique())[-2]
     note += f"\nall: over all widths; to {last}: without the largest"
-    note += f"; {BANDS_RANGE}" if len(context.seeds) > 1 else ""
+    note += f"; {BANDS_RANGE}; pale lines: no bands drawn" if len(context.seeds) > 1 else ""
     return caption(figure, context, note)
 
 
@@ -164,10 +167,9 @@ def _less_fixed(groups: dict[tuple, pd.DataFrame], quantity: str) -> str:
 
 
 def _width_axis(axis, numbers: pd.DataFrame) -> None:
-    """A logarithmic axis, every second width named."""
+    """A logarithmic axis with every width named, in letters that leave room."""
     fig5.width_axis(axis, numbers)
-    widths = sorted(numbers["width"].unique())
-    axis.set_xticks(widths, [f"{d:g}" if not i % 2 else "" for i, d in enumerate(widths)])
+    axis.tick_params(axis="x", labelsize=SMALL)
 
 
 def _share(axes, room: float) -> None:

@@ -26,7 +26,7 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"symmetry": ("FREE *", "FREE_ORDER *")}
 LOOK = {"marker": ARM_LOOKS["VPN"]["marker"], "ls": "", "ms": 1.9, "mew": 0}
 COLOUR = ARM_LOOKS["VPN"]["color"]
-TITLES = {"product": "Products repeat weakly", "ratio": "If ratios repeat is open"}
+TITLES = {"product": "Products repeat weakly", "ratio": "Whether ratios\n     repeat is open"}
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
 MESSAGE = "Products repeat more than ratios: correlation higher by {} (exploratory)"

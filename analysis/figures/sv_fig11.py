@@ -99,10 +99,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     )  # fmt: skip
     if draws > 1:
         note += (
-            f"\nb: points: one draw; dashes, star: the least of each of {draws} draws, "
-            "where as on a flow all at 1\n"
+            f"\nb: points: one draw; dashes, star: the least of each of {draws} draws; "
+            "as on a flow all lie at 1\n"
             f"a, line: teacher $W_{{*}}$; "
-            f"crosses: {draws - 1} other draws at two times, coincide within each cross"
+            f"crosses: {draws - 1} other draws at two times, which coincide within each cross"
         )
     deficits = panels["a"][panels["a"]["stat"] == "rate_deficit"]
     if len(deficits) and deficits["value"].max() == 0:

@@ -86,7 +86,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
     means = numbers.groupby("name")["value"].mean()
     equal = means[[each.name for each in PANELS["b"]]].abs().max()
-    room = (0.15 if single else 0.4) * (high - low)
+    room = (0.17 if single else 0.4) * (high - low)
     axes[0].set_xlim(min(low - room, -1.1 * band), max(high + room, 1.1 * band, 1.1 * equal))
     for axis, (panel, lines) in zip(axes, PANELS.items(), strict=True):
         rows = numbers[numbers["panel"] == panel]
@@ -132,7 +132,7 @@ def _name_groups(axis) -> None:
     """What each group of lines is, to the right of them, and a line between two groups."""
     low = -0.5
     for size, name in reversed(GROUPS):
-        axis.text(0.99, low + size / 2, name, transform=axis.get_yaxis_transform(), ha="right",
+        axis.text(0.96, low + size / 2, name, transform=axis.get_yaxis_transform(), ha="right",
                   va="center", fontsize=SMALL, color="#444444", style="italic")  # fmt: skip
         low += size
         if name != GROUPS[0][1]:

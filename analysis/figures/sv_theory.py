@@ -195,8 +195,8 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
     axis.axvline(0, **NEUTRAL)
     uneven = [means.pop(("uneven", design)) for design in ON_INPUTS]
     title = (
-        f"b   Adam: input scales gain {min(uneven):.0f}–{max(uneven):.0f}% with\n"
-        f"     uneven columns; all else: means below {np.ceil(max(means.values())):.0f}%"
+        "b   Adam, uneven columns: input scales\n"
+        f"     gain {min(uneven):.0f}–{max(uneven):.0f}%; all else: means below {np.ceil(max(means.values())):.0f}%"
     )
     label(axis, title, xlabel="loss lower than without scales by (%)")
 

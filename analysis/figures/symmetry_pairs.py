@@ -45,7 +45,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two square panels with one range, and the correlations beside them."""
-    figure, axes = page(1, 3, 2.9, w_pad=0.05)
+    figure, axes = page(1, 3, 3.1, w_pad=0.05)
     keys = ["seed", "layer", "pair"]
     one, other = (
         numbers[numbers["arm"] == arm].set_index(keys)

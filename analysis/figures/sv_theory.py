@@ -96,7 +96,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, marks, 2, handletextpad=0.1)
     note = "markers, lines and percentages in titles: means\n"
     note += "faint points: each draw (in a within the markers); "
-    note += "bars in b: 95% intervals (in d within the markers); bands in c: range"
+    note += "bars in b: 95% intervals; bands in c: range\n"
+    note += "d: intervals lie within the markers"
     return caption(figure, context, note)
 
 
@@ -196,7 +197,8 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
     uneven = [means.pop(("uneven", design)) for design in ON_INPUTS]
     title = (
         "b   Adam, uneven columns: input scales\n"
-        f"     gain {min(uneven):.0f}–{max(uneven):.0f}%; all else: means below {np.ceil(max(means.values())):.0f}%"
+        f"     gain {min(uneven):.0f}–{max(uneven):.0f}%; "
+        f"all else: means below {np.ceil(max(means.values())):.0f}%"
     )
     label(axis, title, xlabel="loss lower than without scales by (%)")
 

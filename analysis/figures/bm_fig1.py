@@ -110,8 +110,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, marks, 3, handletextpad=0.1)
     note = (
         "a: pale: one kind of gradient each; full: best kind of each seed, means with 95% intervals"
-        "\nhead, by D: one kind of gradient; the star's 95% interval, in brackets (%), lies within it"
-        "   b: points: seeds\n"
+        "\nhead, by D: one kind of gradient; the star's 95% interval, in brackets (%), "
+        "lies within it   b: points: seeds\n"
         "D: width × the largest distance between two rows of the head   V: number of rows\n"
         "criterion: the layer's worst-case norm of an update; "
         "gain: decrease to first order at criterion 1\n"

@@ -119,12 +119,17 @@ def decay_line(axis, step: float) -> None:
 
 
 def name_ends(
-    axis, ends: Mapping[str, tuple[float, str]], size: float = SMALL, at: float = 1.06
+    axis,
+    ends: Mapping[str, tuple[float, str]],
+    size: float = SMALL,
+    at: float = 1.06,
+    line: float = 1.35,
 ) -> None:
     """The name of each line to the right of the axis, joined to the line's end.
 
     ``ends`` maps a name to the line's last y and its colour. Names that would touch push each other
-    apart; they begin ``at`` this share of the axis' width. To be called when the axis has its
+    apart; they begin ``at`` this share of the axis' width,
+    and a ``line`` is so many sizes high. To be called when the axis has its
     lines, its limits and its scale.
     """
     scale, limits = axis.transScale, np.array(axis.get_ylim())
@@ -132,7 +137,7 @@ def name_ends(
     shares = (np.array(flat[2:]) - flat[0]) / (flat[1] - flat[0])
     tall = axis.get_window_extent().height * 72 / axis.figure.dpi  # points
     lines = np.array([name.count("\n") + 1 for name in ends])
-    heights = spread_out(shares, 1.35 * size / tall * lines)
+    heights = spread_out(shares, line * size / tall * lines)
     last = axis.dataLim.x1
     for (name, (y, colour)), height in zip(ends.items(), heights, strict=True):
         join = {"arrowstyle": "-", "color": colour, "lw": 0.5, "shrinkA": 1, "shrinkB": 2}

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities import steepest_theory as of_theory
 from analysis.quantities.stats import interval
@@ -22,6 +22,10 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("steepest_theory",)
+MESSAGE = (
+    "Each layer's own direction gains most by its own criterion; by D itself it does not on\n"
+    "the head (a). A head's largest loss found is clearly above D only for small D (b)"
+)
 # Colour, marker and name.
 LOOKS = {
     "raw": ("#888888", "o", "gradient"),
@@ -31,6 +35,8 @@ LOOKS = {
     "msign": ("#222222", "v", "msign (singular values set to 1)"),
     "found": ("#B2182B", "*", "another, found by ascent"),
 }
+# Of markers that would look larger or smaller than a circle.
+_SIZES = {"*": 6, "^": 4.3, "v": 4.3, "s": 3.4, "D": 3.2}
 _RING = {"marker": "o", "ms": 7.5, "mfc": "none", "mec": "#222222", "mew": 0.8}
 # A gradient whose rows sum to zero, for which D is a norm of a step.
 _OF_A_LOSS = "head.softmax"
@@ -92,20 +98,24 @@ def _by_difference(table: Tables) -> list[pd.DataFrame]:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, axes = page(1, 2, 3.4, w_pad=0.06, width_ratios=[1.75, 1.0])
+    figure, axes = page(1, 2, 3.75, w_pad=0.06, width_ratios=[1.75, 1.0])
+    headline(figure, MESSAGE)
     panels = dict(tuple(numbers.groupby("panel")))
     _slopes(axes[0], panels["a"])
     _bracket(axes[1], panels["b"])
-    marks = [key(name, color=colour, marker=marker, lw=0, ms=6 if marker == "*" else 4)
+    marks = [key(name, color=colour, marker=marker, lw=0, ms=_SIZES.get(marker, 3.6) + 0.4)
              for colour, marker, name in LOOKS.values()]  # fmt: skip
     said = "the layer's own direction\n(several rings of a layer: the same)"
     marks.append(key(said, lw=0, **_RING))
     legend_below(figure, marks, 3, handletextpad=0.1)
     note = (
         "a: pale: one kind of gradient each; full: best kind of each seed, means with 95% intervals"
-        "\nhead, by D: one kind of gradient; the star's interval lies within the star   "
-        "b: points: seeds\n"
-        "D: width × the largest distance between two rows of the head   V: number of rows"
+        "\nhead, by D: one kind of gradient; the star's 95% interval, in brackets (%), "
+        "lies within it   b: points: seeds\n"
+        "D: width × the largest distance between two rows of the head   V: number of rows\n"
+        "criterion: the layer's worst-case norm of an update; "
+        "gain: decrease to first order at criterion 1\n"
+        "b: the fifth head is not drawn: the initial one, shifted, with the same D and loss"
     )
     return caption(figure, context, note)
 
@@ -120,7 +130,7 @@ def _slopes(axis, rows: pd.DataFrame) -> None:
             if direction in OWN[of]:
                 axis.plot(x, 1, **_RING)
     more = interval(100 * (groups.get_group((BY_DIFFERENCE, "found"))["value"] - 1))
-    said = f"+{more.mean:.1f}%" + (f"\n({more.low:.1f}–{more.high:.1f}%)" if more.n > 1 else "")
+    said = f"+{more.mean:.1f}%" + (f"\n[{more.low:.1f}, {more.high:.1f}]" if more.n > 1 else "")
     last = _COLUMNS[BY_DIFFERENCE][1]
     axis.text(last, 1.165 + more.mean / 300, said, ha="center", va="bottom", fontsize=SMALL,
               color=LOOKS["found"][0])  # fmt: skip
@@ -131,9 +141,9 @@ def _slopes(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(places, names)
     axis.tick_params(axis="x", length=0)
     axis.set_yticks(np.arange(0, 1.1, 0.2))
-    axis.set(ylim=(0, 1.36), xlim=(-0.5, last + 0.66))
-    label(axis, "a   Each layer's own direction gains most by its criterion;\n"
-          f"     measured by D, another gains {more.mean:.0f}% more on the head",
+    axis.set(ylim=(0, 1.42), xlim=(-0.5, last + 0.66))
+    label(axis, "a   Own directions gain most by their criterion;\n"
+          f"     by D, another gains {more.mean:.0f}% more on the head",
           ylabel="gain of a step / own direction's")  # fmt: skip
 
 
@@ -146,7 +156,7 @@ def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> Non
     best = interval(rows.groupby("seed")["value"].max())
     if best.n > 1:
         axis.plot([x, x], [best.low, best.high], color=colour, lw=1.0)
-    axis.plot(x, best.mean, marker, color=colour, ms=6 if marker == "*" else 3.6, mew=0)
+    axis.plot(x, best.mean, marker, color=colour, ms=_SIZES.get(marker, 3.6), mew=0)
 
 
 def _bracket(axis, rows: pd.DataFrame) -> None:
@@ -168,5 +178,5 @@ def _bracket(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     axis.set_yticks([0, 0.5, 1])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "b   In four heads the loss found\n     is above D only for small D",
+    label(axis, "b   The loss found is clearly\n     above D only for small D",
           xlabel="D of the head", ylabel="(largest loss found − D) / log V")  # fmt: skip

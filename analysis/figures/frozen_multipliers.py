@@ -35,7 +35,7 @@ NAMES = {
     "NOISE": "frozen at random values",
 }
 PAIRED = "frozen at learned − learned"
-MESSAGE = "Starting frozen at the learned values beats learning them, after LR decay (n = {n})"
+MESSAGE = "Frozen at the learned values beats learning them, after LR decay (n = {n}, exploratory)"
 COLOURS = {
     "VECTOR": ARM_COLOURS["VPN"],
     "LEARNED": shade(ARM_COLOURS["VPN"], -0.45),
@@ -93,7 +93,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     points = "points: seeds; bars and numbers: means with 95% intervals; "
     note = (
         f"{points if seeds > 1 else ''}one base LR, not swept\n"
-        f"rows 1 to 3: loss − loss without multipliers; random values: {BROWNIAN} at an RMS of 1\n"
+        "row and column multipliers; "
+        f"rows 1 to 3: loss − loss without any; random values: {BROWNIAN} at an RMS of 1\n"
         "learned values: those with which row 1 ended, so that row 2 has seen the data"
     )
     return caption(figure, context, note)

@@ -73,7 +73,8 @@ def _means(axis, title: str, values: pd.DataFrame, chance: float, of: str, ylabe
     if chance > 0:
         axis.axhspan(-2 * chance, 2 * chance, **NOT_JUDGED, lw=0, zorder=0)
         beyond = max(means.var() - chance**2, 0) ** 0.5
-        title += f": {beyond:.3f} nats beyond chance"
+        open_ = " (may be 0)" if interval(covariance_of_draws(values)).low < 0 else ""
+        title += f": s.d. {beyond:.3f} nats{open_}"
     axis.axhline(0, **NEUTRAL)
     axis.set_xticks([])
     axis.tick_params(axis="y", labelleft=True)

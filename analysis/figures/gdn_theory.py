@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities import gdn_theory as found
 from analysis.quantities.gdn_theory import DERIVED, FEW, GATES, MANY, RECIPES
@@ -24,12 +24,16 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("gdn_theory",)
 # Colour, marker, name and place of each recipe on a quantity's line.
 LOOKS = {
-    "SP": ("#888888", "o", "standard (SP)", 0.3),
-    "ORIGINAL": ("#B8860B", "^", "muP for SGD before the paper", 0.0),
-    "PAPER": ("#AA3377", "s", "the paper's recipe", -0.3),
+    "SP": ("#888888", "o", "standard (SP)", 0.34),
+    "ORIGINAL": ("#B8860B", "^", "muP for SGD before the paper", 0.1),
+    "PAPER": ("#AA3377", "s", "the paper's recipe", -0.32),
 }
+MESSAGE = (
+    "For short memories the paper's recipe starts as derived, but a key's gradient is\n"
+    "open (a). muP for SGD: a first step on many tokens leaves the derived exponent (b)"
+)
 _MARGIN = 0.15
-_DERIVED = {"facecolor": "#dddddd", "lw": 0, "zorder": 0}
+_DERIVED = {"facecolor": "#c9dbe8", "lw": 0, "zorder": 0}
 _ASSUMED = {"fill": False, "edgecolor": "#999999", "lw": 0.8, "ls": "--", "zorder": 0}
 # What is drawn in a: sizes, what reads memories, gradients. The memories' lines have two names.
 _LONG = {"S": ("size", "gdn.state.long"), "o": ("size", "gdn.read.long")}
@@ -82,7 +86,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, axes = page(1, 2, 4.7, w_pad=0.06, width_ratios=[1.2, 1.0])
+    figure, axes = page(1, 2, 4.9, w_pad=0.06, width_ratios=[1.2, 1.0])
+    headline(figure, MESSAGE)
     panels = dict(tuple(numbers.groupby("panel")))
     _sizes(axes[0], panels["a"])
     _steps(axes[1], panels["b"])
@@ -140,13 +145,15 @@ def _sizes(axis, rows: pd.DataFrame) -> None:
     axis.set(ylim=(place + 0.4, 0.6), xlim=(-1.4, 0.9))
     axis.set_xticks([-1, -0.5, 0, 0.5], ["−1", "−½", "0", "½"])
     axis.grid(axis="y", visible=False)
-    label(axis, "a   The paper's recipe: as derived, $S$ and $o$\n"
-          r"     with short memory; $\partial\tilde{k}$ is open",
+    label(axis, "a   The paper's recipe: as derived for short\n"
+          r"     memories; a key's gradient is open",
           xlabel="exponent of the width $d$ at initialisation")  # fmt: skip
 
 
 def _steps(axis, rows: pd.DataFrame) -> None:
     axis.axhspan(0.5 - _MARGIN, 0.5 + _MARGIN, **_DERIVED)
+    axis.text(1.5 * rows["tokens"].max(), 0.5 + _MARGIN - 0.01, f"accepted ± {_MARGIN:g}",
+              ha="right", va="top", fontsize=SMALL, color="#444444")  # fmt: skip
     for height in (0, 0.5):
         axis.axhline(height, **NEUTRAL, ls=":")
     for name, (colour, marker, _, aside) in GATE_LOOKS.items():

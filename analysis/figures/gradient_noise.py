@@ -48,8 +48,8 @@ LIFTS = {"s": 0.27, "r": 0.0, "c": -0.27}
 LEAST = 0.5
 ALL = "median over\nall matrices"
 MESSAGE = (
-    "Multipliers' gradients have more signal per noise than their matrix's (a); matrices with\n"
-    "more of it do not depart further from the norm that noise gives (b)"
+    "In the median multipliers' gradients have more signal per noise than their matrix's (a);\n"
+    "over all matrices, those with more of it do not depart further from slope 1 (b)"
 )
 BLOCKS = ("attention", "SSM", "MLP")
 # The lowest top of an axis of b.
@@ -89,7 +89,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             "\na: medians over seeds, on top means of each seed's median; lines: 95% intervals; "
             "arrow: it goes on\n"
             "b: a point is a matrix of one layer, means over seeds with 95% intervals; square-root "
-            "axes"
+            "axes, y-ranges differ"
         )
     caption(figure, context, note)
     # Names need the room that legend and caption leave.
@@ -107,7 +107,7 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
     logs = pd.DataFrame({name: _logs(numbers, name) for name in LOOKS})
     of_seeds = logs.groupby([numbers["tensor"], numbers["seed"]]).median()
     each = np.exp(of_seeds.groupby("tensor").median().sort_values("s"))
-    for name, (offset, look, _) in LOOKS.items():
+    for name, (offset, look, kind) in LOOKS.items():
         heights = np.arange(len(each)) + LIFTS[name]
         for tensor, at in zip(each.index, heights, strict=True):
             one = median_interval(of_seeds[name].loc[tensor].dropna())
@@ -122,10 +122,11 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
         ends = np.exp([found.low, found.high]) if found.n > 1 else [np.exp(found.mean)] * 2
         axis.plot(ends, [height] * 2, color=look["color"], lw=1.2)
         axis.plot(np.exp(found.mean), height, ls="", ms=4, mew=0, **look)
-        said = f"{np.exp(found.mean):.2f} [{ends[0]:.2f}, {ends[1]:.2f}]"
-        axis.annotate(said if found.n > 1 else said.split()[0], (ends[1], height), (4, 0),
-                      va="center", textcoords="offset points", color=shade(look["color"], -0.4),
-                      fontsize=SMALL)  # fmt: skip
+        value = f"{np.exp(found.mean):.2f}"
+        said = f"{value} [{ends[0]:.2f}, {ends[1]:.2f}]"
+        said = f"{kind.split()[0]} {said if found.n > 1 else value}"
+        axis.annotate(said, (ends[1], height), (4, 0), textcoords="offset points", va="center",
+                      color=shade(look["color"], -0.4), fontsize=SMALL)  # fmt: skip
     names = [*map(_said, each.index), ALL]
     axis.set_yticks([*range(len(each)), len(each) + LOOKS["r"][0]], names)
     axis.set_ylim(-0.6, len(each) + 2.5)

@@ -80,7 +80,7 @@ def _course(flow: pd.DataFrame, times: pd.Series, panel: str, stat: str, of: tup
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels: the rates above, the losses below."""
-    figure, axes = page(2, 2, 4.7, w_pad=0.06, h_pad=0.05, height_ratios=[1.2, 1.1])
+    figure, axes = page(2, 2, 4.85, w_pad=0.06, h_pad=0.05, height_ratios=[1.2, 1.1])
     figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
     panels = dict(tuple(numbers.groupby("panel")))
     _flow(axes[0, 0], panels["a"])
@@ -99,9 +99,15 @@ def draw(numbers: pd.DataFrame, context: Context):
     )  # fmt: skip
     if draws > 1:
         note += (
-            f"; its dashes all lie at 1; the star is {draws} draws\n"
-            "a: of other draws only two times are published"
+            f"\nb: points: one draw; dashes, star: the least of each of {draws} draws; "
+            "as on a flow all lie at 1\n"
+            f"a, line: teacher $W_{{*}}$; "
+            f"crosses: {draws - 1} other draws at two times, which coincide within each cross"
         )
+    deficits = panels["a"][panels["a"]["stat"] == "rate_deficit"]
+    if len(deficits) and deficits["value"].max() == 0:
+        said = f"{deficits['seed'].nunique()} draws × {deficits['of'].nunique()} teachers"
+        note += f"\na: in {said} OR is slower at no time"
     return caption(figure, context, note, n=n)
 
 
@@ -112,17 +118,9 @@ def _flow(axis, rows: pd.DataFrame) -> None:
     others = ratios[~first]
     axis.plot(others["time"], others["value"], "x", color="black", ms=3.5, mew=0.7, zorder=3)
     axis.axhline(1, **NEUTRAL, ls=":")
-    said = [r"line: teacher $W_{*}$"]
-    if len(others):
-        said[0] += f"; crosses: {others['seed'].nunique()} other draws"
-    deficits = rows[rows["stat"] == "rate_deficit"]
-    if len(deficits) and deficits["value"].max() == 0:
-        draws, teachers = deficits["seed"].nunique(), deficits["of"].nunique()
-        said.append(f"{draws} draws × {teachers} teachers:\nOR is slower at no time")
-    axis.text(0.03, 0.97, "\n".join(said), transform=axis.transAxes, va="top", fontsize=SMALL)
-    axis.set(xscale="log", ylim=(0.9, 2.1))
+    axis.set(xscale="log", ylim=(0.9, 1.9))
     axis.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
-    axis.set_yticks([1, 1.25, 1.5, 1.75, 2])
+    axis.set_yticks([1, 1.25, 1.5, 1.75])
     axis.xaxis.set_minor_locator(NullLocator())
     label(axis, "a   Along its flow OR is at least as fast", xlabel="time t",
           ylabel="rate of OR / standard's\nat the same state")  # fmt: skip
@@ -151,9 +149,6 @@ def _states(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(range(len(columns)), [*_STATES.values(), _MADE_NAME], fontsize=SMALL)
     axis.tick_params(axis="x", length=0)
     axis.grid(axis="x", visible=False)
-    if rows["seed"].nunique() > 1:
-        axis.text(0.0, 0.16, "points: one draw\ndashes, star: the\nleast of a draw", ha="center",
-                  va="center", fontsize=SMALL)  # fmt: skip
     label(axis, "b   At other states it can be slower",
           ylabel="rate of OR / standard's\nat the same state")  # fmt: skip
 
@@ -174,10 +169,10 @@ def _early(axis, rows: pd.DataFrame) -> None:
              ylim=(-gaps["value"].max() / 8, -20 * gaps["value"].min()))  # fmt: skip
     axis.set_xticks([0.001, 0.01, 0.1], ["0.001", "0.01", "0.1"])
     axis.xaxis.set_minor_locator(NullLocator())
-    said = "lines:\n" r"$\frac{2}{3}(1-\frac{1}{d})\,\|\mathrm{teacher}\|^4\,t^3$" "\n($d$ inputs)"
+    said = "lines:\n" r"$\frac{2}{3}(1-\frac{1}{n})\,\|\mathrm{teacher}\|^4\,t^3$" "\n($n$ inputs)"
     axis.text(0.98, 0.03, said, transform=axis.transAxes, ha="right", va="bottom", fontsize=7,
               bbox={"color": "white", "pad": 1})  # fmt: skip
-    label(axis, "c   At first OR is ahead as t³", xlabel="time t",
+    label(axis, "c   At first OR's advantage grows as t³", xlabel="time t",
           ylabel=r"$L_\mathrm{standard} - L_\mathrm{OR}$")  # fmt: skip
 
 
@@ -196,4 +191,4 @@ def _balanced(axis, rows: pd.DataFrame) -> None:
     last = rows.loc[rows["stat"] == "reference_loss", "time"].max()
     axis.set(yscale="log", xlim=(0, 1.05 * last))
     axis.yaxis.set_minor_locator(NullLocator())
-    label(axis, "d   Columns of one norm: OR is faster", xlabel="time t", ylabel="loss")
+    label(axis, "d   One draw, equal norms: OR is faster", xlabel="time t", ylabel="loss")

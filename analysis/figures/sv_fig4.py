@@ -16,6 +16,7 @@ from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.gaps import that_judge
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, BROWNIAN, NEUTRAL, shade
+from analysis.figures.symmetry_stress import planned
 from analysis.quantities.designs import BRANCHES, excess_growth, growth_at_start
 from analysis.tables.context import Context, stacked
 from analysis.tables.criteria import criteria_of
@@ -57,7 +58,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         )
         median(axis, own, "step", color=colour, lw=1.6, ls=_DASHES[tensor])
         median(axis, other, "step", band=None, zorder=4, markevery=2, **_CROSS)
-        ends[NAMES[tensor]] = end(own, "step"), colour
+        last = own.loc[own["step"] == own["step"].max(), "value"]
+        said = f"{NAMES[tensor]} {last.median():.2f}\n[{last.min():.2f}, {last.max():.2f}]"
+        ends[said] = end(own, "step"), colour
     axis.axhline(1, **NEUTRAL)
     axis.set_yscale("log")
     low, high = axis.get_ylim()
@@ -68,9 +71,12 @@ def draw(numbers: pd.DataFrame, context: Context):
     axis.set_xlim(left=0)
     label(axis, "Query and key matrices outgrow noise in the end; value matrices stay below it",
           xlabel="step", ylabel="‖W‖ / ‖W‖ under noise alone")  # fmt: skip
-    name_ends(axis, ends, size=7, at=1.02)
+    name_ends(axis, ends, at=1.02, line=1.8)
     said = "the same in another order of the data (median; every second measurement)"
     legend_below(figure, [key(said, **_CROSS)], 1)
     seeds = sorted(map(int, rows["seed"].unique()))
-    note = f"noise: {BROWNIAN} under the same schedule\nmean over layers; {BANDS_RANGE}"
+    note = f"noise: {BROWNIAN} under the same schedule\n"
+    note += f"ratios: geometric mean over layers; {BANDS_RANGE}; "
+    lr = planned("sv_heterogeneity", context)[OWN]["optimizer"]["lr"]
+    note += f"numbers: at the end\nshared scale vectors, at LR {lr:g}"
     return caption(figure, dataclasses.replace(context, seeds=seeds), note)

@@ -54,7 +54,7 @@ FOUND = {
     "b": "b   One seed: DP and AP change little; a factor of 2 and DNP lie higher",
     "c": "c   One seed: OR and ER have a lower loss",
 }
-MESSAGE = "At one LR, vectors of their own beat shared ones; the rest is one seed, not judged"
+MESSAGE = "At one LR, own vectors beat shared ones (n = {}); the rest is one seed, not judged"
 WORDS = (
     "branches: query, key, value, gate, up.   AP: vectors γ on the outputs of matrices.   "
     "DP: on inputs and outputs.\n"
@@ -82,7 +82,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     )
     alone = {panel: rows["seed"].nunique() == 1 for panel, rows in panels.items()}
     if not alone["a"] and alone["b"] and alone["c"]:
-        figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        judging = panels["a"]["seed"].ge(FIRST_JUDGING_SEED).sum()
+        figure.suptitle(MESSAGE.format(judging), x=0.01, ha="left", fontsize=7.5, weight="bold")
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
     axes[0].set_xlim(low - 0.14 * (high - low), high + 0.13 * (high - low))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
@@ -104,7 +105,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     if of_chance:
         said = f"± {of_chance:.3f}: two standard deviations over the seeds that judge in a; "
-        said += "a rough measure, too narrow for DNP"
+        said += "rough; not drawn at DNP, which varies more"
         legend_below(figure, [Patch(**NOT_JUDGED, label=said)], 1)
     note = f"all arms have one LR, the best found for shared vectors\n{told_of_points(numbers)}"
     context = dataclasses.replace(context, others={})

@@ -57,7 +57,7 @@ TITLES = {
     "b": "b   OR with fewer magnitudes, in theory the same",
 }
 FOUND = {
-    "a": "a   One seed: OR, ER and a vector times a number have a lower loss",
+    "a": "a   n = 1: lower loss of OR, ER, vector × number; equal arms: ±{:.3f} (b)",
     "b": "b   One seed: arms that are equal in theory differ by up to {:.3f}",
 }
 ZEROS = {"a": ("direct vectors (HG)", "#222222"), "b": ("OR with all magnitudes", LOOKS["or"][0])}
@@ -84,9 +84,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 1, 4.1, h_pad=0.06, sharex=True, height_ratios=sizes)
     single = numbers["seed"].nunique() == 1
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
-    room = (0.15 if single else 0.4) * (high - low)
-    axes[0].set_xlim(min(low - room, -1.1 * band), max(high + room, 1.1 * band))
     means = numbers.groupby("name")["value"].mean()
+    equal = means[[each.name for each in PANELS["b"]]].abs().max()
+    room = (0.17 if single else 0.4) * (high - low)
+    axes[0].set_xlim(min(low - room, -1.1 * band), max(high + room, 1.1 * band, 1.1 * equal))
     for axis, (panel, lines) in zip(axes, PANELS.items(), strict=True):
         rows = numbers[numbers["panel"] == panel]
         draw_gaps(axis, rows, lines)
@@ -96,7 +97,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         own = means.reindex([each.name for each in lines])
         found = single and (panel == "b" or _lower(own, band))
-        title = FOUND[panel].format(own.abs().max()) if found else TITLES[panel]
+        title = FOUND[panel].format(equal) if found else TITLES[panel]
         label(axis, title + " (one seed)" * (single and not found))
     axes[-1].set_xlabel("← better        difference of the loss (nats)")
     _name_groups(axes[0])
@@ -106,14 +107,16 @@ def draw(numbers: pd.DataFrame, context: Context):
     if band and single:
         for axis, least in zip(axes, (0.0, 0.5), strict=True):
             axis.axvspan(-band, band, ymin=least, **NOT_JUDGED, lw=0, zorder=0)
+        for edge in (-equal, equal):
+            axes[0].axvline(edge, color="#777777", lw=0.8, ls=":", zorder=1)
         judging = int((of_chance["seed"] >= FIRST_JUDGING_SEED).sum())
-        said = (
-            f"± {band:.3f}: 2 standard deviations of shared − own vectors ({judging} seeds), rough"
-        )
+        said = f"± {band:.3f}: 2 s.d. of shared − own vectors ({judging} seeds), rough"
         marks.append(Patch(**NOT_JUDGED, label=said))
+        marks.append(key(f"± {equal:.3f} (b)", color="#777777", lw=0.8, ls=":"))
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     legend_below(figure, marks, len(marks), handletextpad=0.3)
-    note = "one seed has no interval; the grey may be too narrow, and DNP varies more;\n"
+    note = "one seed has no interval; the grey may be too narrow; "
+    note += "not drawn at DNP, which varies more\n"
     context = dataclasses.replace(context, others={})
     return caption(figure, context, note * single + told_of_points(numbers))
 
@@ -129,7 +132,7 @@ def _name_groups(axis) -> None:
     """What each group of lines is, to the right of them, and a line between two groups."""
     low = -0.5
     for size, name in reversed(GROUPS):
-        axis.text(0.99, low + size / 2, name, transform=axis.get_yaxis_transform(), ha="right",
+        axis.text(0.96, low + size / 2, name, transform=axis.get_yaxis_transform(), ha="right",
                   va="center", fontsize=SMALL, color="#444444", style="italic")  # fmt: skip
         low += size
         if name != GROUPS[0][1]:

@@ -34,7 +34,9 @@ WORDS = (
     "none: no scales.\n"
     "OR: length and direction apart.   ER: as exponentials.   W⋆: the teacher.\n"
     "c, d: γ·w learns the number 1. Weight decay is 0.1 in c, 0.02 in d; w always has it.\n"
-    "q: strength of the noise in c. In d its standard deviation is 0.5 in each step."
+    "q: strength of the noise in c. In d its standard deviation is 0.5 in each step.\n"
+    "E: mean over the simulated paths of a draw. "
+    "Grey in a: draws that do not get there end beyond the axis."
 )
 # What is not a design's: teachers with even columns, and colours of c and d.
 _EVEN = "#999999"
@@ -77,7 +79,7 @@ def _long(frame: pd.DataFrame, panel: str) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels: above where the gain of scales ends, below what weight decay on them does."""
-    figure = sheet(5.9, w_pad=0.06, h_pad=0.03)
+    figure = sheet(6.05, w_pad=0.06, h_pad=0.03)
     parts = figure.subfigures(2, 1)
     (a, b), (c, d) = (part.subplots(1, 2) for part in parts)
     for part, message in zip(parts, (GAIN, DECAY_ON_SCALES), strict=True):
@@ -94,7 +96,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, marks, 2, handletextpad=0.1)
     note = "markers, lines and percentages in titles: means\n"
     note += "faint points: each draw (in a within the markers); "
-    note += "bars in b: 95% intervals; bands in c: range"
+    note += "bars in b: 95% intervals; bands in c: range\n"
+    note += "d: intervals lie within the markers"
     return caption(figure, context, note)
 
 
@@ -121,7 +124,8 @@ def _growth(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_locator(NullLocator())
-    title = f"c   With weight decay E γ² stays near 1;\n     without, it grows up to t = {last:g}"
+    title = "c   With weight decay E γ² stays near 1;\n"
+    title += f"     without, it grows until the end (t = {last:g})"
     label(axis, title, xlabel="time t", ylabel=r"$\mathrm{E}\,\gamma^2$")
 
 
@@ -154,8 +158,8 @@ def _starts(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g}"])
     axis.xaxis.set_minor_locator(NullLocator())
-    title = r"a   Scales get to 1% of the loss sooner from small" "\n"
-    title += r"     starts, but not from one as large as $W_{*}$"
+    title = r"a   Scales get to 1% of the first loss sooner from" "\n"
+    title += r"     small starts, but not from one as large as $W_{*}$"
     label(axis, title, ylabel="time to 1% of the first loss",
           xlabel=r"size of the start, $\|W(0)\| / \|W_{*}\|$")  # fmt: skip
 
@@ -192,8 +196,9 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
     axis.axvline(0, **NEUTRAL)
     uneven = [means.pop(("uneven", design)) for design in ON_INPUTS]
     title = (
-        f"b   Adam: input scales gain {min(uneven):.0f}–{max(uneven):.0f}%\n"
-        f"     if columns are uneven; all else < {np.ceil(max(means.values())):.0f}%"
+        "b   Adam, uneven columns: input scales\n"
+        f"     gain {min(uneven):.0f}–{max(uneven):.0f}%; "
+        f"all else: means below {np.ceil(max(means.values())):.0f}%"
     )
     label(axis, title, xlabel="loss lower than without scales by (%)")
 

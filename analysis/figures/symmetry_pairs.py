@@ -26,7 +26,7 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"symmetry": ("FREE *", "FREE_ORDER *")}
 LOOK = {"marker": ARM_LOOKS["VPN"]["marker"], "ls": "", "ms": 1.9, "mew": 0}
 COLOUR = ARM_LOOKS["VPN"]["color"]
-TITLES = {"product": "Products repeat weakly", "ratio": "If ratios repeat is open"}
+TITLES = {"product": "Products repeat weakly", "ratio": "Whether ratios\n     repeat is open"}
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
 MESSAGE = "Products repeat more than ratios: correlation higher by {} (exploratory)"
@@ -45,7 +45,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two square panels with one range, and the correlations beside them."""
-    figure, axes = page(1, 3, 2.9, w_pad=0.05)
+    figure, axes = page(1, 3, 3.1, w_pad=0.05)
     keys = ["seed", "layer", "pair"]
     one, other = (
         numbers[numbers["arm"] == arm].set_index(keys)

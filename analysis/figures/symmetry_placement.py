@@ -36,11 +36,14 @@ NAMES = {
     },
     "b": {_UNDECAYED: "λ = 0 − λ = {light:g} (no claim)"},
 }
-MESSAGE = "Symmetry-free is not worse than all multipliers; for none on the embedding this is open"
+MESSAGE = (
+    "Symmetry-free without weight decay is not worse than all multipliers with it;\n"
+    "for none on the embedding this is open"
+)
 TITLES = {
     "a": "a   Losses less that of all multipliers, λ = {light:g}",
-    "b": "b   Symmetry-free: the loss without weight decay less that with it\n"
-    "     is lower, perhaps by less than matters",
+    "b": "b   Symmetry-free: loss is lower without weight decay,\n"
+    "     perhaps by less than matters",
 }
 
 
@@ -82,12 +85,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     shown = numbers[judging] if judging.any() else numbers
     note = (
         f"{told_of_judging(numbers, judging)}\n"
-        "symmetry-free: appendix C's placement, with fewer redundant multipliers\n"
+        "symmetry-free: the placement of the paper's appendix C, with fewer redundant multipliers\n"
         f"λ: weight decay of multipliers; their LR: {plan['multipliers']['lr']:g}; "
         f"base LR: {plan['optimizer']['lr']:g}, not swept; grey: below the {matters:g} that matters"
     )
     seeds = sorted(map(int, shown["seed"].unique()))
-    return caption(figure, dataclasses.replace(context, seeds=seeds), note)
+    n = f"n = {len(seeds)} judging seeds, {numbers['seed'].nunique() - len(seeds)} earlier"
+    return caption(figure, dataclasses.replace(context, seeds=seeds), note,
+                   n=n if judging.any() else "")  # fmt: skip
 
 
 def _say(axis, place: int, values: Collection[float]) -> None:

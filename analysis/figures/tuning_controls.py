@@ -50,8 +50,8 @@ GROUPS = (
 # By control of which the message speaks: that from which its arrow comes.
 STEPS = {"_LR": "_NONE", "_LRM_VECTORS": "_LRM_NONE"}
 MESSAGE = (
-    "AdamW: LR × 4 gains about as much with vector multipliers as without ({with_},\n"
-    "{without} nats; {seeds}). The fully tuned model without them still leads"
+    "AdamW: LR × 4 gains with vectors +{with_}, with none +{without} nats ({seeds}).\n"
+    "With AdamW the fully tuned model without multipliers leads"
 )
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 ADAM = OPTIMIZER_NAMES["Adam"]
@@ -121,7 +121,12 @@ def draw(numbers: pd.DataFrame, context: Context):
             tick.set(fontsize=7, weight="bold", color=shade(ARM_LOOKS[arm]["color"], -0.15))
     axis.set_ylim(-len(lines) + 0.4, 0.6)
     _legend(figure, seeds)
-    return caption(figure, context, "no hollow mark: not run with Muon")
+    return caption(
+        figure,
+        context,
+        "no hollow mark: not run with Muon\n"
+        "zero: no multipliers, base LR tuned, of the same optimizer and seed",
+    )
 
 
 def _legend(figure, seeds: dict[int, str]) -> None:

@@ -93,7 +93,7 @@ def _tug_of_war(axis) -> None:
     axis.text(360, 0.015, "gradient noise\npushes it up", color=NOISE_COLOUR, **text)
     axis.text(steps, rest + 0.01, r"theory, $\sqrt{\eta/(2\lambda)}$", ha="right", size=7)
     label(axis, "b   Two starts end\n     at one norm", xlabel="step of pure noise",
-          ylabel="RMS of entries")  # fmt: skip
+          ylabel="RMS of entries, ‖W‖")  # fmt: skip
     axis.set(ylim=(0, 0.27), xlim=(0, steps))
 
 
@@ -107,13 +107,15 @@ def _freed(axis, published: pd.DataFrame) -> None:
         axis.plot(spread.index, spread["median"], color=colour, marker=marker, ms=3)
         axis.fill_between(spread.index, spread["min"], spread["max"], color=colour, alpha=0.3, lw=0)
     axis.set_yscale("log")
-    s_axis(axis, late, "S = sqrt(η/λ) over base run's")
+    s_axis(axis, late, "S = √(η/λ) over the base run's")
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
     axis.text(0.1, 0.5, "s‖W‖", color=_SCALED, **text)
+    axis.text(0.03, 0.96, "not judged", color="#666666", rotation=90, va="top", **text)
     said = f"medians and range\nof {late['seed'].nunique()} seeds"
     axis.text(0.97, 0.03, said, ha="right", **text)
-    label(axis, "c   With a learned s\n     the product stays", ylabel="RMS of entries")
+    label(axis, "c   Learned s: product stays\n     within 10% where judged",
+          ylabel="RMS of entries, ‖W‖ or s‖W‖")  # fmt: skip
 
 
 def main() -> None:

@@ -33,8 +33,8 @@ BOX = [(-0.25, -1), (0.25, -1), (0.25, 1), (-0.25, 1), (-0.25, -1)]
 TUNED = {"color": "#222222", "marker": BOX, "ms": 5, "mew": 0.7, "ls": ""}
 DEFAULT = {"markerfacecolor": "white"}
 MESSAGE = (
-    "For the MLP multipliers learn near the tuned factor (within 1.4 times); for the embedding\n"
-    "they learn 0.6 to 0.7, where the search chose 2. V and attention's out: 0.16 to 0.36"
+    "For the MLP multipliers learn near the tuned factor (within 1.4 times);\n"
+    "for the embedding they learn 0.6 to 0.7, where the search chose 2"
 )
 RANGE = {"lw": 2.2, "alpha": 0.45}
 # How far apart the layers of one tensor stand, of the way to the next tensor.

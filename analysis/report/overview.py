@@ -172,7 +172,8 @@ def listing(shown: Iterable[Row]) -> str:
     """The sums of all claims, and the other experiments as a list."""
     rest = [row for row in shown if row.waits]
     summed = "\n".join(_wrapped(head(current(), _ledger()["multiplicity"])))
-    return f"{summed}\n\n" + "".join(f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
+    lines = (f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
+    return f"{summed}\n\n{''.join(lines)}"
 
 
 def renewed(path: Path, part: str) -> str:

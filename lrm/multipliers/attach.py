@@ -132,11 +132,12 @@ class Multipliers:
             finished = True
         finally:
             self.is_unchanged = False
-            found = [each.release(self.parameter(name)) for name, each in self.effective.items()]
-            for each in self.effective.values():
-                each.keep(False)
+            pairs = []
+            for name, found in self.effective.items():
+                found.keep(False)
+                pairs.append(found.release(self.parameter(name), finished))
             # In one pass for all: each has a cost of its own, which small models feel.
-            if finished and (pairs := [pair for pair in found if pair is not None]):
+            if pairs := [pair for pair in pairs if pair is not None]:
                 torch.autograd.backward(*zip(*pairs, strict=True))
 
     @torch.no_grad()

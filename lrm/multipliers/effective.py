@@ -173,18 +173,19 @@ class EffectiveWeight(nn.Module):
         self.write(weight, out=held)
         self._holding = True
 
-    def release(self, weight: Tensor) -> tuple[Tensor, Tensor] | None:
+    def release(self, weight: Tensor, pull: bool) -> tuple[Tensor, Tensor] | None:
         """End of ``hold``: W̄ as a function of W and the multipliers, and its gradient.
 
         Whoever takes the backward pass from them adds equation (4) to what gradients there are,
         through autograd, so that those who wait for gradients of parameters
-        (DistributedDataParallel) are told. None where nothing is to be passed on.
+        (DistributedDataParallel) are told. None where nothing is to be passed on, and without
+        ``pull``: then the gradient is forgotten.
         """
         if not self._holding:
             return None
         self._holding = False
         outer, self._held.grad = self._held.grad, None
-        if outer is None:
+        if outer is None or not pull:
             return None
         with torch.enable_grad():
             built = equations.again(self._held.detach(), weight, self.parts, self.values())

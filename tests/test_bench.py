@@ -1,6 +1,7 @@
 """The benchmark: its structure and its fairness, never its speed."""
 
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -40,6 +41,14 @@ SMALL = {
         {"name": "against transformers", "of": "suite", "against": "transformers", "at": ["smoke"]},
         {"name": "probes", "of": "probes", "against": "optimizer", "at": ["smoke"]},
         {"name": "unknown", "of": "unknown", "against": "plain", "at": ["smoke"]},
+    ],
+    "rounds": [
+        {
+            "name": "three",
+            "variants": ["uncompiled", "probes", "optimizer"],
+            "at": ["smoke"],
+            "set": ["train.clip_norm=0.5"],
+        }
     ],
     "parts": [{"of": "uncompiled", "at": "smoke"}, {"of": "plain", "at": "smoke"}],
     "memory": [{"of": "suite", "at": "smoke"}, {"of": "transformers", "at": "smoke"}],
@@ -87,8 +96,16 @@ def test_a_record_is_complete(measured):
                  "transformers", "commit", "process_environment"):  # fmt: skip
         assert machine[name], name
     assert "MALLOC_TOP_PAD_" in machine["process_environment"]
-    against, probes = record["rows"]
-    for row in (against, probes):
+    against, probes, *three = record["rows"]
+    assert [(row["of"]["variant"], row["against"]["variant"]) for row in three] == [
+        ("probes", "uncompiled"), ("optimizer", "uncompiled"), ("optimizer", "probes")
+    ]  # fmt: skip
+    assert all(row["of"]["settings"]["train"]["clip_norm"] == 0.5 for row in three)
+    # The same rounds.
+    assert three[0]["against"]["rates"] == three[1]["against"]["rates"]
+    assert three[1]["of"]["rates"] == three[2]["of"]["rates"]
+    assert (record["rows_of"], record["only"]) == ("rows.yaml", None)
+    for row in record["rows"]:
         assert len(row["ratios"]) == 2
         assert row["ratio"]["low"] <= row["ratio"]["median"] <= row["ratio"]["high"]
         for side in (row["of"], row["against"]):
@@ -255,32 +272,52 @@ def assert_the_peer_follows(settings, smoke_runs, variant):
 
 def test_every_shipped_row_is_known():
     bench = Bench(ROWS, 2)
-    for row in bench.plan.rows:
-        for configuration in row.at:
-            for variant in (row.of, row.against):
-                assert bench.candidate(variant, configuration).tokens >= 512
+    for contest in bench.plan.contests:
+        for configuration in contest.at:
+            for variant in contest.variants:
+                found = bench.candidate(variant, configuration, overrides=contest.set)
+                assert found.tokens >= 512
     stages = [stage for n in ("suite", "transformers") for stage in bench.plan.variants[n].search]
     assert [math.prod(map(len, stage.values())) for stage in stages] == [4, 3, 2, 8, 3]
     big = bench.candidate("transformers", "20M 8x512", {"attention": "sdpa"})
     assert big.attention == "sdpa" and big.tokens == 4096
 
 
-def test_every_row_that_a_claim_reads_is_shipped():
-    """I1.2 sets (a) against no multipliers and (b) against (a), in pairs of their own."""
-    rows = {(place, row.of, row.against) for row in Bench(ROWS, 2).plan.rows for place in row.at}
-    criterion = every_criterion()["I1.2"]
-    asked = {
-        (place, names[of], names[against])
-        for place in criterion["configurations"]
-        for names in criterion["variants"].values()
-        for of, against in (("forward", "none"), ("optimizer", "forward"))
+def _shipped(bench):
+    """(configuration, variant, what it is set against) of every row of a record."""
+    return {
+        (place, of, against)
+        for contest in bench.plan.contests
+        for place in contest.at
+        for against, of in itertools.combinations(contest.variants, 2)
     }
-    assert len(asked) == 8 and asked <= rows
+
+
+def test_every_row_that_a_claim_reads_is_shipped():
+    """I1.3 sets (a) and (b) against no multipliers, at three sizes and at tiny."""
+    criterion = every_criterion()["I1.3"]
+    bench = Bench(ROWS, 2)
+    bench.narrow("multipliers*")
+    places = [*criterion["configurations"], criterion["small"]]
+    asked = {
+        (place, names[of], names["none"])
+        for place in places
+        for names in criterion["variants"].values()
+        for of in ("forward", "optimizer")
+    }
+    assert len(asked) == 16 and asked <= _shipped(bench)
+    # One process on both cores, where a step is long.
+    threads = {
+        place: {bench.candidate("plain", place, overrides=each.set).threads}
+        for each in bench.plan.contests
+        for place in each.at
+    }
+    assert threads == {place: {1 if place == criterion["small"] else 2} for place in places}
 
 
 def test_rows_of_scale_vectors_are_known_and_those_that_sv22_reads():
     bench = Bench(ROWS.with_name("scale_vectors.yaml"), 2)
-    rows = {(place, row.of, row.against) for row in bench.plan.rows for place in row.at}
+    rows = _shipped(bench)
     criterion = every_criterion()["SV22"]
     of, against = criterion["variants"]["of"], criterion["variants"]["against"]
     assert {(place, of, against) for place in criterion["configurations"].values()} <= rows
@@ -332,8 +369,8 @@ def test_without_transformers_one_line_names_the_remedy(tmp_path):
     assert "transformers" in progress and "pip install 'lrm-suite[evaluation]'" in progress
 
 
-def test_publishing_asks_for_a_whole_benchmark(tmp_path):
-    for options in (("--pairs", 5), ("--only", "probes"), ("--rows", ROWS.with_name("x.yaml"))):
+def test_publishing_asks_for_rows_of_the_suite_and_for_pairs(tmp_path):
+    for options in (("--pairs", 5), ("--rows", tmp_path / "rows.yaml")):
         _, progress = call("--publish", *options, "--results", tmp_path, code=2)
         assert "at least 20 pairs" in progress
     _, progress = call("--only", "nothing*", "--results", tmp_path, code=2)

@@ -1,13 +1,15 @@
 """Multipliers: the paper's gradient relations, both implementations, merging."""
 
+import itertools
+
 import pytest
 import torch
 from torch import nn
 
 from lrm.multipliers import equations
 from lrm.multipliers.effective import Scaling
-from lrm.multipliers.equations import Part
-from lrm.multipliers.layout import layout
+from lrm.multipliers.equations import Product
+from lrm.multipliers.layout import Layout, layout
 from lrm.multipliers.multiplier import of_kind
 from lrm.multipliers.parametrization import PARAMETRIZATIONS
 from lrm.optim import groups
@@ -17,51 +19,75 @@ from lrm.train.step import train_step
 KINDS = [("scalar",), ("row",), ("column",), ("row", "column")]
 
 
-def multipliers(axes, weight, parametrization="direct", init=1.3):
+def multipliers(axes, weight, parametrization="direct", init=1.3, arranged=None):
     """Those of ``axes``; a scalar, which has no direction, by its logarithm instead."""
     settings = {"lr": 0.1, "weight_decay": 0.0, "init": init, "parametrization": parametrization}
     if axes == ("scalar",) and PARAMETRIZATIONS[parametrization].magnitude:
         settings["parametrization"] = "log"
     sizes = dict.fromkeys(axes + ("scalar",), 1)
     of_axes = of_kind("_".join(axes), weight.shape, sizes, [settings], "the test")
-    return Scaling(weight.shape, of_axes, weight, layout(nn.Module(), weight))
+    return Scaling(weight.shape, of_axes, weight, arranged or layout(nn.Module(), weight))
 
 
 def gradients(part, weight, outer):
     """Equation (4), by name, in the shapes of the parameters."""
-    inner, axes = torch.empty_like(outer), tuple(part.values())
-    found = equations.gradients(weight, outer, [Part(axes)], part.spread(), inner)
+    inner, values = torch.empty_like(outer), part.values()
+    found = equations.gradients(weight, outer, [part.part()], list(values.values()), inner)
     by_axis = {"weight": inner}
-    for axis, gradient in zip(axes, found, strict=True):
-        raw = part.get_parameter(axis)
-        value = part.multipliers[axis].parametrization.value(raw)
-        [by_axis[axis]] = torch.autograd.grad(value, raw, gradient.view(raw.shape))
+    for (axis, value), gradient in zip(values.items(), found, strict=True):
+        [by_axis[axis]] = torch.autograd.grad(value, part.get_parameter(axis), gradient)
     return by_axis
 
 
-@pytest.mark.parametrize("shape", [(5, 7), (700, 90), (3, 5, 7), (6,)])
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("shape", [(5, 7), (700, 101), (3, 5, 7), (6,), (1, 4), (4, 1), (5, 5)])
 @pytest.mark.parametrize("parametrization", ["direct", "log", "or", "er", "product"])
 @pytest.mark.parametrize("axes", KINDS)
-def test_gradient_relations_equal_autograd(axes, parametrization, shape):
+def test_gradient_relations_equal_autograd(axes, parametrization, shape, transposed):
     """Equation (4) in float64, with values away from 1; in blocks, and in stacks of matrices."""
-    if len(shape) == 1 and "column" in axes:
+    if len(shape) == 1 and ("column" in axes or transposed):
         return
+    last = len(shape) - 1
     torch.manual_seed(0)
     weight = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    part = multipliers(axes, weight, parametrization)
+    arranged = Layout(last, last - 1) if transposed else None
+    part = multipliers(axes, weight, parametrization, arranged=arranged)
     with torch.no_grad():
         for parameter in part.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
     product = part(weight)  # by autograd alone
     outer = torch.randn_like(product)
     wanted = torch.autograd.grad(product, [weight, *part.parameters()], outer)
-    axis = tuple(part.values())
-    function = equations.effective(weight, [Part(axis)], part.spread())
+    values = list(part.values().values())
+    function = equations.effective(weight, [part.part()], values)
     torch.testing.assert_close(function, product, rtol=1e-14, atol=1e-14)
     given = torch.autograd.grad(function, [weight, *part.parameters()], outer)
     torch.testing.assert_close(given, wanted, rtol=1e-12, atol=1e-11)
     found = gradients(part, weight.detach(), outer.clone())
     torch.testing.assert_close([*found.values()], list(wanted), rtol=1e-12, atol=1e-11)
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_all_gradients_of_a_step_are_passed_on_at_once(frozen):
+    """As those of each weight alone, added to what there is; W's takes the memory of W̄'s."""
+    torch.manual_seed(0)
+    products, wanted, outers = [], [], []
+    for axes, shape in itertools.product(KINDS, [(5, 7), (400, 300)]):
+        weight = nn.Parameter(torch.randn(shape, dtype=torch.float64))
+        weight.requires_grad_(not (frozen and shape == (5, 7)))
+        scaling = multipliers(axes, weight)
+        outers.append(torch.randn_like(weight))
+        inner = torch.empty_like(weight)
+        values = list(scaling.values().values())
+        sums = equations.gradients(weight, outers[-1], [scaling.part()], values, inner)
+        wanted.append([inner if weight.requires_grad else None, *sums])
+        products.append(Product(weight, (scaling.part(),), values))
+    places = [outer.data_ptr() for outer in outers]
+    torch.autograd.backward([equations.pulling(products, outers)])
+    assert not outers
+    for (weight, _, values), place, gradients in zip(products, places, wanted, strict=True):
+        torch.testing.assert_close([weight.grad, *(v.grad for v in values)], gradients)
+        assert weight.grad is None or weight.grad.data_ptr() == place
 
 
 def test_the_relations_as_written_in_the_paper():

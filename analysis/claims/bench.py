@@ -1,4 +1,4 @@
-"""Judging functions of I1 and SV22: what vectors cost in time, read from a record of a benchmark.
+"""Judging functions of I1 to I1.3 and SV22: what vectors cost in time, from a benchmark's record.
 
 A row of a record sets one variant's tokens per second against another's, pair by pair; pairs stand
 for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimizer`` (section 2).
@@ -71,6 +71,24 @@ def i1_2(measurements: dict, criterion: dict) -> Judgement:
             at_least(name, gains, limits["gain"], f"(b) less than (a) {where}",
                      matters=criterion["smallest_effect"], robust=True)
         )  # fmt: skip
+    return Judgement(parts, criterion["pairs"]["planned"])
+
+
+def i1_3(measurements: dict, criterion: dict) -> Judgement:
+    """What (a) and (b) cost against no multipliers, of the same rounds, with one limit for both."""
+    limits, ratios, parts = criterion["thresholds"], _ratios(measurements), []
+    # Where the paper's sentence is judged; all else is ours.
+    judged, *others = criterion["configurations"]
+    places = [(place, kind) for place in (judged, *others) for kind in ("forward", "optimizer")]
+    for place, kind in [*places, (criterion["small"], "optimizer")]:
+        limit = limits["small" if place == criterion["small"] else "large"]
+        where = criterion["configurations"].get(place, place)
+        for optimizer, variants in criterion["variants"].items():
+            measured = _measured(ratios, place, variants[kind], variants["none"])
+            group = f"{'(a)' if kind == 'forward' else '(b)'} with {optimizer}, {where}"
+            name = f"{group}: tokens/s over those without multipliers"
+            ours = place != judged
+            parts.append(at_least(name, measured, 1 - limit, group, robust=True, ours=ours))
     return Judgement(parts, criterion["pairs"]["planned"])
 
 

@@ -12,7 +12,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lrm.bench.plan import Bench, Candidate, Row, Single, Whole
+from lrm.bench.plan import Bench, Candidate, Rounds, Single, Whole
 from lrm.bench.processes import Processes
 from lrm.errors import UserError
 from lrm.sweep.machine import available_cores
@@ -76,10 +76,10 @@ class Session:
     def run(self, store: Callable[[], None]) -> None:
         """Everything that the plan asks for; ``store`` is called after each measurement."""
         plan = self.bench.plan
-        for row in plan.rows:
-            for configuration in row.at:
-                self.say(f"{row.name}, {configuration}")
-                self._row(row, configuration)
+        for contest in plan.contests:
+            for configuration in contest.at:
+                self.say(f"{contest.name}, {configuration}")
+                self._contest(contest, configuration)
                 store()
         for name, singles, measure in (
             ("parts", plan.parts, self._parts),
@@ -103,21 +103,21 @@ class Session:
             self.record["left_out"].append(reason)
             self.say(f"  left out: {variant} ({error})")
 
-    def _row(self, row: Row, configuration: str) -> None:
-        variants = (row.of, row.against)
-        loads = [load_average()]
+    def _contest(self, contest: Rounds, configuration: str) -> None:
+        """Rows of the record, one for each variant and every one before it, of the same rounds."""
+        variants, load = contest.variants, load_average()
         candidates, sides = [], []
         with ExitStack() as stack:
             try:
                 for variant in variants:  # before processes start for one that is not known
-                    self.bench.candidate(variant, configuration)
+                    self.bench.candidate(variant, configuration, overrides=contest.set)
                 groups = [stack.enter_context(self._processes(self.bench.cores)) for _ in variants]
                 for processes, variant in zip(groups, variants, strict=True):
-                    candidate, trials = self._choose(processes, row, variant, configuration)
+                    candidate, trials = self._choose(processes, contest, variant, configuration)
                     candidates.append(candidate)
                     sides.append(self._begin(processes, candidate, trials))
             except UserError as error:
-                self._leave_out(row.name, variant, error)
+                self._leave_out(contest.name, variant, error)
                 return
             # Whole intervals of probes.
             intervals = [c.run.settings.probes.every for c in candidates if c.probes]
@@ -125,39 +125,40 @@ class Session:
             for side in sides:
                 count = max(1, round(self.seconds / side["step"]))
                 side["steps_per_measurement"] = -(-count // every) * every
-            busy: tuple[list[float], list[float]] = ([], [])
-            for pair in range(1, self.pairs + 1):
-                # Who comes first is drawn, so that neither always follows the other.
-                for k in self.order.sample(range(2), 2):
+            busy: list[list[float]] = [[] for _ in variants]
+            for number in range(1, self.pairs + 1):
+                # Who comes first is drawn, so that none always follows another.
+                for k in self.order.sample(range(len(variants)), len(variants)):
                     measured = groups[k].steps(sides[k]["steps_per_measurement"])
                     sides[k]["rates"].append(measured["rate"])
                     busy[k].append(measured["busy"])
-                if pair % 5 == 0 or pair == self.pairs:
-                    self.say(f"  {pair} of {self.pairs} pairs")
+                if number % 5 == 0 or number == self.pairs:
+                    self.say(f"  {number} of {self.pairs} pairs")
         for side, shares in zip(sides, busy, strict=True):
             side["tokens_per_second"] = median(side["rates"])._asdict()
             side["busy"] = statistics.median(shares)
-        ratios = [a / b for a, b in zip(sides[0]["rates"], sides[1]["rates"], strict=True)]
-        loads.append(load_average())
-        self.record["rows"].append(
-            {
-                "row": row.name,
-                "configuration": configuration,
-                "tokens_per_step": candidates[0].tokens,
-                "of": sides[0],
-                "against": sides[1],
-                "ratio": median(ratios)._asdict(),
-                "ratios": ratios,
-                "load": loads,
-            }
-        )
+        loads = [load, load_average()]
+        for against, of in itertools.combinations(sides, 2):
+            ratios = [a / b for a, b in zip(of["rates"], against["rates"], strict=True)]
+            self.record["rows"].append(
+                {
+                    "row": contest.name,
+                    "configuration": configuration,
+                    "tokens_per_step": candidates[0].tokens,
+                    "of": of,
+                    "against": against,
+                    "ratio": median(ratios)._asdict(),
+                    "ratios": ratios,
+                    "load": loads,
+                }
+            )
 
     def _choose(
-        self, processes: Processes, row: Row, variant: str, configuration: str
+        self, processes: Processes, contest: Rounds, variant: str, configuration: str
     ) -> tuple[Candidate, list[dict]]:
         """The best of short trials, stage by stage, with their record; or an earlier choice."""
         if (known := self.chosen.get((variant, configuration))) is not None:
-            return self.bench.candidate(variant, configuration, known), []
+            return self.bench.candidate(variant, configuration, known, contest.set), []
         described = self.bench.plan.variants[variant]
         chosen: dict[str, Any] = self.chosen.get((described.follows, configuration), {})
         trials, tried = [], []
@@ -167,13 +168,13 @@ class Session:
             for values in itertools.product(*stage.values()):
                 choices = {**before, **dict(zip(stage, values, strict=True))}
                 try:
-                    candidate = self.bench.candidate(variant, configuration, choices)
+                    candidate = self.bench.candidate(variant, configuration, choices, contest.set)
                     # A stage meets what the one before it has chosen.
                     if (candidate.run, candidate.attention) in tried:
                         continue
                     rate = self._trial(processes, candidate, best)
                 except UserError as error:
-                    self._leave_out(row.name, variant, error)
+                    self._leave_out(contest.name, variant, error)
                     continue
                 tried.append((candidate.run, candidate.attention))
                 trials.append({"picks": choices, "rate": rate})
@@ -182,7 +183,7 @@ class Session:
                 if rate > best:
                     best, chosen = rate, choices
         self.chosen[variant, configuration] = chosen
-        return self.bench.candidate(variant, configuration, chosen), trials
+        return self.bench.candidate(variant, configuration, chosen, contest.set), trials
 
     def _trial(self, processes: Processes, candidate: Candidate, best: float) -> float:
         """Tokens per second in short; one that is far behind is not given more time."""

@@ -39,6 +39,18 @@ class Row(Strict):
     at: tuple[str, ...] = Field(min_length=1)
 
 
+class Rounds(Strict):
+    """Several variants in turn: tokens per second of each over those of every one before it.
+
+    ``set`` holds changes of settings for all of them, as in ``--set``.
+    """
+
+    name: str
+    variants: tuple[str, ...] = Field(min_length=2)
+    at: tuple[str, ...] = Field(min_length=1)
+    set: tuple[str, ...] = ()
+
+
 class Single(Strict):
     """A measurement of one variant alone."""
 
@@ -60,6 +72,7 @@ class Plan(Strict):
     configurations: dict[str, dict[str, Any]] = {}
     variants: dict[str, Variant] = {}
     rows: tuple[Row, ...] = ()
+    rounds: tuple[Rounds, ...] = ()
     parts: tuple[Single, ...] = ()
     memory: tuple[Single, ...] = ()
     whole: tuple[Whole, ...] = ()
@@ -70,9 +83,16 @@ class Plan(Strict):
         return (*self.parts, *self.memory, *self.whole)
 
     @property
+    def contests(self) -> tuple[Rounds, ...]:
+        """Everything in which variants are set against each other; a row is one of two."""
+        rows = (Rounds(name=r.name, variants=(r.against, r.of), at=r.at) for r in self.rows)
+        return (*rows, *self.rounds)
+
+    @property
     def configurations_used(self) -> set[str]:
         """Names of the configurations on which anything is measured."""
-        return {name for row in self.rows for name in row.at} | {each.at for each in self.singles}
+        used = {name for contest in self.contests for name in contest.at}
+        return used | {each.at for each in self.singles}
 
 
 @dataclass(frozen=True)
@@ -131,7 +151,7 @@ class Bench:
         self._path = Path(path.name)
         self.plan: Plan = validate(Plan, self._layers, str(path))
         self.cores = min(self.plan.cores, cores)
-        variants = {name for row in self.plan.rows for name in (row.of, row.against)}
+        variants = {name for contest in self.plan.contests for name in contest.variants}
         variants |= {each.of for each in self.plan.singles}
         variants |= {each.follows for each in self.plan.variants.values() if each.follows}
         for kind, used, defined in (
@@ -142,17 +162,19 @@ class Bench:
                 raise UserError(f"{path}: no {kind} {name!r}; there are {', '.join(defined)}")
 
     def narrow(self, only: str) -> None:
-        """Keep the rows whose name matches ``only``.
+        """Keep the rows and rounds whose name matches ``only``.
 
         The other measurements are named parts, memory and whole. Raises UserError where nothing
         is left.
         """
-        names = [*(row.name for row in self.plan.rows), "parts", "memory", "whole"]
+        names = [*(each.name for each in self.plan.contests), "parts", "memory", "whole"]
         selected = fnmatch.filter(names, only)
         if not selected:
-            raise UserError(f"--only {only!r} selects nothing; there are {', '.join(names)}")
+            there = ", ".join(dict.fromkeys(names))
+            raise UserError(f"--only {only!r} selects nothing; there are {there}")
         kept = {name: () for name in ("parts", "memory", "whole") if name not in selected}
-        kept["rows"] = tuple(row for row in self.plan.rows if row.name in selected)
+        for kind in ("rows", "rounds"):
+            kept[kind] = tuple(each for each in getattr(self.plan, kind) if each.name in selected)
         self.plan = self.plan.model_copy(update=kept)
 
     def candidate(

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError
+from lrm.multipliers import equations
 from lrm.multipliers.effective import EffectiveWeight, Scaling
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.multiplier import Multiplier, Target
@@ -124,21 +125,37 @@ class Multipliers:
             yield
             return
         self.is_unchanged = True
-        for name, found in self.effective.items():
-            found.hold(self.parameter(name)) if collects else found.keep(True)
+        self._hold() if collects else self._keep(True)
         finished = False
         try:
             yield
             finished = True
         finally:
             self.is_unchanged = False
-            pairs = []
-            for name, found in self.effective.items():
-                found.keep(False)
-                pairs.append(found.release(self.parameter(name), finished))
-            # In one pass for all: each has a cost of its own, which small models feel.
-            if pairs := [pair for pair in pairs if pair is not None]:
-                torch.autograd.backward(*zip(*pairs, strict=True))
+            self._release(finished) if collects else self._keep(False)
+
+    def _keep(self, keeping: bool) -> None:
+        for found in self.effective.values():
+            found.keep(keeping)
+
+    @torch.no_grad()
+    def _hold(self) -> None:
+        for name, found in self.effective.items():
+            found.hold(self.parameter(name))
+
+    @torch.enable_grad()
+    def _release(self, pull: bool) -> None:
+        """Pass the gradients of W̄ on; without ``pull`` they are forgotten.
+
+        Through autograd, so that those who wait for gradients of parameters
+        (DistributedDataParallel) are told.
+        """
+        pairs = [found.release(self.parameter(name)) for name, found in self.effective.items()]
+        if pull and (pairs := [pair for pair in pairs if pair is not None]):
+            products, outers = zip(*pairs, strict=True)
+            own = list(outers)
+            del pairs, outers  # autograd keeps without a copy what nobody else has
+            torch.autograd.backward([equations.pulling(products, own)])
 
     @torch.no_grad()
     def effective_weights(self) -> dict[str, Tensor]:

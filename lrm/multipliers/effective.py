@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.multipliers import equations
-from lrm.multipliers.equations import Part
+from lrm.multipliers.equations import Part, Product
 from lrm.multipliers.layout import Layout
 from lrm.multipliers.multiplier import Multiplier, Target
 from lrm.multipliers.precision import HALF, upcast
@@ -54,18 +54,35 @@ class Scaling(nn.Module):
 
     def values(self) -> dict[str, Tensor]:
         """The multipliers themselves, by axis."""
+        # Not by named_parameters, which takes longer than all else here.
         return {
             axis: self.multipliers[axis].parametrization.value(raw)
-            for axis, raw in self.named_parameters()
+            for axis, raw in self._parameters.items()
         }
 
-    def spread(self) -> list[Tensor]:
-        """``values`` in shapes that broadcast against the weight."""
-        return [self.layout.spread(axis, v, self.shape) for axis, v in self.values().items()]
+    def part(self, rows: tuple[int, int] | None = None) -> Part:
+        """What ``values`` multiply: all of a weight, or ``rows`` of it."""
+        axes, layout = tuple(self.multipliers), self.layout
+        shapes = tuple(layout.spread(axis, self.shape) for axis in axes)
+        # What comes as it is varies along the last dimension.
+        is_matrix = len(self.shape) == 2 and set(axes) == {"row", "column"}
+        order = (shapes.index(None) ^ 1, shapes.index(None)) if is_matrix else None
+        return Part(axes, rows, layout.row, shapes, order)
 
     def forward(self, weight: Tensor) -> Tensor:
         """W̄ of the rows that are meant, same shape."""
-        return equations.scaled(weight, self.spread())
+        return equations.scaled(weight, self.part().spread(list(self.values().values())))
+
+
+class _Derived:
+    """What is no parameter, and changes several times a step: modules are slow to set."""
+
+    __slots__ = ("held", "holding", "keeping", "kept")
+
+    def __init__(self) -> None:
+        self.keeping = self.holding = False
+        self.kept: Tensor | None = None
+        self.held: Tensor | None = None  # its memory is kept from step to step
 
 
 class EffectiveWeight(nn.Module):
@@ -83,22 +100,19 @@ class EffectiveWeight(nn.Module):
         self.targets = sorted(targets, key=lambda target: target.rows or (0, 0))
         self.parts: list[Part] = []
         for target in self.targets:
-            axes = tuple(multiplier.axis for multiplier in target.multipliers)
-            part = Part(axes, target.rows, layout.row)
-            self.parts.append(part)
+            shape = list(weight.shape)
+            if target.rows is not None:
+                shape[layout.row] = target.rows[1] - target.rows[0]
             name = "all" if target.rows is None else "rows_{}_{}".format(*target.rows)
-            scaling = Scaling(part.of(weight).shape, target.multipliers, weight, layout)
+            scaling = Scaling(shape, target.multipliers, weight, layout)
             self.add_module(name, scaling)
+            self.parts.append(scaling.part(target.rows))
         self._mesh = mesh_dimensions(weight)
-        self._keeping = False
-        self._kept: Tensor | None = None
-        self._holding = False
-        self._held: Tensor | None = None  # its memory is kept from step to step
+        self._derived = _Derived()
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: what is derived stays behind."""
-        derived = {"_keeping": False, "_kept": None, "_holding": False, "_held": None}
-        return self.__dict__ | derived
+        return self.__dict__ | {"_derived": _Derived()}
 
     def scalings(self) -> list[Scaling]:
         """One for each target, in the order of their rows."""
@@ -110,21 +124,21 @@ class EffectiveWeight(nn.Module):
             scaling.reset_parameters()
 
     def values(self) -> list[Tensor]:
-        """Of all scalings, in shapes that broadcast."""
-        return [value for scaling in self.children() for value in scaling.spread()]
+        """Of all scalings, in the order of the parts."""
+        return [value for scaling in self._modules.values() for value in scaling.values().values()]
 
     def forward(self, weight: Tensor) -> Tensor:
         """W̄ from W, same shape; W itself while FSDP has it sharded, between uses."""
-        if self._holding:
-            return self._held
+        if self._derived.holding:
+            return self._derived.held
         if self.is_sharded(weight):
             return weight
-        if self._kept is not None:
-            return equations.again(self._kept, weight, self.parts, self.values())
+        if self._derived.kept is not None:
+            return equations.again(self._derived.kept, weight, self.parts, self.values())
         found = equations.effective(weight, self.parts, self.values())
         # In this order: compiled code is not to depend on whether weights are kept.
-        if not torch.compiler.is_compiling() and self._keeping:
-            self._kept = found.detach()
+        if not torch.compiler.is_compiling() and self._derived.keeping:
+            self._derived.kept = found.detach()
         return found
 
     def write(self, weight: Tensor, out: Tensor | None = None) -> Tensor:
@@ -144,7 +158,7 @@ class EffectiveWeight(nn.Module):
         for part, own in equations.split(self.parts, values):
             piece = part.of(found)
             divided = upcast(piece)
-            for value in own.values():
+            for value in own:
                 divided = divided / value
             piece.copy_(divided)
         weight.copy_(torch.where(effective == self.write(weight), weight, found))
@@ -156,40 +170,38 @@ class EffectiveWeight(nn.Module):
 
     def keep(self, keeping: bool) -> None:
         """Build W̄ once and use it again, until this is called with False."""
-        self._keeping, self._kept = keeping, None
+        derived = self._derived
+        derived.keeping, derived.kept = keeping, None
 
     def hold(self, weight: Tensor) -> None:
-        """Build W̄ and give it to all who read, until ``release``.
+        """Build W̄ and give it to all who read, until ``release``; to be called without gradients.
 
         Tensors that lie on a mesh, or that FSDP gathers for each use, are built at each read.
         """
         if is_gathered(self, weight):
             return
-        held = self._held
+        held = self._derived.held
         if held is None or (held.shape, held.dtype, held.device) != (
             weight.shape, weight.dtype, weight.device,
         ):  # fmt: skip
-            self._held = held = torch.empty_like(weight).requires_grad_()
-        self.write(weight, out=held)
-        self._holding = True
+            self._derived.held = held = torch.empty_like(weight).requires_grad_()
+        equations.write_into(held, weight, self.parts, self.values())
+        self._derived.holding = True
 
-    def release(self, weight: Tensor, pull: bool) -> tuple[Tensor, Tensor] | None:
-        """End of ``hold``: W̄ as a function of W and the multipliers, and its gradient.
+    def release(self, weight: Tensor) -> tuple[Product, Tensor] | None:
+        """End of ``hold``: W̄ as a product of what learns, and its gradient, which is given away.
 
-        Whoever takes the backward pass from them adds equation (4) to what gradients there are,
-        through autograd, so that those who wait for gradients of parameters
-        (DistributedDataParallel) are told. None where nothing is to be passed on, and without
-        ``pull``: then the gradient is forgotten.
+        None where nobody asked for a gradient, or nothing learns.
         """
-        if not self._holding:
+        if not self._derived.holding:
             return None
-        self._holding = False
-        outer, self._held.grad = self._held.grad, None
-        if outer is None or not pull:
+        self._derived.holding = False
+        outer, self._derived.held.grad = self._derived.held.grad, None
+        if outer is None:
             return None
-        with torch.enable_grad():
-            built = equations.again(self._held.detach(), weight, self.parts, self.values())
-        return (built, outer) if built.requires_grad else None
+        product = Product(weight, self.parts, self.values())
+        learns = weight.requires_grad or any(value.requires_grad for value in product.values)
+        return (product, outer) if learns else None
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """``x @ W̄.T + bias`` by scaling x and the output, where that is less than scaling W.
@@ -198,7 +210,7 @@ class EffectiveWeight(nn.Module):
         """
         if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
             return None
-        if not torch.compiler.is_compiling() and self._keeping:
+        if not torch.compiler.is_compiling() and self._derived.keeping:
             return None
         rows, columns = weight.shape
         tokens = x.numel() // columns

@@ -1,14 +1,18 @@
 """Effective weights and the gradient relations (equations 2 to 4), on plain tensors.
 
-A ``Part`` multiplies some or all of a weight by values in shapes that broadcast against it: s, r
-and c of W̄ = s·W and W̄_ij = r_i W_ij c_j. Matrices are gone through in blocks that stay in a
-core's cache, so that each is read and written once.
+A ``Part`` multiplies some or all of a weight by values: s, r and c of W̄ = s·W and
+W̄_ij = r_i W_ij c_j. Large matrices are gone through in blocks that stay in a core's cache, so that
+each is read and written once. Of small ones the calls cost more than the arithmetic, so that
+there are few, and one node of autograd's graph for all of a model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,18 +29,37 @@ _BLOCK = 1 << 16
 class Part:
     """Multipliers of ``weight.narrow(dim, start, length)``, or of all of it if ``rows`` is None.
 
-    ``axes`` names the values that follow it, in their order.
+    ``axes`` names the values that follow it, in their order. ``shapes`` are those in which they
+    broadcast against the weight, None for one that comes in such a shape. ``order``, of the rows
+    and columns of a matrix: which value varies along its first dimension, and which along its last.
     """
 
     axes: tuple[str, ...]
     rows: tuple[int, int] | None = None
     dim: int = 0
+    shapes: tuple[tuple[int, ...] | None, ...] = ()
+    order: tuple[int, int] | None = None
 
     def of(self, weight: Tensor) -> Tensor:
         """The entries of ``weight`` that are meant, a view."""
         if self.rows is None:
             return weight
         return weight.narrow(self.dim, self.rows[0], self.rows[1] - self.rows[0])
+
+    def spread(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """``values``, one for each axis, in shapes that broadcast against the weight."""
+        if not self.shapes:
+            return list(values)
+        pairs = zip(values, self.shapes, strict=True)
+        return [value if shape is None else value.view(shape) for value, shape in pairs]
+
+
+class Product(NamedTuple):
+    """W̄ of a whole parameter, by what it is made of."""
+
+    weight: Tensor
+    parts: tuple[Part, ...]
+    values: Sequence[Tensor]
 
 
 def scaled(weight: Tensor, values: Sequence[Tensor]) -> Tensor:
@@ -57,15 +80,28 @@ def effective(weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -
     return _Effective.apply(weight, None, tuple(parts), *values)
 
 
+def pulling(products: Sequence[Product], outers: list[Tensor]) -> Tensor:
+    """A number whose backward pass adds equation (4) to the gradients of all ``products``.
+
+    ``outers`` holds ∂L/∂W̄ of each. Both it and they are used up: the gradients of W take their
+    memory. Not for gradients of gradients.
+    """
+    parts = [(product.parts, len(product.values)) for product in products]
+    tensors = [tensor for weight, _, values in products for tensor in (weight, *values)]
+    return _Pulling.apply(parts, outers, *tensors)
+
+
 def again(kept: Tensor, weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
     """``kept``, an earlier result of ``effective`` on the same arguments, with its own graph."""
     return _Effective.apply(weight, kept, tuple(parts), *values)
 
 
-def split(parts: Sequence[Part], values: Sequence[Tensor]) -> list[tuple[Part, dict[str, Tensor]]]:
-    """The values of each part, by axis."""
-    remaining = iter(values)
-    return [(part, {axis: next(remaining) for axis in part.axes}) for part in parts]
+def split(parts: Sequence[Part], values: Sequence[Tensor]) -> Iterator[tuple[Part, list[Tensor]]]:
+    """Every part with its own values, which broadcast."""
+    end = 0
+    for part in parts:
+        begin, end = end, end + len(part.axes)
+        yield part, part.spread(values[begin:end])
 
 
 def _plain(weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
@@ -73,11 +109,11 @@ def _plain(weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -> T
     pieces, end, dim = [], 0, 0
     for part, own in split(parts, values):
         if part.rows is None:
-            return scaled(weight, list(own.values()))
+            return scaled(weight, own)
         dim = part.dim
         if part.rows[0] > end:
             pieces.append(weight.narrow(dim, end, part.rows[0] - end))
-        pieces.append(scaled(part.of(weight), list(own.values())))
+        pieces.append(scaled(part.of(weight), own))
         end = part.rows[1]
     if end < weight.shape[dim]:
         pieces.append(weight.narrow(dim, end, weight.shape[dim] - end))
@@ -98,6 +134,29 @@ class _Effective(torch.autograd.Function):
             return _differentiable(ctx, weight, values, outer)
         inner = torch.empty_like(outer) if ctx.needs_input_grad[0] else None
         return inner, None, None, *gradients(weight, outer, ctx.parts, values, inner)
+
+
+class _Pulling(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, parts: list, outers: list[Tensor], *tensors: Tensor):
+        ctx.parts, ctx.outers = parts, outers
+        ctx.save_for_backward(*tensors)
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx, _: Tensor):
+        remaining, outers = iter(ctx.saved_tensors), ctx.outers
+        found: list[Tensor | None] = []
+        with ExitStack() as contexts:
+            for outer in {outer.device.type: outer for outer in outers}.values():
+                contexts.enter_context(without_autocast(outer))
+            for parts, count in ctx.parts:
+                weight, *values = islice(remaining, 1 + count)
+                # Nobody else has it, so that autograd takes it for the gradient of W as it is.
+                outer = outers.pop(0)
+                inner = outer if ctx.needs_input_grad[2 + len(found)] else None
+                found += [inner, *_gradients(weight, outer, parts, values, inner)]
+        return None, None, *found
 
 
 def _differentiable(ctx, weight: Tensor, values: Sequence[Tensor], outer: Tensor) -> tuple:
@@ -130,15 +189,18 @@ def write(
         return found if out is None else out.copy_(found)
     if out is None:
         out = torch.empty_like(weight)
-    if any(part.rows is not None for part in parts):
+    write_into(out, weight, parts, values)
+    return out
+
+
+def write_into(
+    out: Tensor, weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]
+) -> None:
+    """``write`` for whoever does it many times, and has switched gradients off; on no mesh."""
+    if parts[0].rows is not None:
         out.copy_(weight)
     for part, own in split(parts, values):
-        source, target = part.of(weight), part.of(out)
-        for block in _blocks(source):
-            _multiply(
-                source[block], [_block(v, block, source) for v in own.values()], target[block]
-            )
-    return out
+        _multiply(part.of(weight), own, part.of(out))
 
 
 @torch.no_grad()
@@ -149,78 +211,118 @@ def gradients(
     values: Sequence[Tensor],
     inner: Tensor | None,
 ) -> list[Tensor]:
-    """Equation (4): from Ḡ = ∂L/∂W̄, ``outer``, to the gradients of ``values``.
+    """Equation (4): from Ḡ = ∂L/∂W̄, ``outer``, to the gradients of ``values``, in their shapes.
 
     That of W is written into ``inner``, which may be ``outer`` itself; None leaves it out.
     """
     with without_autocast(weight):
-        if inner is not None and inner is not outer and any(p.rows is not None for p in parts):
-            inner.copy_(outer)
-        found = []
-        for part, own in split(parts, values):
-            into = None if inner is None else part.of(inner)
-            sums = _relations(part.of(weight), part.of(outer), own, into)
-            found += [sums[axis] for axis in part.axes]
-        return found
+        return _gradients(weight, outer, parts, values, inner)
+
+
+def _gradients(
+    weight: Tensor,
+    outer: Tensor,
+    parts: Sequence[Part],
+    values: Sequence[Tensor],
+    inner: Tensor | None,
+) -> list[Tensor]:
+    if inner is not None and inner is not outer and parts[0].rows is not None:
+        inner.copy_(outer)
+    found = []
+    for part, own in split(parts, values):
+        into = None if inner is None else part.of(inner)
+        found += _relations(part.of(weight), part.of(outer), own, part.order, into)
+    return [
+        sums if sums.shape == value.shape else sums.view(value.shape)
+        for sums, value in zip(found, values, strict=True)
+    ]
 
 
 def _relations(
-    weight: Tensor, outer: Tensor, values: Mapping[str, Tensor], inner: Tensor | None
-) -> dict[str, Tensor]:
-    sums: dict[str, Tensor] = {}
-    for block in _blocks(weight):
-        w, g = upcast(weight[block]), upcast(outer[block])
-        own = {axis: _block(value, block, weight) for axis, value in values.items()}
-        product = w * g
-        for axis, value in values.items():
-            others = [other for name, other in own.items() if name != axis]
-            found = _summed(product, others, own[axis].shape)
-            if axis not in sums:
-                sums[axis] = found if block == slice(None) else torch.zeros_like(value)
-            if block != slice(None):
-                _block(sums[axis], block, weight).add_(found)
-        if inner is not None:
-            _multiply(outer[block], list(own.values()), inner[block])
+    weight: Tensor,
+    outer: Tensor,
+    values: Sequence[Tensor],
+    order: tuple[int, int] | None,
+    inner: Tensor | None,
+) -> list[Tensor]:
+    blocks = _blocks(weight)
+    if not blocks:
+        return _sums(weight, outer, values, order, inner)
+    sums = [torch.zeros_like(value) for value in values]
+    for block in blocks:
+        own = [_block(value, block, weight) for value in values]
+        into = None if inner is None else inner[block]
+        found = _sums(weight[block], outer[block], own, order, into)
+        for every, more in zip(sums, found, strict=True):
+            part = _block(every, block, weight)
+            part.add_(more.view(part.shape))
+    return sums
+
+
+def _sums(
+    weight: Tensor,
+    outer: Tensor,
+    values: Sequence[Tensor],
+    order: tuple[int, int] | None,
+    inner: Tensor | None,
+) -> list[Tensor]:
+    """``_relations`` of a block."""
+    product = upcast(weight) * upcast(outer)
+    if order is not None and product.dtype == values[0].dtype == values[1].dtype:
+        first, last = values[order[0]], values[order[1]]
+        along = (torch.mv(product, last), torch.mv(product.T, first.view(-1)))
+        sums = [along[order[0]], along[order[1]]]
+    else:
+        sums = [
+            _summed(product, [*values[:number], *values[number + 1 :]], value.shape)
+            for number, value in enumerate(values)
+        ]
+    if inner is not None:
+        _multiply_block(outer, values, inner)
     return sums
 
 
 def _multiply(source: Tensor, values: Sequence[Tensor], out: Tensor) -> None:
     """``scaled`` into ``out``, which may be ``source``."""
-    if is_distributed(out) or any(value.dtype != out.dtype for value in values):
-        out.copy_(scaled(source, values))
-        return
-    first, *others = values
-    torch.mul(source, first, out=out)
-    for value in others:
+    blocks = _blocks(source)
+    if not blocks:
+        _multiply_block(source, values, out)
+    for block in blocks:
+        own = [_block(value, block, source) for value in values]
+        _multiply_block(source[block], own, out[block])
+
+
+def _multiply_block(source: Tensor, values: Sequence[Tensor], out: Tensor) -> None:
+    dtype = out.dtype
+    for value in values:
+        if value.dtype != dtype or is_distributed(value):
+            out.copy_(scaled(source, values))
+            return
+    torch.mul(source, values[0], out=out)
+    for value in values[1:]:
         out.mul_(value)
 
 
 def _summed(product: Tensor, others: Sequence[Tensor], shape: torch.Size) -> Tensor:
     """Sum of ``product`` times all ``others`` over the dimensions in which ``shape`` is 1."""
-    over = [d for d, (n, m) in enumerate(zip(product.shape, shape, strict=True)) if m == 1 != n]
-    if len(others) == 1 and product.dim() == 2 and len(over) == 1 and product.is_floating_point():
-        # As a product of matrix and vector it is one pass.
-        [other] = others
-        if other.dtype == product.dtype and not is_distributed(product):
-            if over == [1] and other.shape[0] == 1:
-                return product @ other.expand(1, product.shape[1]).T
-            if over == [0] and other.shape[1] == 1:
-                return other.expand(product.shape[0], 1).T @ product
     for other in others:
         product = product * other
+    shape = (1,) * (product.dim() - len(shape)) + tuple(shape)
+    over = [d for d, (n, m) in enumerate(zip(product.shape, shape, strict=True)) if m == 1 != n]
     return product.sum(over, keepdim=True) if over else product
 
 
 def _blocks(weight: Tensor) -> list[slice]:
-    """Rows of a matrix on the CPU, some at a time; all of anything else at once."""
-    if weight.dim() != 2 or weight.device.type != "cpu" or is_distributed(weight):
-        return [slice(None)]
-    rows = max(1, _BLOCK // max(1, weight.shape[1]))
-    if rows >= weight.shape[0]:
-        return [slice(None)]
+    """Rows of a large matrix on the CPU, some at a time; none of what is done at once."""
+    if weight.numel() <= _BLOCK or weight.dim() != 2:
+        return []
+    if weight.device.type != "cpu" or is_distributed(weight):
+        return []
+    rows = max(1, _BLOCK // weight.shape[1])
     return [slice(start, start + rows) for start in range(0, weight.shape[0], rows)]
 
 
 def _block(value: Tensor, block: slice, weight: Tensor) -> Tensor:
-    """The rows of ``value`` that go with those of ``weight``; one that has a single row has all."""
-    return value[block] if value.shape[0] == weight.shape[0] else value
+    """The rows of ``value`` that go with those of ``weight``; one without rows has all."""
+    has_rows = value.dim() == weight.dim() and value.shape[0] == weight.shape[0]
+    return value[block] if has_rows else value

@@ -34,10 +34,15 @@ class Layout:
         """Shape of the multipliers of ``axis``: (stack…, rows), (stack…, columns) or (1,)."""
         return tuple(shape[d] for d in self.kept(axis, shape)) or (1,)
 
-    def spread(self, axis: str, value: Tensor, shape: Sequence[int]) -> Tensor:
-        """``value`` in a shape that broadcasts against ``shape``."""
+    def spread(self, axis: str, shape: Sequence[int]) -> tuple[int, ...] | None:
+        """The shape in which the multipliers of ``axis`` broadcast against ``shape``.
+
+        None where they do so as they are: scalars, and what varies along the last dimension.
+        """
         kept = self.kept(axis, shape)
-        return value.view([n if d in kept else 1 for d, n in enumerate(shape)])
+        if kept in ([], [len(shape) - 1]):
+            return None
+        return tuple(n if d in kept else 1 for d, n in enumerate(shape))
 
 
 def layout(module: nn.Module, weight: Tensor) -> Layout:

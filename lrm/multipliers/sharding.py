@@ -11,10 +11,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+_PLAIN = (Tensor, nn.Parameter)
+
 
 def is_distributed(tensor: Any) -> bool:
     """Whether ``tensor`` lies on a mesh of devices (DTensor)."""
-    return hasattr(tensor, "device_mesh")
+    # Asked many times a step, and a missing attribute is slow to miss.
+    return type(tensor) not in _PLAIN and hasattr(tensor, "device_mesh")
 
 
 def mesh_dimensions(tensor: Tensor) -> int:
@@ -44,4 +47,5 @@ def is_fsdp(module: nn.Module) -> bool:
 
 def is_gathered(module: nn.Module, tensor: Tensor) -> bool:
     """Whether ``tensor`` of ``module`` lies on a mesh, or FSDP gathers it for each use."""
-    return is_distributed(tensor) or getattr(module, "_is_fsdp_managed_module", False)
+    # Not by getattr, which goes through all of a module before it finds nothing.
+    return is_distributed(tensor) or module.__dict__.get("_is_fsdp_managed_module", False)

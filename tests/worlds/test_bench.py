@@ -1,4 +1,4 @@
-"""Planted records of `make bench`: I1, I1.2 and SV22."""
+"""Planted records of `make bench`: I1 to I1.3 and SV22."""
 
 import functools
 import json
@@ -14,12 +14,14 @@ from lrm.store.files import write_listed
 from tests.worlds.planted import check_breaks, judged, noise, part
 
 LARGE, TINY = "20M 8x512", "tiny 8x64"
+SHORT, LONG = "20M 4x512", "20M 32x512"
+SIZES = {LARGE: "4096 tokens", SHORT: "2048 tokens", LONG: "16384 tokens"}
 # Tokens per second over those of the second variant, at both sizes.
 RATIOS = {
-    ("forward", "plain"): {LARGE: 0.986, TINY: 0.981},
-    ("optimizer", "plain"): {LARGE: 0.993, TINY: 0.7},
-    ("muon, forward", "muon"): {LARGE: 0.984, TINY: 0.979},
-    ("muon, optimizer", "muon"): {LARGE: 0.991, TINY: 0.75},
+    ("forward", "plain"): {LARGE: 0.996, TINY: 0.981, SHORT: 0.994, LONG: 0.999},
+    ("optimizer", "plain"): {LARGE: 0.998, TINY: 0.97, SHORT: 0.995, LONG: 0.999},
+    ("muon, forward", "muon"): {LARGE: 0.994, TINY: 0.979, SHORT: 0.993, LONG: 0.998},
+    ("muon, optimizer", "muon"): {LARGE: 0.997, TINY: 0.96, SHORT: 0.996, LONG: 0.998},
     ("optimizer", "forward"): {LARGE: 1.03, TINY: 1.06},
     ("muon, optimizer", "muon, forward"): {LARGE: 1.04, TINY: 1.07},
     ("unified", "standard"): {"Llama 20M 8x512": 0.98, "Llama tiny 16x128": 0.97},
@@ -29,7 +31,7 @@ NAMES = {"AdamW": ("forward", "optimizer", "plain"),
 
 
 @functools.cache
-def record(changes=(), pairs=40, outlier=None, without=()):
+def record(changes=(), pairs=60, outlier=None, without=()):
     """A record of these ratios; ``changes``: (variant, against, configuration, ratio).
 
     ``outlier``: the ratio of one pair of each row. Rows of the variants in ``without`` miss.
@@ -66,6 +68,13 @@ BREAKS = {
         for optimizer, (forward, inside, _) in NAMES.items()
         for size in (LARGE, TINY)
     },
+    "I1.3": {
+        f"{kind} with {optimizer}, {where}:": {"changes": ((variant, none, place, 0.94),)}
+        for optimizer, (forward, inside, none) in NAMES.items()
+        for kind, variant in (("(a)", forward), ("(b)", inside))
+        for place, where in (*SIZES.items(), (TINY, TINY))
+        if kind == "(b)" or place != TINY
+    },
     "SV22": {
         f"{place.split()[1]}: time": {"changes": (("unified", "standard", place, 0.95),)}
         for place in RATIOS["unified", "standard"]
@@ -81,14 +90,19 @@ def test_each_part_has_a_record_that_breaks_it_alone(claim):
 @pytest.mark.parametrize(
     ("claim", "name", "value"),
     [
-        ("I1", "forward with AdamW", 0.986),
-        ("I1", "optimizer with AdamW", 0.993),
-        ("I1", "forward with Muon", 0.984),
-        ("I1", "optimizer with Muon", 0.991),
-        ("I1.2", "(a) with AdamW at 20M", 0.014),
+        ("I1", "forward with AdamW", 0.996),
+        ("I1", "optimizer with AdamW", 0.998),
+        ("I1", "forward with Muon", 0.994),
+        ("I1", "optimizer with Muon", 0.997),
+        ("I1.2", "(a) with AdamW at 20M", 0.004),
         ("I1.2", "(a) with Muon at tiny", 0.021),
         ("I1.2", "(b) with AdamW at tiny", 0.06),
         ("I1.2", "(b) with Muon at 20M", 0.04),
+        ("I1.3", "(a) with AdamW, 4096", 0.996),
+        ("I1.3", "(b) with AdamW, 4096", 0.998),
+        ("I1.3", "(a) with Muon, 16384", 0.998),
+        ("I1.3", "(b) with Muon, 2048", 0.996),
+        ("I1.3", "(b) with AdamW, tiny", 0.97),
         ("SV22", "20M: time", 1 / 0.98),
         ("SV22", "tiny: time", 1 / 0.97),
     ],
@@ -110,6 +124,10 @@ def _of_all(ratio: float, against: tuple[str, ...]):
     ("claim", "world", "verdict"),
     [
         ("I1", {"changes": _of_all(0.99, ("plain", "muon"))}, HOLDS),
+        ("I1.3", {"changes": _of_all(0.98, ("plain", "muon"))}, REFUTED),
+        ("I1.3", {"changes": _of_all(0.98, ("muon",))}, PARTLY),
+        ("I1.3", {"outlier": 0.3, "pairs": 60}, HOLDS),
+        ("I1.3", {"pairs": 59}, OPEN),
         ("I1", {"changes": _of_all(0.975, ("plain", "muon"))}, PARTLY),
         ("I1", {"changes": _of_all(0.95, ("plain", "muon"))}, REFUTED),
         ("I1", {"pairs": 19}, OPEN),
@@ -127,6 +145,12 @@ def test_equal_costs_are_below_what_matters():
     groups = judged("I1.2", record(changes=_of_all(1.0, ("forward", "muon, forward")))).groups
     assert {word for group, word in groups.items() if "less" in group} == {BELOW}
     assert {word for group, word in groups.items() if "less" not in group} == {HOLDS}
+
+
+def test_other_sizes_decide_nothing_of_what_multipliers_cost():
+    """I1.3 is of 4096 tokens; all else is ours, and says so."""
+    slow = (("optimizer", "plain", TINY, 0.8), ("muon, forward", "muon", SHORT, 0.9))
+    assert judged("I1.3", record(changes=slow)).verdict == HOLDS
 
 
 def test_the_tiny_models_cost_of_scale_vectors_decides_nothing():

@@ -198,8 +198,8 @@ probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=fo
 	@folder=$$($(BIN)/lrm probe $(MODEL) --results $(RESULTS)) \
 		&& $(BIN)/python -m analysis.explore.checkpoint_norms $$folder
 
-bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, ONLY='multipliers*', PUBLISH=name (20 or more) keeps it in the reference
-	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) $(if $(ONLY),--only '$(ONLY)') \
+bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, ONLY='multipliers* parts', PUBLISH=name (20 or more) keeps it in the reference
+	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) $(foreach one,$(ONLY),--only '$(one)') \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
 # A part that time has ended is no failure: what there is of it is drawn, and the next call goes on.

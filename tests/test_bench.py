@@ -200,6 +200,8 @@ def test_backward_is_given_to_the_part_whose_forward_made_it(settings, autocast,
     layer = ["norms", "norms", "ssm in_proj", "ssm conv", "ssm scan", "ssm scan", "ssm out",
              "residual", "attention", "residual", "norms", "norms", "mlp", "residual"]  # fmt: skip
     assert names == ["embedding", *layer, *layer, "norms", "projector, loss"]
+    apart = {direction for part, direction in marks.seconds() if part == "multipliers"}
+    assert apart == ({FORWARD, BACKWARD} if implementation == "optimizer" else set())
 
 
 def test_the_parts_of_a_gated_delta_network(settings):
@@ -297,7 +299,7 @@ def test_every_row_that_a_claim_reads_is_shipped():
     """I1.3 sets (a) and (b) against no multipliers, at three sizes and at tiny."""
     criterion = every_criterion()["I1.3"]
     bench = Bench(ROWS, 2)
-    bench.narrow("multipliers*")
+    bench.narrow(["multipliers*"])
     places = [*criterion["configurations"], criterion["small"]]
     asked = {
         (place, names[of], names["none"])

@@ -30,7 +30,8 @@ def main(arguments: list[str] | None = None) -> None:
     add = parser.add_argument
     add("--pairs", type=int, default=20, help="measurements of each side of a row")
     add("--seconds", type=float, default=0.4, help="length of one measurement, at least one step")
-    add("--only", metavar="PATTERN", help="only what has such a name, or parts, memory, whole")
+    add("--only", metavar="PATTERN", action="append",
+        help="only what has such a name, or parts, memory, whole (repeatable)")  # fmt: skip
     add("--rows", type=Path, default=ROWS, help="what to measure (default %(default)s)")
     add("--name", help="name of the record (default: the time)")
     add("--publish", action="store_true", help="keep the record in results/reference/bench too")

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.model import ops
+from lrm.multipliers.attach import Multipliers
 
 # Modules by the last part of their name: the part they are, and what comes when they are left.
 _MODULES = {
@@ -85,6 +86,9 @@ class Marks:
                 patch(module.register_forward_hook(self._hook(parts[1])))
         for name, parts in _KERNELS.items():
             patch(mock.patch.object(ops, name, self._kernel(getattr(ops, name), *parts)))
+        for name, direction in (("hold_all", FORWARD), ("release_all", BACKWARD)):
+            marked = self._multipliers(getattr(Multipliers, name), direction)
+            patch(mock.patch.object(Multipliers, name, marked))
         backward = functools.partial(self._backward, torch.autograd.backward)
         patch(mock.patch.object(torch.autograd, "backward", backward))
         return self
@@ -106,6 +110,16 @@ class Marks:
 
         return marked
 
+    def _multipliers(self, function: Callable, direction: str) -> Callable:
+        """Of the implementation in the optimizer, which builds W̄ before all else, once."""
+
+        def marked(*arguments):
+            self.enter("multipliers", direction)
+            function(*arguments)
+            self.enter("optimizer")
+
+        return marked
+
     def _enter_forward(self, part: str) -> None:
         self.enter(part, FORWARD)
         self.entered.append(part)
@@ -114,7 +128,7 @@ class Marks:
     def _backward(self, backward: Callable, loss: Any, *arguments, **named) -> None:
         """``torch.autograd.backward``; its nodes enter the parts that their forward belongs to.
 
-        What comes from no loss, W̄'s gradients on their way to W, is the optimizer's.
+        What comes from no loss, W̄'s gradients on their way to W, is left alone.
         """
         if not isinstance(loss, Tensor):
             backward(loss, *arguments, **named)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -161,17 +162,20 @@ class Bench:
             for name in sorted(used - defined.keys()):
                 raise UserError(f"{path}: no {kind} {name!r}; there are {', '.join(defined)}")
 
-    def narrow(self, only: str) -> None:
-        """Keep the rows and rounds whose name matches ``only``.
+    def narrow(self, only: Sequence[str]) -> None:
+        """Keep the rows and rounds whose name matches one of ``only``.
 
         The other measurements are named parts, memory and whole. Raises UserError where nothing
         is left.
         """
         names = [*(each.name for each in self.plan.contests), "parts", "memory", "whole"]
-        selected = fnmatch.filter(names, only)
-        if not selected:
-            there = ", ".join(dict.fromkeys(names))
-            raise UserError(f"--only {only!r} selects nothing; there are {there}")
+        selected: set[str] = set()
+        for pattern in only:
+            matching = fnmatch.filter(names, pattern)
+            if not matching:
+                there = ", ".join(dict.fromkeys(names))
+                raise UserError(f"--only {pattern!r} selects nothing; there are {there}")
+            selected.update(matching)
         kept = {name: () for name in ("parts", "memory", "whole") if name not in selected}
         for kind in ("rows", "rounds"):
             kept[kind] = tuple(each for each in getattr(self.plan, kind) if each.name in selected)

@@ -125,27 +125,28 @@ class Multipliers:
             yield
             return
         self.is_unchanged = True
-        self._hold() if collects else self._keep(True)
+        self.hold_all() if collects else self._keep(True)
         finished = False
         try:
             yield
             finished = True
         finally:
             self.is_unchanged = False
-            self._release(finished) if collects else self._keep(False)
+            self.release_all(finished) if collects else self._keep(False)
 
     def _keep(self, keeping: bool) -> None:
         for found in self.effective.values():
             found.keep(keeping)
 
     @torch.no_grad()
-    def _hold(self) -> None:
+    def hold_all(self) -> None:
+        """Build every W̄, and give it to all who read until ``release_all`` (``optimizer``)."""
         for name, found in self.effective.items():
             found.hold(self.parameter(name))
 
     @torch.enable_grad()
-    def _release(self, pull: bool) -> None:
-        """Pass the gradients of W̄ on; without ``pull`` they are forgotten.
+    def release_all(self, pull: bool) -> None:
+        """Pass the gradients of all W̄ on; without ``pull`` they are forgotten.
 
         Through autograd, so that those who wait for gradients of parameters
         (DistributedDataParallel) are told.

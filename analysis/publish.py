@@ -47,6 +47,11 @@ def main() -> None:
         action="store_true",
         help="only list the digests of all that is published, as it lies: after a merge by hand",
     )
+    parser.add_argument(
+        "--redraw",
+        action="store_true",
+        help="only draw the published figures of the scale anew: after a change of the drawing code",
+    )
     options = parser.parse_args()
     guarded(lambda: _main(options))
 
@@ -56,10 +61,17 @@ def _main(options: argparse.Namespace) -> None:
         for path in list_digests(options.results / "reference"):
             print(f"wrote {path}")
         return
+    drawings = options.results / "reference" / options.scale / "figures"
+    if options.redraw:
+        drawn = [figure for figure in figures() if (drawings / f"{figure}.csv").is_file()]
+        if not drawn:
+            raise UserError(f"no figure is published at {options.scale} in {drawings}")
+        for figure in drawn:
+            render(figure, options.scale, "reference", options.results, drawings)
+        return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
     seeds = parse_seeds(options.seeds)
-    drawings = options.results / "reference" / options.scale / "figures"
     for experiment in options.experiments:
         folder = publish(experiment, options.scale, seeds, options.results, options.only)
         size = sum(file.stat().st_size for file in folder.iterdir())

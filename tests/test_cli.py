@@ -212,6 +212,12 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     assert "fig1 is not drawn yet: there is no reference of mlp_scale" in output
     folder = results / "reference" / "smoke"
     assert (folder / "claims.json").exists()
+    drawn = list((folder / "figures").glob("*.csv"))
+    drawn[0].with_suffix(".png").unlink()
+    redraw = ("-m", "analysis.publish", "--redraw", "--results", results, "--scale")
+    assert call(*redraw, "smoke").count("is up to date") == len(drawn) - 1
+    assert drawn[0].with_suffix(".png").is_file()
+    assert "no figure is published at mini" in call(*redraw, "mini", code=2)
     folder /= "projector"
     assert sum(f.stat().st_size for f in folder.iterdir()) < 2_000_000
     keys = ["run", "step", "tensor", "layer", "stat"]

@@ -58,6 +58,8 @@ def of_second_paper(run: Run) -> tuple[float, float]:
     arm = run.arm
     if run.experiment == "sv_decay" and not arm.startswith("DNP"):  # steps of two million tokens
         return 0.48e9, (25_000 if arm.startswith("LONG") else 5000) * 2**21
+    if arm.startswith("MOE"):  # of 0.25 billion parameters a token passes through 0.11
+        return 0.25e9, 100 * 0.11e9
     parameters = SECOND_PAPERS_SIZES.get(arm.rpartition("_")[2], 119_744_256)
     longer = float(arm.rpartition("_")[2]) if arm[-2] == "." else 1.0
     return parameters, 100 * parameters * longer

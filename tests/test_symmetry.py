@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from lrm.errors import UserError
+from lrm.model.config import ExpertsConfig
 from lrm.plan import rules
 from lrm.plan.config import Settings
 from lrm.plan.yaml import preset_rules
@@ -29,6 +30,8 @@ FROZEN_NORMS = [
     {"match": "norm.mlp", "weight": "frozen"},
 ]
 COLUMNS = {"kind": "column"}
+EXPERTS = ExpertsConfig(count=3, active=2, size=4)
+BEHIND = {"mlp.gate": "full", "mlp.up": "full"}
 
 # Derived by hand: (preset, rules after it, changes of the model, expected number), and where the
 # scales of conv1d's filters count too, ``+ filters`` in the name.
@@ -59,6 +62,18 @@ PLACEMENTS = {
     ),
     # Rows against columns of the embedding, of attention's, the SSM's and the MLP's output; the
     # stream; the MLP's input, which gate's rows and down's columns undo.
+    # Besides, rows against columns of the router and of three matrices of each expert, and up·down
+    # by channel in each.
+    "all, experts": (
+        ALL, [], {"mixer": "attention", "experts": EXPERTS},
+        2 + L * (7 + 2 * D + PAIRS + VALUES + FF + 1 + 3 * 3 + 3 * 4),
+    ),
+    # What a norm takes in may change as a whole: of gate, where no change was free, and of up. Its
+    # weights take the place of the matrix's rows.
+    "all, experts, norms behind": (
+        ALL, [], {"mixer": "attention", "experts": EXPERTS, "norms_behind": BEHIND},
+        2 + L * (7 + 2 * D + PAIRS + VALUES + FF + 1 + 3 * 3 + 3 * 4 + 2 + 2 * 3),
+    ),
     "symmetry_free": (FREE, [], {}, 4 * L + 2),
     # Where no nonlinearity but softmax follows, q (twice) and out undo a change of their input.
     "symmetry_free, attention only": (FREE, [], {"mixer": "attention"}, 4 * L + 2),

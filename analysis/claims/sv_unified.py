@@ -64,6 +64,13 @@ def sv18(tables: Tables, criterion: dict) -> Judgement:
     return judgement(criterion, parts, contrast=contrast)
 
 
+def sv19(tables: Tables, criterion: dict) -> Judgement:
+    """With a mixture of experts the unified design has the lower loss too."""
+    name, limit = "unified − standard, experts (nats)", criterion["thresholds"]["better"]
+    gaps = gap(tables, "MOE_UNIFIED", "MOE_STANDARD")
+    return judgement(criterion, [at_most(name, gaps, limit, matters=criterion["smallest_effect"])])
+
+
 def sv20(tables: Tables, criterion: dict) -> Judgement:
     """With Muon the unified design has the lower loss too."""
     name, limit = "unified − standard, Muon (nats)", criterion["thresholds"]["better"]

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.axes import dots, median
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL
-from analysis.quantities.designs import course_of_gap, gap
-from analysis.tables.context import Context, stacked
+from analysis.drawing.gaps import draw_pairs, numbers_of
+from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "UNIFIED_TUNED *", "MUON_*")}
-# By name: the two arms, colour and marker.
 PAIRS = {
     "Muon": ("MUON_UNIFIED", "MUON_STANDARD", "#332288", "s"),
     "AdamW": ("UNIFIED", "STANDARD", "#B8860B", "o"),
@@ -26,29 +22,9 @@ PAIRS = {
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, share (of the steps), value (nats per token)."""
-    table, rows = tables["sv_unified"], []
-    for name, (arm, against, *_) in PAIRS.items():
-        rows.append(stacked(course_of_gap(table, arm, against), panel="a", name=name))
-        last = gap(table, arm, against).rename("value").reset_index()
-        rows.append(last.assign(panel="b", name=name))
-    return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "share", "value"]]
+    return numbers_of(tables["sv_unified"], PAIRS)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    figure, axes = page(1, 2, 2.1, w_pad=0.06, width_ratios=[1.2, 1])
-    panels = dict(tuple(numbers.groupby("panel")))
-    for name, (_, _, colour, _) in PAIRS.items():
-        rows = panels["a"][panels["a"]["name"] == name]
-        median(axes[0], rows, "share", color=colour, alpha=0.12)
-    axes[0].axhline(0, **NEUTRAL)
-    label(axes[0], "a   Over training", xlabel="share of the steps",
-          ylabel="training loss,\nunified − standard (nats)")  # fmt: skip
-    values = panels["b"].groupby("name")["value"]
-    colours = {name: colour for name, (_, _, colour, _) in PAIRS.items()}
-    markers = {name: marker for name, (*_, marker) in PAIRS.items()}
-    dots(axes[1], {name: values.get_group(name) for name in PAIRS}, colours, markers=markers)
-    axes[1].axvline(0, **NEUTRAL)
-    label(axes[1], "b   After the decay", xlabel="unified − standard (nats)")
-    legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
-    return caption(figure, context, "a: medians and range of seeds; b: means with 95% intervals")
+    return draw_pairs(numbers, context, PAIRS)

@@ -18,12 +18,33 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
+class ExpertsConfig(Strict):
+    """A mixture of experts beside the MLP, which is the expert that all tokens share.
+
+    Of ``count`` experts with ``size`` hidden units each a router chooses ``active`` for a token.
+    ``balance`` times the mean imbalance of the layers (``blocks.experts_module``) is added to the
+    objective, so that the router uses all of them.
+    """
+
+    count: int = Field(32, ge=2, le=1024)
+    active: int = Field(4, ge=1, le=1024)
+    size: int = Field(ge=1, le=1 << 20)
+    balance: float = Field(0.01, ge=0, le=1)
+
+    @model_validator(mode="after")
+    def _some_rest(self) -> ExpertsConfig:
+        if self.active > self.count:
+            raise ValueError(f"active = {self.active} must not exceed count = {self.count}")
+        return self
+
+
 class ModelConfig(Strict):
     """Shape of a Falcon-H1 hybrid, in the names of transformers' ``FalconH1Config``.
 
     ``mixer`` names a registered mixer, or several joined by +, which share their input and add up
     their outputs; ``both`` is attention beside ssm. ``mixer_sizes`` holds the sizes of mixers that
-    transformers does not know, by the mixer's name. ``norms_behind: {attention.q: head}`` puts an
+    transformers does not know, by the mixer's name. ``experts`` puts a mixture of experts beside
+    the MLP. ``norms_behind: {attention.q: head}`` puts an
     RMSNorm of each head behind a matrix. Forward multipliers are not part of the shape:
     they belong to addresses and are set by rules (``lrm.plan.rules``). The defaults are
     Falcon-H1-0.5B.
@@ -50,6 +71,7 @@ class ModelConfig(Strict):
     rms_norm_eps: float = Field(1.0e-5, ge=0)
     # An RMSNorm behind these matrices, by address: of each head, or of the whole output.
     norms_behind: dict[str, Literal["head", "full"]] = {}
+    experts: ExpertsConfig | None = None
     # Root mean square of the initial matrices; "fan_in" means columns ** -0.5.
     initializer_range: Annotated[float, Field(gt=0)] | Literal["fan_in"] = 0.02
 

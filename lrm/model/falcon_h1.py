@@ -1,4 +1,7 @@
-"""Falcon-H1: layers with mixers side by side (attention and Mamba2), then a gated MLP."""
+"""Falcon-H1: layers with mixers side by side (attention and Mamba2), then a gated MLP.
+
+Beside the MLP there may be a mixture of experts.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from torch import Tensor, nn
 from lrm.errors import UserError
 from lrm.model import ops
 from lrm.model.activations import Activations, record
+from lrm.model.blocks.experts_module import ExpertsModule
 from lrm.model.blocks.mlp_module import MLPModule
 from lrm.model.config import ModelConfig
 from lrm.model.gpu.adapters import PLAIN, Kernels
@@ -60,28 +64,41 @@ class FalconH1(nn.Module):
         """Logits (batch, length, vocabulary) of tokens (batch, length), int64.
 
         With ``targets`` (batch, length) instead (cross-entropy, objective) of
-        ``lrm.model.loss.linear_cross_entropy``, for which the logits are never held whole.
+        ``lrm.model.loss.linear_cross_entropy``, for which the logits are never held whole. With
+        experts the objective has their imbalance as well (``ExpertsConfig``).
         A dict passed as ``activations`` receives every activation, after forward multipliers and
         detached, under the key of the tensor that produced it: ``attention.k`` before the
         rotation, ``ssm.*`` right behind ``in_proj``, ``ssm.conv`` behind the SiLU,
         ``projector`` for the logits; and ``residual@l`` for the stream after layer l.
         """
-        hidden = self.hidden(tokens, activations)
+        hidden, imbalance = self._hidden(tokens, activations)
         if targets is None:
             return self.logits(hidden, activations)
         factor = self.forward_multipliers.get("projector", 1.0)
-        return linear_cross_entropy(hidden, self.lm_head.weight, targets, z_loss, factor)
+        weight = self.lm_head.weight
+        loss, objective = linear_cross_entropy(hidden, weight, targets, z_loss, factor)
+        if imbalance is not None:
+            objective = objective + self.config.experts.balance * imbalance
+        return loss, objective
 
     def hidden(self, tokens: Tensor, activations: Activations = None) -> Tensor:
         """Final normalised states (batch, length, d) of tokens (batch, length)."""
+        return self._hidden(tokens, activations)[0]
+
+    def _hidden(self, tokens: Tensor, activations: Activations) -> tuple[Tensor, Tensor | None]:
+        """``hidden``, and the mean imbalance of the layers' experts where they have any."""
         factor = self.forward_multipliers.get("embedding", 1.0)
         stream = ops.embedding(tokens, self.model.embed_tokens.weight, factor)
         record(activations, None, {"embedding": stream})
+        imbalances = []
         for layer in self.model.layers:
             stream = layer(stream, activations)
+            if self.config.experts is not None:
+                stream, imbalance = stream
+                imbalances.append(imbalance)
         hidden = self.model.final_layernorm(stream)
         record(activations, None, {"norm.final": hidden})
-        return hidden
+        return hidden, torch.stack(imbalances).mean() if imbalances else None
 
     def logits(self, hidden: Tensor, activations: Activations = None) -> Tensor:
         """Projector's output (..., vocabulary) for the final states (..., d)."""
@@ -92,7 +109,7 @@ class FalconH1(nn.Module):
 
 
 class Layer(nn.Module):
-    """``h += sum of mixer(norm(h))``, then ``h += mlp(norm(h))``."""
+    """``h += sum of mixer(norm(h))``, then ``h += mlp(norm(h))``, which may have experts."""
 
     def __init__(
         self,
@@ -107,20 +124,29 @@ class Layer(nn.Module):
         for mixer in config.mixers:
             module = mixer.build(config, layer, factors, implementations)
             self.add_module(mixer.module, module)
-        self.feed_forward = MLPModule(config, layer, factors)
+        self.has_experts = config.experts is not None
+        build = ExpertsModule if self.has_experts else MLPModule
+        self.feed_forward = build(config, layer, factors)
         self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.pre_ff_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
-    def forward(self, stream: Tensor, activations: Activations = None) -> Tensor:
-        """Map the residual stream (batch, length, d) to that after this layer."""
+    def forward(
+        self, stream: Tensor, activations: Activations = None
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Map the residual stream (batch, length, d) to that after this layer.
+
+        With experts their imbalance comes with it, a scalar.
+        """
         u = to_compute(self.input_layernorm(stream))
         mixed = (getattr(self, name)(u, activations) for name in self.mixers)
         # Not sum(), whose 0 + x would be one more pass.
         stream = stream + reduce(torch.add, mixed)
         v = to_compute(self.pre_ff_layernorm(stream))
-        stream = stream + self.feed_forward(v, activations)
+        out = self.feed_forward(v, activations)
+        out, imbalance = out if self.has_experts else (out, None)
+        stream = stream + out
         record(activations, self.layer, {"norm.mixer": u, "norm.mlp": v, "residual": stream})
-        return stream
+        return stream if imbalance is None else (stream, imbalance)
 
 
 def _checked(config: ModelConfig, factors: Mapping[str, float]) -> dict[str, float]:

@@ -19,7 +19,7 @@ from torch.autograd.function import once_differentiable
 
 from lrm.model.gpu import adapters
 from lrm.multipliers.equations import is_transformed
-from lrm.multipliers.precision import HALF, upcast, without_autocast
+from lrm.multipliers.precision import HALF, to_compute, upcast, without_autocast
 
 
 def _table(function):
@@ -45,6 +45,85 @@ def linear(x: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
     if tokens * min(rows, columns) >= rows * columns:
         return F.linear(x, weight * factor)
     return F.linear(x * factor, weight) if columns <= rows else F.linear(x, weight) * factor
+
+
+def route(logits: Tensor, active: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Which experts each token goes to, with which weights, and how unequal all choices are.
+
+    Of logits (tokens, experts): the ``active`` largest, (tokens, active) int64; their softmax over
+    all experts, divided by its sum over the chosen, (tokens, active); and experts · Σ_e (share of
+    the choices) · (mean softmax), a scalar of which only the second factor has a gradient.
+    """
+    probabilities = upcast(logits).softmax(-1)
+    top, choice = probabilities.topk(active, -1)
+    experts = logits.shape[-1]
+    chosen = torch.zeros_like(probabilities).scatter(-1, choice, 1.0)
+    imbalance = experts * (chosen.mean(0) / active * probabilities.mean(0)).sum()
+    return choice, (top / top.sum(-1, keepdim=True)).to(logits.dtype), imbalance
+
+
+# The matrices of all experts (experts, rows, columns), and the weights of norms behind them
+# (experts, rows) or None.
+Stack = tuple[Tensor, Tensor | None]
+
+
+def experts(
+    x: Tensor, choice: Tensor, weight: Tensor, gate: Stack, up: Stack, down: Stack, eps: float
+) -> Tensor:
+    """``Σ_e weight_e · down_e(up_e(x) * silu(gate_e(x)))`` over the chosen experts of each token.
+
+    x (tokens, d); choice and weight (tokens, active). A matrix may have an RMSNorm of ``eps``
+    behind it. The tokens of an expert are brought together, so that its products are those of a
+    dense block; none is dropped, whatever the balance. Under ``torch.func``'s transforms all
+    experts compute all tokens.
+    """
+    count, active = len(gate[0]), choice.shape[-1]
+    if is_transformed():
+        every = torch.zeros_like(x[:, :1]).expand(-1, count).scatter(-1, choice, weight)
+
+        def dense(equation: str, x: Tensor, stack: Stack) -> Tensor:
+            y = torch.einsum(equation, x, stack[0])
+            return y if stack[1] is None else _behind(y, stack[1], eps)
+
+        inner = dense("td,esd->tes", x, up) * F.silu(dense("td,esd->tes", x, gate))
+        return torch.einsum("te,ted->td", every, dense("tes,eds->ted", inner, down))
+    flat = choice.flatten()
+    order = flat.argsort(stable=True)
+    expert = flat[order]
+    ends = F.one_hot(flat, count).sum(0).cumsum(0)
+
+    def own(x: Tensor, stack: Stack) -> Tensor:
+        y = _grouped(x, stack[0], ends)
+        return y if stack[1] is None else _behind(y, stack[1][expert], eps)
+
+    rows = x[order // active]
+    out = own(own(rows, up) * F.silu(own(rows, gate)), down)
+    # Back to the tokens' own order; each place is written once, so that the sum has one order.
+    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=x.device))
+    return (out[back].unflatten(0, (-1, active)) * weight.to(out.dtype)[..., None]).sum(1)
+
+
+def _behind(y: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """An RMSNorm over the last dimension whose weights differ along others too."""
+    return rms_norm(y, y.new_ones(y.shape[-1]), eps) * weight.to(y.dtype)
+
+
+def _grouped(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Rows up to ``ends[0]`` of x (rows, columns) by the first of ``weights``, and so on.
+
+    weights (groups, rows out, columns); returns (rows, rows out).
+    """
+    x, weights = to_compute(x), to_compute(weights)
+    if x.is_cuda and x.dtype == torch.bfloat16:
+        return F.grouped_mm(x, weights.transpose(1, 2), offs=ends.to(torch.int32))
+    return _one_by_one(x, weights, ends)
+
+
+@torch.compiler.disable  # sizes differ from step to step
+def _one_by_one(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    sizes = torch.diff(ends, prepend=ends.new_zeros(1)).tolist()
+    parts = zip(x.split(sizes), weights, strict=True)
+    return torch.cat([F.linear(rows, weight) for rows, weight in parts])
 
 
 def embedding(tokens: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:

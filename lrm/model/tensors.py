@@ -119,7 +119,7 @@ def _names(pattern: str, name: str, role: str, side: str | None) -> bool:
 def check_pattern(pattern: str, present: Sequence[Address], optional: bool) -> None:
     """Raise UserError where ``pattern`` matches nothing (of the family, if ``optional``)."""
     name = pattern.partition("@")[0]
-    family = _family(tuple(blocks.MIXERS.values()))
+    family = (*_family(tuple(blocks.MIXERS.values())), *present)
     if not any(_names(name, a.name, a.role, a.side) for a in family):
         raise UserError(
             f"rule {pattern!r} matches no tensor; the addresses are {', '.join(roles())}; the "

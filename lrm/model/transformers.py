@@ -124,6 +124,11 @@ def to_transformers(model: FalconH1, keep: bool = False) -> Any:
             f"transformers has no Falcon-H1 with mixer = {config.mixer!r}; "
             "export a model with mixer: both"
         )
+    if config.experts is not None:
+        raise UserError(
+            "transformers has no Falcon-H1 with a mixture of experts (model.experts); such a model "
+            "stays here"
+        )
     if config.norms_behind:
         raise UserError(
             "transformers has no Falcon-H1 with an RMSNorm behind a matrix "

@@ -43,9 +43,10 @@ class Estimate:
 def flops_per_token(config: ModelConfig, sequence_length: int) -> float:
     """Forward and backward of one token: matrix products only.
 
-    6 per entry of every matrix (the embedding is a look-up), and what the mixers declare.
+    6 per entry of every matrix (the embedding is a look-up) that a token passes through, and what
+    the mixers declare.
     """
-    matrices = sum(a.size for a in addresses(config) if a.role == "matrix")
+    matrices = sum(a.size * a.share for a in addresses(config) if a.role == "matrix")
     per_layer = sum(mixer.flops_per_token(config, sequence_length) for mixer in config.mixers)
     return 6.0 * matrices + config.num_hidden_layers * per_layer
 

@@ -176,7 +176,7 @@ def _with_matrices(plans: list[TensorPlan], settings: Settings) -> tuple[TensorP
     for plan in plans:
         name = None
         if plan.optimizer == "muon" and plan.trainable:
-            name = plan.address.parameter if whole else plan.key
+            name = plan.address.parameter if whole and not plan.address.apart else plan.key
             rows[name] = rows.get(name, 0) + plan.address.shape[0]
         names.append(name)
     return tuple(

@@ -71,7 +71,7 @@ def _growing(model: dict[str, Any]) -> Iterator[tuple[Block, tuple[str, ...], in
     for block in blocks.every():
         for name in block.widths:
             own = isinstance(block, Mixer) and name in block.sizes
-            path = ("mixer_sizes", block.name, name) if own else (name,)
+            path = ("mixer_sizes", block.name, name) if own else tuple(name.split("."))
             size: Any = model
             for key in path:
                 size = size.get(key) if isinstance(size, dict) else None

@@ -38,6 +38,8 @@ def obstacle(run: Run) -> str | None:
         plan.multipliers for plan in run.plans
     ):
         return "train.multiplier_implementation = optimizer builds the weights of one run at a time"
+    if run.settings.model.experts is not None:
+        return "model.experts sorts the tokens of one run at a time"
     if execution.micro_batch:
         return "execution.micro_batch splits the batch of one run"
     if execution.recompute:

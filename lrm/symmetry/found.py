@@ -93,7 +93,8 @@ def find(settings: Settings, seed: int = 0, filters: bool = False) -> Found:
         with torch.no_grad():
             parameter.copy_((_SPREAD * logarithms).exp())
     tokens = _tokens(settings.model, sum(block.size for block in scales), seed)
-    jacobian = _jacobian(learner.model, scales, parameters, tokens, seed)
+    rows = [_rows_of(learner, block) for block in scales]
+    jacobian = _jacobian(learner.model, scales, parameters, rows, tokens, seed)
     return Found(learner.plans, scales, *_null_space(jacobian.numpy()))
 
 
@@ -108,11 +109,19 @@ def _direct(plans: Sequence[TensorPlan]) -> list[TensorPlan]:
 
 
 def parameter_of(learner: Learner, block: gauge.Scales) -> torch.nn.Parameter:
-    """The parameter that holds the scales of ``block``."""
+    """The parameter that holds the scales of ``block``, perhaps in some of its rows."""
     if block.axis in ("weight", "filter"):
         [plan] = [plan for plan in learner.plans if plan.key == block.key]
         return learner.model.get_parameter(plan.address.parameter)
     return getattr(learner.multipliers.scalings[block.key], block.axis)
+
+
+def _rows_of(learner: Learner, block: gauge.Scales) -> slice:
+    """Which rows of ``parameter_of`` they are."""
+    if block.axis not in ("weight", "filter"):
+        return slice(None)
+    [plan] = [plan for plan in learner.plans if plan.key == block.key]
+    return slice(*plan.address.rows) if plan.address.rows else slice(None)
 
 
 def _tokens(config: ModelConfig, entries: int, seed: int) -> torch.Tensor:
@@ -130,6 +139,7 @@ def _jacobian(
     model: torch.nn.Module,
     scales: list[gauge.Scales],
     parameters: list[torch.nn.Parameter],
+    rows_of: list[slice],
     tokens: torch.Tensor,
     seed: int,
 ) -> torch.Tensor:
@@ -153,8 +163,8 @@ def _jacobian(
         gradients = torch.autograd.grad(logits, leaves, torch.stack(weights))
         # The scale of a filter is that of all its entries.
         parts = [
-            (gradient * leaf.detach()).reshape(count, block.size, -1).sum(2)
-            for block, gradient, leaf in zip(scales, gradients, leaves, strict=True)
+            (gradient * leaf.detach())[:, own].reshape(count, block.size, -1).sum(2)
+            for block, own, gradient, leaf in zip(scales, rows_of, gradients, leaves, strict=True)
         ]
         rows.append(torch.cat(parts, 1))
     return torch.cat(rows)

@@ -21,6 +21,7 @@ GAPS = {
     "UNIFIED_TUNED": -0.06,
     "UNIFIED_HALF": -0.04,
     "UNIFIED_DOUBLE": -0.06,
+    "MOE_UNIFIED": -0.05,
     "MUON_UNIFIED": -0.05,
     "WSD_UNIFIED": -0.05,
 }
@@ -40,6 +41,7 @@ BREAKS = {
         "exponent": {"UNIFIED_HALF": -0.09},
         "gap at the smallest size (nats)": {"UNIFIED_HALF": 0.05},
     },
+    "SV19": {"experts": {"MOE_UNIFIED": 0.05}},
     "SV20": {"Muon": {"MUON_UNIFIED": 0.05}},
     "SV21": {
         "at half of it": {"middle": -0.2},
@@ -51,6 +53,7 @@ MEASURED = {
     "SV16": {"at width 32": -0.04, "at width 128": -0.06, "own LR": -0.06},
     "SV17": {"at half the steps, width 64": -0.06, "gap at the end, width 128": -0.08},
     "SV18": {"gap at the largest": -0.04, "gap at the smallest size (nats)": -0.04},
+    "SV19": {"experts": -0.05},
     "SV20": {"Muon": -0.05},
     "SV21": {
         "at half of it": -0.04,
@@ -76,7 +79,7 @@ def world(seeds=SEEDS, spread=0.003, middle=-0.02, stable=-0.06, last=-0.02, **c
             rows += trained(seeds, arm, arm, steps, shares, spread)
             runs += [run(arm, seed, width, steps, steps - 50) for seed in seeds]
             rows += ended(seeds, arm, width, steps, changes, spread)
-    for kind in ("MUON", "WSD"):
+    for kind in ("MOE", "MUON", "WSD"):
         for design in ("STANDARD", "UNIFIED"):
             arm = f"{kind}_{design}"
             rows += ended(seeds, arm, 64, 400, changes, spread)
@@ -133,6 +136,7 @@ test_breaks, test_differences, test_planned = checks(world, BREAKS, MEASURED)
     [
         ("SV16", {arm: 0.0 for arm in GAPS}),
         ("SV17", {f"early{ending}": -0.08 for ending in SIZES}),
+        ("SV19", {"MOE_UNIFIED": 0.0}),
         ("SV20", {"MUON_UNIFIED": 0.0}),
     ],
 )

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from lrm.errors import shown
 from lrm.model.blocks.attention import Attention
 from lrm.model.blocks.block import Block, Mixer
+from lrm.model.blocks.experts import Experts
 from lrm.model.blocks.frame import EMBEDDING, FINAL_NORM, MIXER_NORM, MLP_NORM, PROJECTOR
 from lrm.model.blocks.gdn import GatedDeltaNet
 from lrm.model.blocks.mamba2 import Mamba2
@@ -21,7 +22,7 @@ MIXERS: dict[str, Mixer] = {
     "ssm": Mamba2(),
     "gdn": GatedDeltaNet(),
 }
-FEED_FORWARD = MLP()
+FEED_FORWARD, EXPERTS = MLP(), Experts()
 
 
 def named(mixer: str) -> list[Mixer]:
@@ -44,7 +45,7 @@ def named(mixer: str) -> list[Mixer]:
 def of_layer(mixers: Iterable[Mixer]) -> list[Block]:
     """The blocks of a layer with these mixers, in the order of their addresses."""
     known = list(MIXERS.values())
-    return [MIXER_NORM, *sorted(mixers, key=known.index), MLP_NORM, FEED_FORWARD]
+    return [MIXER_NORM, *sorted(mixers, key=known.index), MLP_NORM, FEED_FORWARD, EXPERTS]
 
 
 def every(mixers: Iterable[Mixer] | None = None) -> list[Block]:

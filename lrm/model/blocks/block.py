@@ -52,7 +52,8 @@ class Address:
     norm whether a matrix reads what it gives out (input), or gives what it takes in (output). A
     block declares its tensors without a layer, and their parameters by the name within its own
     module. ``present`` is false for a tensor that this model goes without, while others of the
-    family have it.
+    family have it. ``apart``: its parameter holds several by storage alone, which are never taken
+    for one matrix. ``share`` is the share of the tokens that pass through it.
     """
 
     name: str
@@ -64,6 +65,8 @@ class Address:
     present: bool = True
     layer: int | None = None
     side: str | None = None
+    apart: bool = False
+    share: float = 1.0
 
     @property
     def key(self) -> str:
@@ -119,6 +122,8 @@ class Behind:
 # The freedom of what an RMSNorm behind a matrix takes in, in the steps in which they are counted.
 NORMALISED = "normalised"
 _APART = 1 << 24
+# The first number for what is normalised in a block that counts by itself; beyond all others'.
+NORMS_APART = 1 << 40
 
 
 class Block(ABC):

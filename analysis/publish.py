@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument(
         "--redraw",
         action="store_true",
-        help="only draw the published figures of the scale anew: after a change of the drawing code",
+        help="only draw the published figures of the scale anew, after a change of drawing code",
     )
     options = parser.parse_args()
     guarded(lambda: _main(options))

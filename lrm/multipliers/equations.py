@@ -141,7 +141,8 @@ class _Pulling(torch.autograd.Function):
     def forward(ctx, parts: list, outers: list[Tensor], *tensors: Tensor):
         ctx.parts, ctx.outers = parts, outers
         ctx.save_for_backward(*tensors)
-        return torch.zeros(())
+        # On the device of the rest, whose streams autograd then waits for.
+        return outers[0].new_zeros(())
 
     @staticmethod
     def backward(ctx, _: Tensor):

@@ -14,14 +14,14 @@ from lrm.store.files import write_listed
 from tests.worlds.planted import check_breaks, judged, noise, part
 
 LARGE, TINY = "20M 8x512", "tiny 8x64"
-SHORT, LONG = "20M 4x512", "20M 32x512"
-SIZES = {LARGE: "4096 tokens", SHORT: "2048 tokens", LONG: "16384 tokens"}
+SHORT = "20M 4x512"
+SIZES = {LARGE: "4096 tokens", SHORT: "2048 tokens"}
 # Tokens per second over those of the second variant, at both sizes.
 RATIOS = {
-    ("forward", "plain"): {LARGE: 0.996, TINY: 0.981, SHORT: 0.994, LONG: 0.999},
-    ("optimizer", "plain"): {LARGE: 0.998, TINY: 0.97, SHORT: 0.995, LONG: 0.999},
-    ("muon, forward", "muon"): {LARGE: 0.994, TINY: 0.979, SHORT: 0.993, LONG: 0.998},
-    ("muon, optimizer", "muon"): {LARGE: 0.997, TINY: 0.96, SHORT: 0.996, LONG: 0.998},
+    ("forward", "plain"): {LARGE: 0.996, TINY: 0.981, SHORT: 0.994},
+    ("optimizer", "plain"): {LARGE: 0.998, TINY: 0.97, SHORT: 0.995},
+    ("muon, forward", "muon"): {LARGE: 0.994, TINY: 0.979, SHORT: 0.993},
+    ("muon, optimizer", "muon"): {LARGE: 0.997, TINY: 0.96, SHORT: 0.996},
     ("optimizer", "forward"): {LARGE: 1.03, TINY: 1.06},
     ("muon, optimizer", "muon, forward"): {LARGE: 1.04, TINY: 1.07},
     ("unified", "standard"): {"Llama 20M 8x512": 0.98, "Llama tiny 16x128": 0.97},
@@ -100,7 +100,7 @@ def test_each_part_has_a_record_that_breaks_it_alone(claim):
         ("I1.2", "(b) with Muon at 20M", 0.04),
         ("I1.3", "(a) with AdamW, 4096", 0.996),
         ("I1.3", "(b) with AdamW, 4096", 0.998),
-        ("I1.3", "(a) with Muon, 16384", 0.998),
+        ("I1.3", "(a) with Muon, 4096", 0.994),
         ("I1.3", "(b) with Muon, 2048", 0.996),
         ("I1.3", "(b) with AdamW, tiny", 0.97),
         ("SV22", "20M: time", 1 / 0.98),

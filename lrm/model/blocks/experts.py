@@ -17,7 +17,7 @@ from lrm.model.blocks.block import (
 )
 from lrm.model.config import ExpertsConfig, ModelConfig
 
-# Stands for the tensors of a model that has none.
+# Stands for the tensors of a model that has none, of which the first expert's are named.
 _NONE = ExpertsConfig(count=2, active=1, size=1)
 KINDS = ("gate", "up", "down")
 
@@ -46,7 +46,7 @@ class Experts(Block):
                 f"mlp.{kind}", f"experts.{kind}_proj", shape,
                 present=present, apart=True, share=experts.active / experts.count,
             )  # fmt: skip
-            for number, place in _places(experts.count, shape[0]):
+            for number, place in _places(experts.count if present else 1, shape[0]):
                 found.append(replace(matrix, name=f"{matrix.name}.{number}", rows=place))
         return found
 

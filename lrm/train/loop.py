@@ -106,6 +106,9 @@ def _compile(
     trial: Callable[[], None], name: str, note: Note,
 ) -> compiled.Code:  # fmt: skip
     choice = runs[0].execution.compile
+    # Expert by expert breaks a layer in pieces: at tiny compiled ones took twice the time.
+    if choice == "auto" and runs[0].settings.model.experts is not None:
+        return compiled.Code()
     if not compiled.wanted(choice, sum(run.estimate().seconds for run in runs), device):
         return compiled.Code()
     note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "

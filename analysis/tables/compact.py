@@ -76,12 +76,23 @@ def publish(
         frame = pd.concat(frames)
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
-        data = frame.to_parquet(compression="zstd", compression_level=19, index=False)
-        contents[f"{table}.parquet"] = data
+        contents[f"{table}.parquet"] = as_parquet(frame)
     text = json.dumps([*descriptions, *(description for description, _ in chosen)])
     contents["runs.json.gz"] = gzip.compress(text.encode(), mtime=0)
     write_listed(folder, contents)
     return folder
+
+
+def as_parquet(frame: pd.DataFrame) -> bytes:
+    """A published table. Bytes of one significance lie together, which saves a quarter."""
+    value = "value.list.element" if frame["value"].dtype == object else "value"
+    return frame.to_parquet(
+        compression="zstd",
+        compression_level=19,
+        index=False,
+        use_dictionary=[column for column in frame if column != "value"],
+        column_encoding={value: "BYTE_STREAM_SPLIT"},
+    )
 
 
 def of_tensors(frame: pd.DataFrame, tensors: Collection[str]) -> pd.DataFrame:

@@ -1,48 +1,120 @@
-"""Pairs of arms: the gap of the training loss, and beside it that of the loss after the decay."""
+"""Differences of losses from top to bottom, a line for each comparison."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
-from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.axes import dots, median
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL
-from analysis.quantities.designs import course_of_gap, gap
-from analysis.tables.context import Context, stacked
-from analysis.tables.results import Tables
-
-# By name: the two arms, colour and marker.
-Pairs = Mapping[str, tuple[str, str, str, str]]
+from analysis.drawing.axes import dots
+from analysis.drawing.designs import LOOKS
+from analysis.drawing.style import NEUTRAL, SMALL
+from analysis.quantities.designs import gap
+from analysis.quantities.stats import with_interval
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
+from lrm.cli import parse_seeds
 
 
-def numbers_of(table: Tables, pairs: Pairs) -> pd.DataFrame:
-    """Columns: panel, name, seed, share (of the steps), value (nats per token)."""
+@dataclass(frozen=True)
+class Comparison:
+    """Two arms of an experiment, what their difference is called, and the design of its look."""
+
+    name: str
+    experiment: str
+    arm: str
+    against: str
+    design: str
+
+
+def measured(tables: Mapping[str, Tables], panels: Mapping[str, Sequence[Comparison]]):
+    """The differences of all panels as rows: panel, name, seed, value (nats per token)."""
     rows = []
-    for name, (arm, against, *_) in pairs.items():
-        rows.append(stacked(course_of_gap(table, arm, against), panel="a", name=name))
-        last = gap(table, arm, against).rename("value").reset_index()
-        rows.append(last.assign(panel="b", name=name))
-    return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "share", "value"]]
+    for panel, compared in panels.items():
+        for each in compared:
+            values = gap(tables[each.experiment], each.arm, each.against)
+            rows.append(values.rename("value").reset_index().assign(panel=panel, name=each.name))
+    return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "value"]]
 
 
-def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs) -> Figure:
-    """Two panels."""
-    figure, axes = page(1, 2, 2.1, w_pad=0.06, width_ratios=[1.2, 1])
-    panels = dict(tuple(numbers.groupby("panel")))
-    for name, (_, _, colour, _) in pairs.items():
-        rows = panels["a"][panels["a"]["name"] == name]
-        median(axes[0], rows, "share", color=colour, alpha=0.12)
-    axes[0].axhline(0, **NEUTRAL)
-    label(axes[0], "a   Over training", xlabel="share of the steps",
-          ylabel="training loss,\nunified − standard (nats)")  # fmt: skip
-    values = panels["b"].groupby("name")["value"]
-    colours = {name: colour for name, (_, _, colour, _) in pairs.items()}
-    markers = {name: marker for name, (*_, marker) in pairs.items()}
-    dots(axes[1], {name: values.get_group(name) for name in pairs}, colours, markers=markers)
-    axes[1].axvline(0, **NEUTRAL)
-    label(axes[1], "b   After the decay", xlabel="unified − standard (nats)")
-    legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
-    return caption(figure, context, "a: medians and range of seeds; b: means with 95% intervals")
+def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: float = 0.0) -> None:
+    """``rows`` of one panel of ``measured``, in the order of ``compared``; left of 0 is better.
+
+    Seeds that explore are hollow, and bars leave them out; points stand ``below`` the bars.
+    """
+    named: dict[str, pd.Series] = {}
+    hollow: dict[str, pd.Series] = {}
+    for each in compared:
+        own = rows[rows["name"] == each.name]
+        judging = own["seed"] >= FIRST_JUDGING_SEED
+        named[each.name], hollow[each.name] = own.loc[judging, "value"], own.loc[~judging, "value"]
+    looks = {each.name: LOOKS[each.design] for each in compared}
+    colours = {name: colour for name, (colour, _, _) in looks.items()}
+    markers = {name: marker for name, (*_, marker) in looks.items()}
+    dots(axis, named, colours, markers=markers, hollow=hollow, below=below)
+    axis.axvline(0, **NEUTRAL)
+    axis.grid(axis="y", visible=False)
+    axis.tick_params(axis="y", length=0, labelsize=SMALL)
+    axis.xaxis.set_major_locator(MaxNLocator(3))
+
+
+def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], digits: int = 3) -> None:
+    """The value of each line of ``draw_gaps`` beside its points; to be called at the axis' limits.
+
+    With several seeds that judge it is their mean with its interval, else it has ``digits``. What
+    lies beyond the axis has its value at the edge, with an arrow.
+    """
+    low, high = axis.get_xlim()
+    for place, each in enumerate(reversed(compared)):
+        own = rows[rows["name"] == each.name]
+        judging = own.loc[own["seed"] >= FIRST_JUDGING_SEED, "value"]
+        points = own["value"] if judging.empty else judging
+        if points.empty:
+            continue
+        mean = points.mean()
+        said = f"{mean:z.{digits}f}" if judging.empty else with_interval(judging)
+        said = said.replace("-", "−")
+        x, side = own["value"].min() if mean < 0 else own["value"].max(), 1 if mean >= 0 else -1
+        if not low < mean < high:
+            x, side = (low, 1) if mean <= low else (high, -1)
+            said = f"← {said}" if mean <= low else f"{said} →"
+        axis.annotate(said, (x, place), (4 * side, 0), textcoords="offset points", va="center",
+                      ha="left" if side > 0 else "right", fontsize=SMALL)  # fmt: skip
+
+
+def told_of_points(rows: pd.DataFrame) -> str:
+    """What a caption says of the points and bars of ``draw_gaps``, by the column seed of ``rows``.
+
+    Seeds that explore ran before the criteria were fixed; they judge nothing, and have no bars.
+    """
+    seeds = rows["seed"].dropna().unique()
+    judging = sum(seeds >= FIRST_JUDGING_SEED)
+    parts = []
+    if judging:
+        parts.append("full points: seeds that judge")
+    if judging > 1:
+        parts.append("bars: their means with 95% intervals")
+    if exploring := len(seeds) - judging:
+        who = "one seed that explores" if exploring == 1 else "seeds that explore"
+        parts.append(f"hollow: {who}, not judged")
+    return "; ".join(parts)
+
+
+def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:
+    """Whether the column seed of ``rows`` has a seed that judges by an entry of criteria.yaml."""
+    return rows["seed"].isin(parse_seeds(f"{criterion['seeds']['judge']},"))
+
+
+def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:
+    """What a caption says of points, solid where ``judging``, and of their bars and numbers."""
+    if not judging.any():
+        return "hollow: seeds that do not judge"
+    said = "solid: seeds that judge, run after the criteria were fixed"
+    numbers = "\nbars and numbers: means with 95% intervals of the solid points"
+    others = sorted(map(int, rows.loc[~judging, "seed"].unique()))
+    if not others:
+        return said + numbers
+    when = "earlier" if others[-1] < rows.loc[judging, "seed"].min() else "other"
+    which = f"{others[0]}–{others[-1]}" if len(others) > 1 else f"{others[0]}"
+    return f"{said}; hollow: {when} seed{'s' * (len(others) > 1)} ({which}){numbers}"

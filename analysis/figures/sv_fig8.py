@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.gaps import draw_pairs, numbers_of
+from analysis.drawing.pairs import draw_pairs, numbers_of
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 

@@ -1,0 +1,48 @@
+"""Pairs of arms: the gap of the training loss, and beside it that of the loss after the decay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from analysis.drawing.axes import dots, median
+from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.style import NEUTRAL
+from analysis.quantities.designs import course_of_gap, gap
+from analysis.tables.context import Context, stacked
+from analysis.tables.results import Tables
+
+# By name: the two arms, colour and marker.
+Pairs = Mapping[str, tuple[str, str, str, str]]
+
+
+def numbers_of(table: Tables, pairs: Pairs) -> pd.DataFrame:
+    """Columns: panel, name, seed, share (of the steps), value (nats per token)."""
+    rows = []
+    for name, (arm, against, *_) in pairs.items():
+        rows.append(stacked(course_of_gap(table, arm, against), panel="a", name=name))
+        last = gap(table, arm, against).rename("value").reset_index()
+        rows.append(last.assign(panel="b", name=name))
+    return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "share", "value"]]
+
+
+def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs) -> Figure:
+    """Two panels."""
+    figure, axes = page(1, 2, 2.1, w_pad=0.06, width_ratios=[1.2, 1])
+    panels = dict(tuple(numbers.groupby("panel")))
+    for name, (_, _, colour, _) in pairs.items():
+        rows = panels["a"][panels["a"]["name"] == name]
+        median(axes[0], rows, "share", color=colour, alpha=0.12)
+    axes[0].axhline(0, **NEUTRAL)
+    label(axes[0], "a   Over training", xlabel="share of the steps",
+          ylabel="training loss,\nunified − standard (nats)")  # fmt: skip
+    values = panels["b"].groupby("name")["value"]
+    colours = {name: colour for name, (_, _, colour, _) in pairs.items()}
+    markers = {name: marker for name, (*_, marker) in pairs.items()}
+    dots(axes[1], {name: values.get_group(name) for name in pairs}, colours, markers=markers)
+    axes[1].axvline(0, **NEUTRAL)
+    label(axes[1], "b   After the decay", xlabel="unified − standard (nats)")
+    legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
+    return caption(figure, context, "a: medians and range of seeds; b: means with 95% intervals")

@@ -62,8 +62,8 @@ def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: f
 def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], digits: int = 3) -> None:
     """The value of each line of ``draw_gaps`` beside its points; to be called at the axis' limits.
 
-    With several seeds that judge it is their mean with its interval, else it has ``digits``. What
-    lies beyond the axis has its value at the edge, with an arrow.
+    With several seeds that judge it is their mean with its interval, to the right of them, else it
+    has ``digits``. What lies beyond the axis has its value at the edge, with an arrow.
     """
     low, high = axis.get_xlim()
     for place, each in enumerate(reversed(compared)):
@@ -75,7 +75,9 @@ def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], digits:
         mean = points.mean()
         said = f"{mean:z.{digits}f}" if judging.empty else with_interval(judging)
         said = said.replace("-", "−")
-        x, side = own["value"].min() if mean < 0 else own["value"].max(), 1 if mean >= 0 else -1
+        # An interval is so long that on the left it would run into the names.
+        side = 1 if mean >= 0 or not judging.empty else -1
+        x = own["value"].max() if side > 0 else own["value"].min()
         if not low < mean < high:
             x, side = (low, 1) if mean <= low else (high, -1)
             said = f"← {said}" if mean <= low else f"{said} →"

@@ -55,7 +55,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         rows = numbers[numbers["panel"] == panel]
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW)
         axis.axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
-        axis.margins(x=0.3)
+        low, high = rows["value"].min(), rows["value"].max()
+        axis.set_xlim(low - 0.1 * (high - low), high + 0.55 * (high - low))
         axis.set_ylim(-0.7, len(PANELS[panel]) - 0.6)
         write_gaps(axis, rows, PANELS[panel])
         axis.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))

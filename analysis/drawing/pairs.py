@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots, median
 from analysis.drawing.page import caption, key, label, legend_below, page
@@ -43,6 +44,7 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs) -> Figure:
     markers = {name: marker for name, (*_, marker) in pairs.items()}
     dots(axes[1], {name: values.get_group(name) for name in pairs}, colours, markers=markers)
     axes[1].axvline(0, **NEUTRAL)
+    axes[1].xaxis.set_major_locator(MaxNLocator(4))
     label(axes[1], "b   After the decay", xlabel="unified − standard (nats)")
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
     return caption(figure, context, "a: medians and range of seeds; b: means with 95% intervals")

@@ -141,9 +141,9 @@ class EffectiveWeight(nn.Module):
             self._derived.kept = found.detach()
         return found
 
-    def write(self, weight: Tensor, out: Tensor | None = None) -> Tensor:
-        """W̄ without a graph, into ``out`` where that is given."""
-        return equations.write(weight, self.parts, self.values(), out)
+    def write(self, weight: Tensor) -> Tensor:
+        """W̄ without a graph."""
+        return equations.write(weight, self.parts, self.values())
 
     @torch.no_grad()
     def solve(self, weight: Tensor, effective: Tensor) -> bool:

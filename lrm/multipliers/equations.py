@@ -178,18 +178,11 @@ def is_transformed() -> bool:
 
 
 @torch.no_grad()
-def write(
-    weight: Tensor,
-    parts: Sequence[Part],
-    values: Sequence[Tensor],
-    out: Tensor | None = None,
-) -> Tensor:
-    """``effective`` without a graph, into ``out`` where that is given."""
+def write(weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
+    """``effective`` without a graph."""
     if is_distributed(weight):
-        found = _plain(weight, parts, values)
-        return found if out is None else out.copy_(found)
-    if out is None:
-        out = torch.empty_like(weight)
+        return _plain(weight, parts, values)
+    out = torch.empty_like(weight)
     write_into(out, weight, parts, values)
     return out
 
@@ -197,7 +190,7 @@ def write(
 def write_into(
     out: Tensor, weight: Tensor, parts: Sequence[Part], values: Sequence[Tensor]
 ) -> None:
-    """``write`` for whoever does it many times, and has switched gradients off; on no mesh."""
+    """``write`` into ``out``, on no mesh; the caller has switched gradients off, once for all."""
     if parts[0].rows is not None:
         out.copy_(weight)
     for part, own in split(parts, values):

@@ -66,5 +66,5 @@ def sv15d(tables: Tables, criterion: dict) -> Judgement:
         within("one magnitude − two, vectors on both sides (nats)",
                gap(tables, "DP_OR_ONE", "DP_OR"), -same, same, "one magnitude is enough"),
     ]  # fmt: skip
-    contrast = [at_least("direct − OR (nats)", gain, limits["gain"])]
+    contrast = [at_least("direct − OR (nats)", gain, limits["gain_of_or"])]
     return judgement(criterion, parts, contrast=contrast)

@@ -165,9 +165,10 @@ $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.eval
 $(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(BIN)/python experiments/$@/run.py $(options)
 
-tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found
+tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*'
 	@$(if $(CLUSTER),echo "error: a search does not run by jobs; leave CLUSTER out" >&2; exit 2)
-	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results $(RESULTS) $(if $(PUBLISH),--publish)
+	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results $(RESULTS) $(if $(PUBLISH),--publish) \
+		$(if $(FROM_PUBLISHED),--from-published) $(foreach one,$(ONLY),--only '$(one)')
 
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
 	@$(BIN)/python -m analysis.notebooks

@@ -18,6 +18,8 @@ from typing import Any
 from lrm.errors import Stopped, UserError, ending, printable, shown
 
 _MOST_SEEDS, _LARGEST_SEED, _MOST_PROCESSES = 10_000, 1 << 53, 1024
+# Seeds that judge are numbered from here on; nobody trains so many.
+_NUMBERED = 100
 # What ``lrm`` can do: the module whose ``main`` takes the arguments, and the extra that it needs.
 _VERBS = {
     "probe": ("lrm.exchange.measure_checkpoint", "evaluation", "norms of a model's matrices"),
@@ -190,7 +192,10 @@ def size(count: float) -> str:
 
 
 def parse_seeds(text: str) -> list[int]:
-    """``3`` is seeds 0 to 2; ``100-102,7`` and ``5,`` are lists. Raises UserError."""
+    """``3`` is seeds 0 to 2; ``100-102,7`` and ``5,`` are lists.
+
+    Raises UserError, also for a lone number of 100 or more: who writes 200 means the seed.
+    """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     found: dict[int, None] = {}
     for part in parts:
@@ -201,6 +206,11 @@ def parse_seeds(text: str) -> list[int]:
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if parts == [text.strip()] and not match[2]:
+            if first >= _NUMBERED:
+                raise UserError(
+                    f"seeds {shown(text)}: write {first}-{first} for that seed, or 0-{first - 1} "
+                    "for so many"
+                )
             first, last = 0, first - 1
         found |= dict.fromkeys(range(first, min(last, first + _MOST_SEEDS) + 1))
         if len(found) > _MOST_SEEDS or last > _LARGEST_SEED:

@@ -269,6 +269,9 @@ def test_seeds():
     for text in ("", "a", "0", "3-1"):
         with pytest.raises(UserError, match="write a number"):
             parse_seeds(text)
+    assert parse_seeds("99") == list(range(99)) and parse_seeds("200-200") == [200]
+    with pytest.raises(UserError, match="write 200-200 for that seed, or 0-199 for so many"):
+        parse_seeds("200")
 
 
 @pytest.mark.parametrize("name", sorted(p.parent.name for p in EXPERIMENTS.glob("*/config.yaml")))

@@ -101,7 +101,7 @@ def test_every_experiment_is_in_one_of_the_overviews():
     text = "".join(overviews().values())
     for config in EXPERIMENTS.glob("*/config.yaml"):
         name = config.parent.name
-        linked = text.count(f'"experiments/{name}"') + text.count(f"]({name})")
+        linked = sum(map(text.count, (f'"experiments/{name}"', f'"{name}"', f"]({name})")))
         assert linked == 1, name
         assert "\n#   question: " in config.read_text(encoding="utf-8"), f"{name}: no question"
 
@@ -142,10 +142,12 @@ def test_an_overview_counts_and_breaks_lines(site):
     assert f"{counts['holds']} hold, " in told and f", {counts['open']} open" in told
     assert tally(c for c in claims if c.id == "P0") == "1 holds" and tally([]) == ""
     words = Row("some_name", ["fig8", "table1"], "Why < so?", "word " * 60 + "end.", claims)
-    text = table([words])
+    text = table([words, replace(words, name="another", text="second paper")])
+    assert "another" not in text
     assert max(map(len, text.splitlines())) <= 120 and "<td>8, table 1<td>" in text
     assert '<a href="experiments/some_name">Why &lt; so?</a>' in " ".join(text.split())
-    assert "](some_name)" not in listing([words])
+    assert "some_name" not in listing([words])
+    assert '<a href="another">' in listing([replace(words, name="another", text="second paper")])
     assert "](some_name) word" in listing([replace(words, claims=[])])
 
 

@@ -1,5 +1,7 @@
 """``python -m analysis.report.overview``: the results at a glance in two pages of the repository.
 
+The first page has those of the paper, and experiments/README.md those of the other texts.
+
 An experiment's figures and question stand in its YAML's head, its answer is the conclusion that its
 README gives in bold, and the verdicts are those of its claims on the published runs.
 """
@@ -54,6 +56,7 @@ class Row:
     question: str
     conclusion: str
     claims: list[Claim]
+    text: str = PAPER
 
     @property
     def waits(self) -> bool:
@@ -77,7 +80,7 @@ def rows() -> list[Row]:
         named = re.findall(r"\b(?:sv_|gdn_)?(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
-        found.append(Row(name, named, question, conclusion, own))
+        found.append(Row(name, named, question, conclusion, own, facts["text"] or PAPER))
     return found
 
 
@@ -106,7 +109,7 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     texts = sorted({claim.text for claim in claims}, key=_place)
     return (
         f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} claims "
-        f"{len(claims) - len(own) - len(apart)} stand in the table, {len(apart)} belong to "
+        f"{len(claims) - len(own) - len(apart)} stand in the tables, {len(apart)} belong to "
         f"experiments that are not judged yet, and {len(own)} are about the library. "
         f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
         f"Holm's correction for testing all."
@@ -129,23 +132,31 @@ def _place(text: str) -> tuple[int, str]:
 
 
 def table(shown: Iterable[Row]) -> str:
-    """The experiments of which claims are judged, as HTML in lines of at most 120 characters.
+    """What can be said of all claims, and the paper's experiments of which claims are judged.
 
-    Markdown has no way to break a row of a table. Above it stands what can be said of all claims;
-    the experiment of the paper's main result comes first.
+    The experiment of the paper's main result comes first.
     """
-    more = "[All counts](experiments/README.md#what-they-found)"
+    more = "[All counts, and the results of the other texts](experiments/README.md#what-they-found)"
     said = (*bottom_line(), f"{sums(current(), PAPER)} {more}")
     lines = [line for text in said for line in (*_wrapped(text), "")]
+    own = sorted((row for row in shown if row.text == PAPER), key=lambda r: r.name != headline())
+    return "\n".join([*lines, *_judged(own, "experiments/")]) + "\n"
+
+
+def _judged(shown: Iterable[Row], folder: str) -> list[str]:
+    """The rows of which claims are judged, as HTML in lines of at most 120 characters.
+
+    Markdown has no way to break a row of a table.
+    """
     text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
-    judged = (row for row in shown if not row.waits)
-    for row in sorted(judged, key=lambda row: row.name != headline()):
-        link = f'<a href="experiments/{row.name}">{html.escape(row.question, quote=False)}</a>'
+    for row in shown:
+        if row.waits:
+            continue
+        link = f'<a href="{folder}{row.name}">{html.escape(row.question, quote=False)}</a>'
         cells = (_numbers(row.figures), link, row.conclusion, _verdicts(row.claims))
         text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
     # Rows follow each other without a break, which would leave half a line empty at each.
-    lines += _wrapped(" ".join(text))
-    return "\n".join([*lines, "</table>"]) + "\n"
+    return [*_wrapped(" ".join(text)), "</table>"]
 
 
 def _verdicts(claims: list[Claim]) -> str:
@@ -169,11 +180,12 @@ def _numbers(figures: list[str]) -> str:
 
 
 def listing(shown: Iterable[Row]) -> str:
-    """The sums of all claims, and the other experiments as a list."""
-    rest = [row for row in shown if row.waits]
-    summed = "\n".join(_wrapped(head(current(), _ledger()["multiplicity"])))
-    lines = (f"- [{row.question}]({row.name}) {row.conclusion}\n" for row in rest)
-    return f"{summed}\n\n{''.join(lines)}"
+    """The sums of all claims, what is judged of the other texts, and the rest as a list."""
+    shown = list(shown)
+    summed = _wrapped(head(current(), _ledger()["multiplicity"]))
+    others = _judged((row for row in shown if row.text != PAPER), "")
+    rest = [f"- [{row.question}]({row.name}) {row.conclusion}" for row in shown if row.waits]
+    return "\n".join([*summed, "", *others, "", *rest]) + "\n"
 
 
 def renewed(path: Path, part: str) -> str:

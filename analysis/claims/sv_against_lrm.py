@@ -5,7 +5,7 @@ Differences of the loss after the decay in nats per token, paired by seed.
 
 from __future__ import annotations
 
-from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement
+from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement, within
 from analysis.quantities.designs import gap, scale_gap
 from analysis.tables.results import Tables
 
@@ -64,7 +64,8 @@ def x5(tables: Tables, criterion: dict) -> Judgement:
     for size, name in _SIZES.items():
         group = f"S = {name}"
         flat, lost = (scale_gap(tables, arm, size) for arm in ("NORMED", "PLAIN"))
-        parts.append(at_most(f"with a norm: {group} − S = 1 (nats)", flat, limits["flat"], group))
+        parts.append(within(f"with a norm: {group} − S = 1 (nats)", flat, -limits["flat"],
+                            limits["flat"], group))  # fmt: skip
         name = f"without a norm: {group} − S = 1 (nats)"
         contrast.append(at_least(name, lost, limits["lost"], group))
     return judgement(criterion, parts, contrast=contrast)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +17,26 @@ import pandas as pd
 import torch
 
 from lrm.errors import UserError
+from lrm.multipliers.attach import CHILD
 from lrm.store.digests import MANIFEST
 from lrm.store.files import as_json, make_folder, write_listed
 from lrm.train.probes import column_norms, row_norms
 
 # The first number in a name is the layer's.
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
+# Models of transformers whose linear maps are a Conv1D, and the names of these maps.
+_OF_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
+_CONV1D = re.compile(r"\b(c_attn|q_attn|c_proj|c_fc)\.weight$")
 
 
 def norms(folder: Path) -> pd.DataFrame:
     """One row per matrix and axis: tensor (``*`` for the layer), layer, stat, columns, value.
 
     ``value`` holds the root mean square of each row or column; ``columns`` over how many
-    entries. Stacks of matrices (experts) count as one matrix with all of their rows; of their
-    columns nothing is said. Raises UserError where there are no safetensors, or they are
-    damaged.
+    entries. Rows are outputs, also of GPT-2's linear maps, which are stored with inputs first.
+    Stacks of matrices (experts) count as one matrix with all of their rows; of their columns
+    nothing is said. Raises UserError where there are no safetensors, where they are damaged, and
+    where they hold multipliers beside weights, whose norms alone would not be those of W̄.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -41,17 +47,32 @@ def norms(folder: Path) -> pd.DataFrame:
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise UserError(f"{folder} has no .safetensors files; save the model with save_pretrained")
-    rows = []
+    rows, turned = [], _model_type(folder) in _OF_CONV1D
     for file in files:
         try:
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (not a dictionary)
-                    rows += _measured(name, tensors.get_tensor(name))
+                    if f".{CHILD}." in f".{name}":
+                        raise UserError(
+                            f"{folder} holds multipliers beside its weights; merge them "
+                            "(lrm.merge_multipliers) and save the model again"
+                        )
+                    weight = tensors.get_tensor(name)
+                    is_turned = turned and _CONV1D.search(name) and weight.dim() == 2
+                    rows += _measured(name, weight.T if is_turned else weight)
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file} is damaged ({error}); fetch it again") from None
     if not rows:
         raise UserError(f"{folder} holds no matrices")
     return pd.DataFrame(rows).astype({"layer": "Int64"})
+
+
+def _model_type(folder: Path) -> str | None:
+    """What its configuration says, if it has one that says so."""
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    except (OSError, ValueError, AttributeError):
+        return None
 
 
 def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:

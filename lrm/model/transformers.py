@@ -15,6 +15,7 @@ from lrm.model.blocks.mamba2 import ssm_slices
 from lrm.model.config import ModelConfig
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.tensors import addresses
+from lrm.multipliers.attach import CHILD
 
 # Fields of FalconH1Config with the one value that this suite implements.
 FIXED = {
@@ -53,8 +54,10 @@ def from_transformers(hf: Any) -> FalconH1:
 
     Its multipliers become forward multipliers; the weights are copies. Raises UserError where
     the configuration uses something this suite does not have (biases, tied embeddings, scaled
-    rotary embeddings, bounds on dt).
+    rotary embeddings, bounds on dt), and where it has learnable multipliers.
     """
+    if added := [name for name, _ in hf.named_parameters() if f".{CHILD}." in f".{name}"]:
+        raise UserError(f"the model has multipliers ({added[0]}); call lrm.merge_multipliers first")
     source = hf.config
     for field, value in FIXED.items():
         if getattr(source, field) != value:
@@ -210,10 +213,17 @@ def load_transformers(folder: str | Path) -> FalconH1:
         config = library.AutoConfig.from_pretrained(folder)
         if config.model_type != "falcon_h1":
             raise UserError(f"{folder} holds a {config.model_type}, not a falcon_h1")
-        hf = library.FalconH1ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        hf, told = library.FalconH1ForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, output_loading_info=True
+        )
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{folder} cannot be loaded: {reason}") from None
+    if any(f".{CHILD}." in f".{name}" for name in told["unexpected_keys"]):
+        raise UserError(
+            f"{folder} holds multipliers beside its weights; merge them (lrm.merge_multipliers) "
+            "and save the model again"
+        )
     return from_transformers(hf)
 
 

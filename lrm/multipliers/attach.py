@@ -124,10 +124,11 @@ class Multipliers:
         if self.is_unchanged or not (collects or several):
             yield
             return
+        self.check_late()
         self.is_unchanged = True
-        self.hold_all() if collects else self._keep(True)
         finished = False
         try:
+            self.hold_all() if collects else self._keep(True)
             yield
             finished = True
         finally:
@@ -137,6 +138,15 @@ class Multipliers:
     def _keep(self, keeping: bool) -> None:
         for found in self.effective.values():
             found.keep(keeping)
+
+    def check_late(self) -> None:
+        """Raise UserError where backward() ran behind ``unchanged``, in which W̄ had been built."""
+        late = [name for name, found in self.effective.items() if found.is_late()]
+        if late:
+            raise UserError(
+                f"backward() ran behind lrm.same_weights, and {late[0]} has no gradient of it; "
+                "call backward() within the with block"
+            )
 
     @torch.no_grad()
     def hold_all(self) -> None:

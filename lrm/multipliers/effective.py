@@ -43,7 +43,11 @@ class Scaling(nn.Module):
             found = fn(tensor)
             return tensor.to(found.device) if found.dtype in HALF else found
 
-        return super()._apply(kept, recurse)
+        had_values = not any(raw.is_meta for raw in self._parameters.values())
+        super()._apply(kept, recurse)
+        if not had_values and not any(raw.is_meta for raw in self._parameters.values()):
+            self.reset_parameters()  # to_empty gives memory as it happens to be
+        return self
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -123,6 +127,10 @@ class EffectiveWeight(nn.Module):
         for scaling in self.scalings():
             scaling.reset_parameters()
 
+    def learned(self) -> list[Tensor]:
+        """The parameters from which ``values`` come."""
+        return [raw for each in self._modules.values() for raw in each._parameters.values()]
+
     def values(self) -> list[Tensor]:
         """Of all scalings, in the order of the parts."""
         return [value for scaling in self._modules.values() for value in scaling.values().values()]
@@ -181,12 +189,20 @@ class EffectiveWeight(nn.Module):
         if is_gathered(self, weight):
             return
         held = self._derived.held
-        if held is None or (held.shape, held.dtype, held.device) != (
-            weight.shape, weight.dtype, weight.device,
+        if held is None or (held.shape, held.dtype, held.device, held.is_inference()) != (
+            weight.shape, weight.dtype, weight.device, torch.is_inference_mode_enabled(),
         ):  # fmt: skip
             self._derived.held = held = torch.empty_like(weight).requires_grad_()
         equations.write_into(held, weight, self.parts, self.values())
         self._derived.holding = True
+
+    def is_late(self) -> bool:
+        """Whether a gradient of W̄ came behind ``release``, where it reaches nobody; forgets it."""
+        held = self._derived.held
+        if held is None or self._derived.holding or held.grad is None:
+            return False
+        held.grad = None
+        return True
 
     def release(self, weight: Tensor) -> tuple[Product, Tensor] | None:
         """End of ``hold``: W̄ as a product of what learns, and its gradient, which is given away.
@@ -213,6 +229,8 @@ class EffectiveWeight(nn.Module):
         if not torch.compiler.is_compiling() and self._derived.keeping:
             return None
         rows, columns = weight.shape
+        if columns == 0 or x.is_nested:
+            return None
         tokens = x.numel() // columns
         if tokens * (rows + columns) >= rows * columns:
             return None

@@ -50,7 +50,8 @@ def layout(module: nn.Module, weight: Tensor) -> Layout:
 
     Rows are outputs and columns inputs. Rows come first, as in ``nn.Linear``, and last in what
     ``_TRANSPOSED`` names and in experts that say so. An embedding's rows are its tokens. A
-    convolution has a row for each output channel, which comes second in transposed ones.
+    convolution has a row for each output channel, which comes second in transposed ones; where
+    these have groups, the channels at one place of all groups share a row.
     """
     if isinstance(module, nn.modules.conv._ConvTransposeNd) and weight.dim() > 1:
         return Layout(1, None, whole=True)

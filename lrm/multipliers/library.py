@@ -19,6 +19,7 @@ import dataclasses
 import fnmatch
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_gro
 from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES
 from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import Placement, targets
+from lrm.multipliers.reading import READERS
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
 from lrm.multipliers.saving import HANDLE
@@ -81,8 +83,8 @@ def attach_multipliers(
     that hold most of the model's weights.
     """
     check_model(model, "attach_multipliers")
-    if _handles(model) or any("_readers" in module.__dict__ for module in model.modules()):
-        raise UserError("the model has multipliers already; merge them first")
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, which passes attributes on
+    check_plain(model)
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise UserError("call lrm.attach_multipliers before DistributedDataParallel")
@@ -96,6 +98,9 @@ def attach_multipliers(
             "to a module that holds it"
         )
     settings = {"lr": lr, "weight_decay": weight_decay, "parametrization": parametrization}
+    for name, given in (("row", row), ("column", column), ("role", role)):
+        if not isinstance(given, (Mapping, NoneType)):
+            raise UserError(f"{name} is {shown(given)}; give a mapping, or leave it out")
     own = {"row": dict(row or {}), "column": dict(column or {})}
     known = (*settings, *MAGNITUDE_RATES.values())
     for axis, fields in own.items():
@@ -133,15 +138,17 @@ def build_param_groups(
     ``no_decay`` does not decay. The order of parameters is the same in both implementations, and
     so is an optimizer's state.
 
-    Raises UserError for an unknown kind or setting, a pattern that matches nothing, and weights
-    that were distributed after their multipliers were attached.
+    Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
+    were distributed after their multipliers were attached, and where ``model`` is not the whole
+    of what has them.
     """
     check_model(model, "build_param_groups")
     _check_rates({"lr": lr, "weight_decay": weight_decay})
     _check_sharding(model)
-    special = {kind: dict(fields) for kind, fields in (by_kind or {}).items()}
+    special: dict[str, Mapping[str, float]] = dict(by_kind or {})
     for kind, fields in special.items():
-        if kind not in _KINDS or not fields.keys() <= {"lr", "weight_decay"}:
+        fits = isinstance(fields, Mapping)
+        if kind not in _KINDS or not fits or not fields.keys() <= {"lr", "weight_decay"}:
             raise UserError(
                 f"by_kind: {kind!r} may be one of {', '.join(_KINDS)}, and map to lr and "
                 f"weight_decay; not {shown(fields)}"
@@ -150,10 +157,12 @@ def build_param_groups(
     given = {"lr": multiplier_lr, "weight_decay": multiplier_weight_decay}
     given = {name: value for name, value in given.items() if value is not None}
     _check_rates(given)
-    handles = _handles(model)
+    handles = _of_whole(model, "build_param_groups")
     known = _kinds(model)
+    no_decay = [no_decay] if isinstance(no_decay, str) else no_decay
+    names = {id(p): name for name, p in model.named_parameters()}
     for pattern in no_decay:
-        if not fnmatch.filter(known, pattern):
+        if not fnmatch.filter(names.values(), pattern):
             raise UserError(f"no_decay: no parameter's name matches {pattern!r}")
     entries = []
     for name, parameter in named_weights(model):
@@ -161,16 +170,19 @@ def build_param_groups(
             kind = known[name]
             decay = 0.0 if kind == "vector" else weight_decay
             entry = Entry((name,), parameter, parameter, None, lr, decay, True, kind)
-            entry = dataclasses.replace(entry, **special.get(kind, {}))
-            if any(fnmatch.fnmatch(name, pattern) for pattern in no_decay):
-                entry = dataclasses.replace(entry, weight_decay=0.0)
-            entries.append(entry)
+            entries.append(dataclasses.replace(entry, **special.get(kind, {})))
     given = special.get("multiplier", {}) | given
     for handle in handles:
         watch(handle, grouped=True)
         for entry in multiplier_entries(handle, "multiplier"):
             if entry.leaf.requires_grad:
                 entries.append(dataclasses.replace(entry, **given))
+    entries = [
+        dataclasses.replace(entry, weight_decay=0.0)
+        if any(fnmatch.fnmatch(names[id(entry.leaf)], pattern) for pattern in no_decay)
+        else entry
+        for entry in entries
+    ]
     return [{**param_group(same), "kind": same[0].optimizer} for same in grouped(entries)]
 
 
@@ -182,6 +194,7 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     clipping, a scalar. Raises UserError where there are no gradients.
     """
     check_model(model, "clip_grad_norm_")
+    _of_whole(model, "clip_grad_norm_")
     parameters = [p for _, p in named_weights(model) if p.grad is not None]
     if not parameters:
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
@@ -195,23 +208,22 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
 
     Parameters, their names and the output are then those of a model that never had any. Build a
     new optimizer to train it further. A model without multipliers stays as it is. Raises UserError
-    where they belong to a larger model.
+    where they belong to a larger model, or where modules outside of theirs share a weight.
     """
     check_model(model, "merge_multipliers")
-    for handle in _handles(model):
+    for handle in _of_whole(model, "merge_multipliers"):
         handle.merge()
-    if any("_readers" in module.__dict__ for module in model.modules()):
-        raise UserError(
-            f"{type(model).__name__} is part of the model that has the multipliers; call "
-            "lrm.merge_multipliers on that one"
-        )
     return model
 
 
 def effective_weights(model: nn.Module) -> dict[str, Tensor]:
     """W̄ of every parameter that has multipliers, by the parameter's name; copies."""
     check_model(model, "effective_weights")
-    return {k: v for handle in _handles(model) for k, v in handle.effective_weights().items()}
+    found = {}
+    for handle in _of_whole(model, "effective_weights"):
+        path = _path(model, handle)
+        found |= {f"{path}{name}": value for name, value in handle.effective_weights().items()}
+    return found
 
 
 @contextlib.contextmanager
@@ -219,12 +231,14 @@ def same_weights(model: nn.Module) -> Iterator[None]:
     """Around the micro-batches of one step: W̄ is built once for all of them.
 
     Nothing may change a weight within it, and in ``optimizer`` the gradients are there when it
-    ends. A step of an optimizer within it raises UserError. With DistributedDataParallel give it
-    the wrapped model. Compiled modules build W̄ each time in ``forward``.
+    ends: what backward() has given cannot be dropped by zero_grad() before that. A step of an
+    optimizer within it raises UserError, and so does a backward() behind it, at the next step.
+    With DistributedDataParallel give it the wrapped model, and have all micro-batches but the last
+    in its ``no_sync()``. Compiled modules build W̄ each time in ``forward``.
     """
     check_model(model, "same_weights")
     with contextlib.ExitStack() as stack:
-        for handle in _handles(model):
+        for handle in _of_whole(model, "same_weights"):
             stack.enter_context(handle.unchanged(by_step=not _counts_gradients(model)))
         yield
 
@@ -240,6 +254,36 @@ def _handles(model: nn.Module) -> list[Attached]:
     return [m.__dict__[HANDLE] for m in model.modules() if HANDLE in m.__dict__]
 
 
+def _of_whole(model: nn.Module, call: str) -> list[Attached]:
+    """``_handles`` where all that is multiplied in ``model`` is known to them, for ``lrm.<call>``.
+
+    Raises UserError for a part of what has multipliers, for layers that were copied from such a
+    part, and for a weight that modules outside of it share.
+    """
+    found = _handles(model)
+    known = {id(reader) for handle in found for reader in handle.effective.values()}
+    multiplied = {id(p): name for handle in found for name, p in handle.weights.items()}
+    for path, module in model.named_modules():
+        readers = module.__dict__.get(READERS, {})
+        if any(id(reader) not in known for reader in readers.values()):
+            if not found:
+                raise UserError(
+                    f"{type(model).__name__} is part of the model that has the multipliers; call "
+                    f"lrm.{call} on that one"
+                )
+            raise UserError(
+                f"{path} is a copy of a layer that has multipliers, and no part of the model to "
+                "which they were attached; merge before copying or adding layers"
+            )
+        for attribute, parameter in module._parameters.items():
+            if id(parameter) in multiplied and attribute not in readers:
+                raise UserError(
+                    f"{path}.{attribute} is the weight {multiplied[id(parameter)]} of the part "
+                    "that has multipliers, and lies outside of it; attach to the whole model"
+                )
+    return found
+
+
 def check_model(model: Any, call: str) -> None:
     """Raise UserError where ``model`` is none; ``call`` is what was asked of it."""
     if not isinstance(model, nn.Module):
@@ -247,6 +291,12 @@ def check_model(model: Any, call: str) -> None:
             f"lrm.{call} takes the model, not {type(model).__name__}; pass model, not "
             "model.parameters()"
         )
+
+
+def check_plain(model: nn.Module) -> None:
+    """Raise UserError where ``model`` has multipliers."""
+    if _handles(model) or any(READERS in module.__dict__ for module in model.modules()):
+        raise UserError("the model has multipliers already; merge them first")
 
 
 def _check_rates(fields: Mapping[str, Any]) -> None:
@@ -272,12 +322,17 @@ def _warn_of_convolutions(found: Attached, placement: Placement) -> None:
 def known_roles(model: nn.Module) -> dict[str, str]:
     """The role of every parameter, by its name in ``model``, as it was before multipliers."""
     known = roles(model)
-    paths = {id(module): path for path, module in model.named_modules()}
     for handle in _handles(model):
-        path = paths[id(handle.model)]
-        inner = {f"{path}.{name}".lstrip("."): role for name, role in handle.roles.items()}
+        path = _path(model, handle)
+        inner = {f"{path}{name}": role for name, role in handle.roles.items()}
         known |= {name: role for name, role in inner.items() if name in known}
     return known
+
+
+def _path(model: nn.Module, handle: Attached) -> str:
+    """What stands in ``model`` before the names of the parameters of ``handle``."""
+    path = next(path for path, module in model.named_modules() if module is handle.model)
+    return f"{path}." if path else ""
 
 
 def _kinds(model: nn.Module) -> dict[str, str]:

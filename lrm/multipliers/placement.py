@@ -97,12 +97,20 @@ def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
     ordinary = type(weight.data) is Tensor or isinstance(weight.data, nn.Parameter)
     if not (ordinary or is_distributed(weight)):
         return f"is quantized ({type(weight.data).__name__}); attach before quantizing"
-    if not weight.is_floating_point() and not weight.is_complex():
+    if weight.dim() == 0:
+        return "has no dimensions and is a multiplier itself"
+    if isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
+        return "belongs to a module that counts its children; give it a module of its own"
+    if weight.is_complex():
+        return "is complex, for which there are no gradient relations"
+    if not weight.is_floating_point():
         return f"holds integers ({weight.dtype}); attach before quantizing"
     if weight.dtype.itemsize == 1:
         return f"is in {weight.dtype}, too coarse to learn in; keep it in bfloat16 or float32"
     if getattr(module, "sparse", False):
         return "has sparse gradients; build its module with sparse=False"
+    if getattr(module, "max_norm", None) is not None:
+        return "is written while it is read (max_norm); build its module without max_norm"
     return None
 
 
@@ -135,6 +143,8 @@ def _targets(
         found = _multipliers(name, kind, module, weight, settings)
         return [Target(name, name, None, found)] if found else []
     targets, end, dim = [], 0, layout(module, weight).row
+    if not all(isinstance(each, Sequence) and len(each) == 3 for each in kind):
+        raise UserError(f"{name}: {shown(kind)} is no list of (start, stop, kind)")
     for start, stop, of_rows in sorted(kind):
         if not end <= start < stop <= weight.shape[dim]:
             raise UserError(

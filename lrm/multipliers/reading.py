@@ -18,7 +18,7 @@ from lrm.multipliers.sharding import is_gathered
 from lrm.multipliers.writing import Effective, guarded
 
 # The attribute of a module that maps names of parameters to what reads them.
-_READERS = "_readers"
+READERS = "_readers"
 # The attribute that a module has while a state_dict is loaded into it.
 _LOADING = "_loading_weights"
 
@@ -27,26 +27,27 @@ def read_through(module: nn.Module, attribute: str, reader: Any) -> None:
     """From now on ``module.<attribute>`` is ``reader(parameter)``.
 
     A reader has a method ``linear(x, parameter, bias)`` that computes an ``nn.Linear`` in another
-    way or returns None, ``solve(parameter, value)``, which has it give ``value``, and
-    ``reset_parameters()``, after which it gives what is initialised.
+    way or returns None, ``solve(parameter, value)``, which has it give ``value``,
+    ``reset_parameters()``, after which it gives what is initialised, and ``learned()``, the tensors
+    that it reads besides.
     """
-    readers = {**module.__dict__.get(_READERS, {}), attribute: reader}
+    readers = {**module.__dict__.get(READERS, {}), attribute: reader}
     _become(module, readers)
 
 
 def restore(module: nn.Module, attribute: str) -> None:
     """Have ``module.<attribute>`` be the parameter again."""
-    readers = dict(module.__dict__[_READERS])
+    readers = dict(module.__dict__[READERS])
     del readers[attribute]
     _become(module, readers)
 
 
 def _become(module: nn.Module, readers: dict[str, Any]) -> None:
     plain = getattr(type(module), "_plain_class", type(module))
-    module.__dict__.pop(_READERS, None)
+    module.__dict__.pop(READERS, None)
     if readers:
         # Not as submodules: a shared parameter's reader belongs to the first of its modules.
-        module.__dict__[_READERS] = readers
+        module.__dict__[READERS] = readers
         module.__class__ = _reading(plain, tuple(sorted(readers)))
     else:
         module.__class__ = plain
@@ -63,7 +64,10 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
             super(found, self).__setattr__(name, value)
         elif _may_replace(self, value):
             self._parameters[name] = value
-        elif not (isinstance(value, Effective) and value.is_of(self._parameters[name])):
+        elif isinstance(value, Effective) and value.is_read_by(self._readers[name]):
+            # Tied once more; after loading with assign the two may be different tensors.
+            self._parameters[name] = value.weight
+        else:
             raise UserError(
                 f"{plain.__name__}.{name} has multipliers and cannot be replaced; copy into it "
                 "under torch.no_grad(), or merge the multipliers first (lrm.merge_multipliers)"

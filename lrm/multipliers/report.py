@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from lrm.multipliers.multiplier import Target
 from lrm.multipliers.roles import roles
 from lrm.multipliers.saving import HANDLE, save_placement
 from lrm.multipliers.sharding import whole
+from lrm.multipliers.wiring import watch
 
 
 class Attached(Multipliers):
@@ -33,6 +35,8 @@ class Attached(Multipliers):
     ):
         self.said = dict(said)
         self.stays = ""  # why it cannot be merged
+        self.design = ""  # of scale vectors, if they are some
+        self.thawed_by_merging: list[nn.Parameter] = []
         self.roles = roles(model, said)
         super().__init__(model, targets, implementation)
         self._shapes = {
@@ -40,6 +44,11 @@ class Attached(Multipliers):
         }
         setattr(model, HANDLE, self)
         self._hooks = save_placement(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Of copies and pickles, whose optimizers are checked too."""
+        self.__dict__.update(state)
+        watch(self)
 
     def __repr__(self) -> str:
         if not self.effective:
@@ -65,6 +74,8 @@ class Attached(Multipliers):
         if self.stays:
             raise UserError(self.stays)
         super().merge()
+        for parameter in self.thawed_by_merging:
+            parameter.requires_grad_(True)
         for hook in self._hooks:
             hook.remove()
         if self.model.__dict__.get(HANDLE) is self:

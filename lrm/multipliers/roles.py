@@ -53,7 +53,8 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
         is_head = any(module is head for module in modules for head in heads)
         role = _role(name, *places[0], parameters[name].dim())
         if any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in modules):
-            role = "tied" if is_head or len(modules) > 1 else _of_embedding(name, modules[0])
+            others = [m for m in modules if not isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
+            role = "tied" if is_head or others else _of_embedding(name, modules[0])
         elif role == "matrix" and is_head:
             role = "head"
         found[name] = role
@@ -75,6 +76,7 @@ def is_norm(module: nn.Module) -> bool:
 def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
     if dimensions < 2 or isinstance(module, _PLAIN) or is_norm(module):
         return "vector"
+    attribute = attribute.removesuffix("_orig")  # of torch.nn.utils.prune
     if isinstance(module, nn.modules.conv._ConvNd):
         mixes = module.groups == 1 or module.groups < module.in_channels
         return "convolution" if mixes and attribute == "weight" else "vector"
@@ -93,9 +95,9 @@ def _of_embedding(name: str, module: nn.Module) -> str:
 
 
 def _heads(model: nn.Module) -> list[nn.Module]:
-    for module in model.modules():
-        getter = getattr(module, "get_output_embeddings", None)
-        if getter is not None and (found := getter()) is not None:
-            return [found]
+    getters = (getattr(module, "get_output_embeddings", None) for module in model.modules())
+    found = [head for getter in getters if getter is not None and (head := getter()) is not None]
+    if found:
+        return found
     named = model.named_modules()
     return [m for path, m in named if path.rpartition(".")[2] in _HEADS and hasattr(m, "weight")]

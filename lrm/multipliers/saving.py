@@ -39,7 +39,7 @@ def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
 
     They are ``placement`` by full names, how scalars, rows and columns learn, and ``role``; but
     not ``implementation``, which may differ. Raises UserError where ``state_dict`` holds no
-    placement, or several.
+    placement, or several, and for designs of scale vectors, which change more than they place.
     """
     extra = (value for key, value in state_dict.items() if key.rpartition(".")[2] == _KEY)
     found = [arguments for value in extra if (arguments := _decoded(value)) is not None]
@@ -47,6 +47,11 @@ def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(
             f"the state_dict holds {len(found)} placements; give that of the model on which "
             "lrm.attach_multipliers was called"
+        )
+    if design := found[0].get("design"):
+        raise UserError(
+            f"the model of this checkpoint was made by lrm.attach_scale_vectors(model, {design!r}, "
+            "lr=...); call that, and then load"
         )
     return found[0]
 
@@ -104,7 +109,8 @@ def _arguments(handle: Multipliers) -> dict[str, Any]:
             parts.append([*map(int, target.rows or ()), _KINDS[tuple(found_here)]])
             settings |= found_here
         placement[name] = parts[0][0] if found.targets[0].rows is None else parts
-    said = {"role": handle.said} if handle.said else {}
+    said: dict[str, Any] = {"role": handle.said} if handle.said else {}
+    said |= {"design": handle.design} if handle.design else {}
     return {"placement": placement, **settings.pop("scalar", {}), **settings, **said}
 
 

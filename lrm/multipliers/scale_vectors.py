@@ -8,6 +8,7 @@ norm, whose own weight they replace. Here they are multipliers, so that all call
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -68,7 +69,8 @@ def attach_scale_vectors(
     head for queries, keys and values; where the model has such a norm already, that one stays.
     ``unified``: as ``dnp``, by ``parametrization`` ``or``, and with decay on input vectors alone.
     The last norm's vector moves to the head's inputs; where the head is tied to the embedding it
-    stays in the norm. Norms that no linear map reads are output norms, and stay as they are.
+    stays in the norm. Norms that no linear map reads are output norms, and stay as they are. So do
+    norms that something else reads too (experts, a router, a residual), of which a warning tells.
 
     ``lr`` is the vectors' LR, which in the paper is that of the matrices; ``input_decay`` (0.1 in
     ``unified``, else 0) and ``output_decay`` are their weight decays. ``parametrization`` is one of
@@ -78,7 +80,8 @@ def attach_scale_vectors(
     All but ``dnp`` and ``unified`` leave the output as it was, and ``lrm.merge_multipliers`` folds
     them into the matrices. Those two change the function, and merging raises UserError. So does
     this for an unknown design, merged matrices such as ``qkv_proj``, norms that are none of
-    RMSNorm's kind, and as ``lrm.attach_multipliers`` does; the model is then as it was.
+    RMSNorm's kind, a model on the meta device, and as ``lrm.attach_multipliers`` does; the model is
+    then as it was. After merging, norms learn again that did before.
     """
     if design not in DESIGNS:
         raise UserError(f"unknown design {shown(design)}; use one of {', '.join(DESIGNS)}")
@@ -86,13 +89,18 @@ def attach_scale_vectors(
     parametrization = parametrization or ("or" if unified else "direct")
     decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
     kind, behind = DESIGNS[design]
-    seen = _look(model, example)
+    library.check_plain(model)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        raise UserError("the model is on the meta device; load its weights, whose norms are read")
+    arguments = dict(example or {"input_ids": _two_tokens(model)})
+    seen = _look(model, arguments)
     kind_of = roles(model)
     found = [each for each in seen.read if each.readers]
     for norm in found:
         norm.measure(parametrization)
     heads = {name for name, role in kind_of.items() if role in ("head", "tied")}
     free = [norm for norm in found if not any(kind_of[n] == "tied" for n in norm.weights)]
+    free = _read_by_linear_maps_alone(model, arguments, free)
     matrices = [name for norm in free for name in norm.weights if name not in heads]
     if not matrices:
         raise UserError(
@@ -118,6 +126,7 @@ def attach_scale_vectors(
         for path in added:
             _remove_norm(model, path)
         raise
+    handle.design = design
     for path in added:
         handle.parameter(f"{path}.{_BEHIND}.weight").requires_grad_(False)
     for norm in free:
@@ -135,6 +144,7 @@ class _Norm:
     """A norm, and the linear maps that read what it gives out, by the names of their weights."""
 
     module: nn.Module
+    path: str
     readers: list[nn.Module] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     neutral: float = 1.0  # the weight at which it only normalises
@@ -147,10 +157,14 @@ class _Norm:
             raise UserError(f"{name} has a bias; scale vectors replace RMSNorms")
         kept, x = weight.clone(), torch.linspace(-1, 1, weight.numel()).to(weight)
         sizes = {}
-        for neutral in (1.0, 0.0):  # Gemma's norms multiply by one more than their weight
-            weight.fill_(neutral)
-            sizes[neutral] = self.module(x[None]).float().square().mean().sqrt().item()
-        weight.copy_(kept)
+        try:
+            for neutral in (1.0, 0.0):  # Gemma's norms multiply by one more than their weight
+                weight.fill_(neutral)
+                sizes[neutral] = self.module(x[None]).float().square().mean().sqrt().item()
+        except TypeError:
+            raise UserError(f"{name} takes more than x; scale vectors replace RMSNorms") from None
+        finally:
+            weight.copy_(kept)
         fits = [neutral for neutral, size in sizes.items() if abs(size - 1) < 0.02]
         if len(fits) != 1:
             raise UserError(f"{name} does not normalise to 1; scale vectors replace RMSNorms")
@@ -177,6 +191,8 @@ class _Norm:
             if (size := scaling.multipliers.get(MAGNITUDES["column"])) is not None:
                 scale = (gamma / own.parametrization.value(raw)).mean()
                 scaling.column_magnitude.copy_(size.parametrization.raw(scale))
+        if self.module.weight.requires_grad:
+            handle.thawed_by_merging.append(self.module.weight)
         self.module.weight.fill_(self.neutral).requires_grad_(False)
 
 
@@ -188,7 +204,82 @@ class _Seen:
     normalised: set[str]
 
 
-def _look(model: nn.Module, example: Mapping[str, Any] | None) -> _Seen:
+def _two_tokens(model: nn.Module) -> Tensor:
+    return torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+
+
+@torch.no_grad()
+def _run(model: nn.Module, arguments: Mapping[str, Any]) -> list[Tensor]:
+    """The tensors that ``model`` gives in evaluation, which is ended as it was for each module."""
+    training = [module for module in model.modules() if module.training]
+    try:
+        model.eval()
+        leaves = torch.utils._pytree.tree_leaves(model(**arguments))
+        return [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.is_floating_point()]
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _read_by_linear_maps_alone(
+    model: nn.Module, arguments: Mapping[str, Any], norms: list[_Norm]
+) -> list[_Norm]:
+    """Those whose vector may move to the linear maps that were seen to read them; warns of others.
+
+    Experts, routers and residuals read norms without a module that could be seen.
+    """
+    if _is_the_same(model, arguments, norms):
+        return norms
+    fits = [norm for norm in norms if _is_the_same(model, arguments, [norm])]
+    others = [norm.path for norm in norms if norm not in fits]
+    warnings.warn(
+        f"{len(others)} norms keep their vector, since more than linear maps read them (experts, a "
+        f"router, a residual); the first is {others[0] if others else norms[0].path}",
+        stacklevel=3,
+    )
+    return fits
+
+
+@torch.no_grad()
+def _is_the_same(model: nn.Module, arguments: Mapping[str, Any], norms: list[_Norm]) -> bool:
+    """Whether the output is that of vectors on the readers' inputs, for vectors of any values."""
+
+    def scaled(vector: Tensor):
+        def hook(_: nn.Module, given: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+            if given:
+                return (given[0] * vector.to(given[0]), *given[1:]), named
+            return given, {**named, "input": named["input"] * vector.to(named["input"])}
+
+        return hook
+
+    kept, hooks = [norm.module.weight.clone() for norm in norms], []
+    vectors = [torch.linspace(0.5, 1.5, len(weight)).to(weight) for weight in kept]
+    try:
+        for norm, vector in zip(norms, vectors, strict=True):
+            norm.module.weight.copy_(vector + (norm.neutral - 1.0))
+        expected = _run(model, arguments)
+        for norm, vector in zip(norms, vectors, strict=True):
+            norm.module.weight.fill_(norm.neutral)
+            hooks += [
+                reader.register_forward_pre_hook(scaled(vector), with_kwargs=True)
+                for reader in norm.readers
+            ]
+        found = _run(model, arguments)
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for norm, weight in zip(norms, kept, strict=True):
+            norm.module.weight.copy_(weight)
+    return len(found) == len(expected) and all(map(_close, found, expected))
+
+
+def _close(found: Tensor, expected: Tensor) -> bool:
+    """Up to rounding, of which many layers make more than one."""
+    tolerance = 4 * torch.finfo(expected.dtype).eps ** 0.5
+    return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
+
+
+def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
     """Run ``model`` once, and see by the memory of tensors what reads what."""
     first = {id(p): name for name, p in model.named_parameters()}
     norms: dict[int, _Norm] = {}
@@ -200,18 +291,28 @@ def _look(model: nn.Module, example: Mapping[str, Any] | None) -> _Seen:
         kept.append(tensor)  # so that nothing else comes to lie there
         return tensor.untyped_storage().data_ptr()
 
-    def of_norm(module: nn.Module, arguments: tuple, output: Tensor) -> None:
-        if arguments and (path := outputs.get(memory(arguments[0]))) is not None:
-            normalised.add(path)
-        norm = norms.setdefault(id(module), _Norm(module))
+    def of_norm(path: str, module: nn.Module, arguments: tuple, output: Tensor) -> None:
+        if not isinstance(output, Tensor):
+            return
+        if arguments and (before := outputs.get(memory(arguments[0]))) is not None:
+            normalised.add(before)
+        norm = norms.setdefault(id(module), _Norm(module, path))
         by_memory[memory(output)] = norm
 
-    def of_linear(path: str, module: nn.Module, arguments: tuple, output: Tensor) -> None:
-        norm = by_memory.get(memory(arguments[0])) if arguments else None
+    def of_linear(
+        path: str, module: nn.Module, arguments: tuple, named: dict[str, Any], output: Tensor
+    ) -> None:
+        x = arguments[0] if arguments else named["input"]
+        norm = by_memory.get(memory(x))
+        if norm is not None and norm.module.weight.numel() != module.in_features:
+            norm = None  # it reads a part: the trial tells
         if norm is not None and module not in norm.readers:
             if _MERGED.search(path):
                 raise UserError(f"{path} merges several matrices; place vectors by "
                                 "lrm.attach_multipliers, which takes rows")  # fmt: skip
+            if any(module in other.readers for other in norms.values()):
+                raise UserError(f"{path} reads two norms, whose vectors it cannot hold both; place "
+                                "vectors by lrm.attach_multipliers")  # fmt: skip
             norm.readers.append(module)
             norm.weights.append(first[id(module.weight)])
         outputs[memory(output)] = path
@@ -219,24 +320,21 @@ def _look(model: nn.Module, example: Mapping[str, Any] | None) -> _Seen:
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear):
             hooks.append(module.register_forward_hook(
-                lambda m, a, o, path=path: of_linear(path, m, a, o)))  # fmt: skip
+                lambda m, a, k, o, path=path: of_linear(path, m, a, k, o),
+                with_kwargs=True))  # fmt: skip
         elif "Norm" in type(module).__name__ and isinstance(
             getattr(module, "weight", None), nn.Parameter
         ):
-            hooks.append(module.register_forward_hook(of_norm))
-    was = model.training
-    device = next(model.parameters()).device
-    arguments = example or {"input_ids": torch.zeros(1, 2, dtype=torch.long, device=device)}
+            hooks.append(module.register_forward_hook(
+                lambda m, a, o, path=path: of_norm(path, m, a, o)))  # fmt: skip
     try:
-        with torch.no_grad():
-            model.eval()(**arguments)
+        _run(model, arguments)
     except TypeError as error:
         raise UserError(
             f"{type(model).__name__} does not take {', '.join(arguments)} ({error}); give an "
             "example of its arguments"
         ) from None
     finally:
-        model.train(was)
         for hook in hooks:
             hook.remove()
     return _Seen(list(norms.values()), normalised)

@@ -61,6 +61,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     if moved.isdisjoint(names):
         seen.checked.add(optimizer)
         return
+    handle.check_late()
     if handle.is_unchanged:
         raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
     for group in optimizer.param_groups:

@@ -19,6 +19,8 @@ from lrm.multipliers.sharding import is_distributed
 _MEANT = "merge the multipliers first (lrm.merge_multipliers)"
 # Methods that end like writes and leave all values as they are.
 _HARMLESS = {"share_memory_", "detach_", "retain_grad"}
+# What means the parameter where it is asked of all of W̄.
+_OF_PARAMETERS = {"requires_grad_", "register_hook", "register_post_accumulate_grad_hook"}
 _RESHAPING = {"resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_",
               "as_strided_", "swapaxes_", "swapdims_", "swap_tensors"}  # fmt: skip
 
@@ -29,6 +31,7 @@ class Link:
     def __init__(self, module: nn.Module, attribute: str, reader: Any, effective: Tensor):
         self.module, self.attribute, self.reader = module, attribute, reader
         self.effective = effective
+        self._versions = self._count()
 
     @property
     def name(self) -> str:
@@ -47,21 +50,54 @@ class Link:
         )
 
     def pass_on(self) -> None:
-        """After a write to W̄: have W be what gives it. UserError where a multiplier is 0."""
+        """After a write to W̄: have W be what gives it.
+
+        Raises UserError where a multiplier is 0, and where W or a multiplier has changed since W̄
+        was read: what is written then is older than what it would replace.
+        """
+        if self._versions != self._count():
+            raise UserError(
+                f"{self.name} was read before its weight or multipliers changed; read it again, "
+                "and then write"
+            )
         if not self.reader.solve(self.weight, self.effective):
             raise UserError(f"{self.name} was written, but a multiplier of it is 0; {_MEANT}")
+        self._versions = self._count()
+
+    def _count(self) -> list[int]:
+        """How often W and its multipliers were changed in place, and which tensors they are."""
+        tensors = [self.weight, *self.reader.learned()]
+        # Inference tensors count nothing.
+        return [n for t in tensors for n in (id(t), 0 if t.is_inference() else t._version)]
 
 
 class Effective(Tensor):
     """W̄, or a view of it, as a module gives it to others. Computations with it give tensors."""
 
-    _is_param = True  # an nn.Parameter to those who ask, as the plain model's would be
     _link: Link
     _plain: Tensor  # the same as torch's own type, which all computations get
 
-    def is_of(self, weight: Tensor) -> bool:
-        """Whether this is the W̄ of ``weight``: tying once more what is tied changes nothing."""
-        return self._link.weight is weight
+    @property
+    def _is_param(self) -> bool:
+        """W̄ itself is an nn.Parameter to those who ask, as the plain model's would be."""
+        return self._plain is self._link.effective
+
+    @_is_param.setter
+    def _is_param(self, _: bool) -> None:
+        """``nn.Parameter(module.weight.detach())`` would learn, and not be W̄ any more."""
+        raise UserError(
+            f"{self._link.name} has multipliers and is no parameter for another module; give it "
+            f"a copy of the values ({self._link.attribute}.detach().clone())"
+        )
+
+    def is_read_by(self, reader: Any) -> bool:
+        """Whether this is W̄, all of it, as ``reader`` gives it."""
+        return self._is_param and self._link.reader is reader
+
+    @property
+    def weight(self) -> nn.Parameter:
+        """The W from which it comes."""
+        return self._link.weight
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):
@@ -72,25 +108,29 @@ class Effective(Tensor):
             name = getattr(func, "__name__", "").partition(".")[0]  # of add_.Tensor too
             if name in ("__get__", "__set__"):
                 return _attribute(name, func.__self__.__name__, func, args)
+            first = args[0] if args else None
+            if name in _OF_PARAMETERS and isinstance(first, Effective) and first._is_param:
+                found = func(first._link.weight, *args[1:], **kwargs)
+                return first if name == "requires_grad_" else found
             written = _written(name, args, kwargs)
-            if written is None:
+            if not written or name == "requires_grad_":
                 found = func(*_plain(args), **_plain(kwargs))
-                first = args[0] if args else None
+                if name == "numpy" and isinstance(first, Effective):
+                    found.flags.writeable = False  # nobody would be told
                 return _views(found, first._link) if isinstance(first, Effective) else found
-            if name == "requires_grad_":
-                written._link.weight.requires_grad_(*args[1:], **kwargs)
-                return written
-            if name in _RESHAPING:
-                raise UserError(f"{written._link.name} has multipliers for its shape; {_MEANT}")
-            if written.requires_grad and torch.is_grad_enabled() and not _is_init(func):
-                raise UserError(
-                    f"{written._link.name} is a parameter that learns; write to it under "
-                    "torch.no_grad()"
-                )
+            for each in written:
+                if name in _RESHAPING:
+                    raise UserError(f"{each._link.name} has multipliers for its shape; {_MEANT}")
+                if each.requires_grad and torch.is_grad_enabled() and not _is_init(func):
+                    raise UserError(
+                        f"{each._link.name} is a parameter that learns; write to it under "
+                        "torch.no_grad()"
+                    )
             with torch.no_grad():
-                func(*_plain(args), **_plain(kwargs))
-            written._link.pass_on()
-            return written
+                found = func(*_plain(args), **_plain(kwargs))
+            for each in written:
+                each._link.pass_on()
+            return written[0] if isinstance(found, Tensor) else found
 
 
 def guarded(effective: Tensor, module: nn.Module, attribute: str, reader: Any) -> Tensor:
@@ -139,18 +179,20 @@ def _is_init(func: Any) -> bool:
     return getattr(func, "__module__", "") == "torch.nn.init"
 
 
-def _written(name: str, args: tuple, kwargs: dict[str, Any]) -> Effective | None:
-    """What a function of that name writes to, if it is W̄."""
-    if "out" in kwargs:
+def _written(name: str, args: tuple, kwargs: dict[str, Any]) -> list[Effective]:
+    """What a function of that name writes to, as far as it is some W̄."""
+    if kwargs.get("out") is not None:
         target = kwargs["out"]
+    elif kwargs.get("inplace") is True:  # of nn.functional
+        target = args[0] if args else kwargs.get("input")
     elif name == "__setitem__" or (name.startswith("__i") and name in _IN_PLACE):
         target = args[0]
     elif name.endswith("_") and not name.endswith("__") and name not in _HARMLESS:
         target = args[0] if args else kwargs.get("tensor")
     else:
-        return None
+        return []
     several = target if isinstance(target, (tuple, list)) else [target]
-    return next((each for each in several if isinstance(each, Effective)), None)
+    return [each for each in several if isinstance(each, Effective)]
 
 
 _IN_PLACE = {f"__i{name}__" for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow",
@@ -161,7 +203,7 @@ def _attribute(kind: str, name: str, func: Any, args: tuple) -> Any:
     """Attributes of W̄ that mean the parameter are W's; ``data`` is a view."""
     this, *given = args
     link = this._link
-    if name in ("requires_grad", "grad"):
+    if name in ("requires_grad", "grad") and this._is_param:
         if kind == "__get__":
             return getattr(link.weight, name)
         setattr(link.weight, name, given[0])

@@ -107,6 +107,10 @@ class SteepestDescent(Steepest):
             raise UserError("SteepestDescent: the model has nothing that learns")
         super().__init__(list(groups.values()), nesterov)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """As that of ``Steepest``."""
+        return {**super().__getstate__(), "_turned": self._turned}
+
     def _direction(self, group: dict[str, Any], leaf: nn.Parameter, moment: Tensor) -> Tensor:
         if group["kind"] not in _DECAYED:
             return super()._direction(group, leaf, moment)

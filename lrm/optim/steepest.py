@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lrm.errors import UserError
 from lrm.optim.directions import normalized, per_token
 
 # The L2 norm of a tensor of which the leaf's part lies here, and of how many entries.
@@ -31,8 +32,21 @@ class Steepest(torch.optim.Optimizer):
     """
 
     def __init__(self, groups: list[dict[str, Any]], nesterov: bool, norm: Norm | None = None):
-        super().__init__(groups, {"nesterov": nesterov, "rows": "all"})
+        shared = {name: groups[0][name] for name in ("lr", "weight_decay", "momentum")}
+        super().__init__(groups, {**shared, "nesterov": nesterov, "rows": "all"})
         self._norm = norm or _norm
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles, of which torch leaves out all but its own."""
+        return {**super().__getstate__(), "_norm": self._norm}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch. Raises UserError for a group without ``direction``."""
+        if "direction" not in param_group:
+            raise UserError(
+                "this group has no direction; build a new optimizer from the model, which finds it"
+            )
+        super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:

@@ -51,10 +51,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
 cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
-options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results $(RESULTS) $(if $(YES),--yes)
+options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results '$(RESULTS)' $(if $(YES),--yes)
 train = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 	&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | awk '!seen[$$0]++') $(options) || test $$? -eq 3; }
-draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(RESULTS)
+draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results '$(RESULTS)'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
@@ -121,8 +121,8 @@ tell_not_here = echo "left out: $(strip $(NOT_HERE)). They have no runs at $(SCA
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
 	@$(call draw,fig1) --source reference
 	@$(BIN)/python experiments/projector/run.py --scale tiny --only 'FPN S=8 *' --only 'SPN S=8 *' \
-		--set train.steps=500 $(workers) --results $(RESULTS)
-	@$(BIN)/python -m analysis.demo --results $(RESULTS)
+		--set train.steps=500 $(workers) --results '$(RESULTS)'
+	@$(BIN)/python -m analysis.demo --results '$(RESULTS)'
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
 all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
@@ -167,7 +167,7 @@ $(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 
 tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*'
 	@$(if $(CLUSTER),echo "error: a search does not run by jobs; leave CLUSTER out" >&2; exit 2)
-	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results $(RESULTS) $(if $(PUBLISH),--publish) \
+	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results '$(RESULTS)' $(if $(PUBLISH),--publish) \
 		$(if $(FROM_PUBLISHED),--from-published) $(foreach one,$(ONLY),--only '$(one)')
 
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
@@ -179,33 +179,33 @@ lab: $(VENV)/.notebooks  ## open copies of the notebooks, in lab/, in Jupyter; O
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(OPTIONS) lab
 
 claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FROM=runs judged from yours; CLAIM=P1, ALL=1
-	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(RESULTS) --source $(FROM) \
+	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results '$(RESULTS)' --source $(FROM) \
 		$(if $(CLAIM),--claim $(CLAIM)) $(if $(ALL),--all)
 
 report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs: yours beside what is published
-	@$(BIN)/python -m analysis.report --scale $(SCALE) --results $(RESULTS) --source $(FROM)
+	@$(BIN)/python -m analysis.report --scale $(SCALE) --results '$(RESULTS)' --source $(FROM)
 
 readme: $(VENV)/.report  ## write the published results into README.md and experiments/README.md, and draw analysis/report/idea.png
 	@$(BIN)/python -m analysis.report.overview
 	@$(BIN)/python -m analysis.report.idea
 
 publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
-	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results $(RESULTS)
+	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results '$(RESULTS)'
 
 evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transformers with TASKS: RUN=results/runs/long_run/<id> STEP=11200
-	@$(BIN)/lrm evaluate $(RUN) --results $(RESULTS) $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/lrm evaluate '$(RUN)' --results '$(RESULTS)' $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
 
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
-	@folder=$$($(BIN)/lrm probe $(MODEL) --results $(RESULTS)) \
+	@folder=$$($(BIN)/lrm probe '$(MODEL)' --results '$(RESULTS)') \
 		&& $(BIN)/python -m analysis.explore.checkpoint_norms $$folder
 
 bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, ONLY='multipliers* parts', PUBLISH=name (20 or more) keeps it in the reference
-	@$(BIN)/python -m lrm.bench --results $(RESULTS) $(if $(PAIRS),--pairs $(PAIRS)) $(foreach one,$(ONLY),--only '$(one)') \
+	@$(BIN)/python -m lrm.bench --results '$(RESULTS)' $(if $(PAIRS),--pairs $(PAIRS)) $(foreach one,$(ONLY),--only '$(one)') \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
 # A part that time has ended is no failure: what there is of it is drawn, and the next call goes on.
 gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PART=speed, NAME=mine, AGAIN=1, TOY=1 tries it on a CPU
-	@record=$$($(BIN)/python -m lrm.bench.gpu --results $(RESULTS) $(if $(PART),--part $(PART)) \
+	@record=$$($(BIN)/python -m lrm.bench.gpu --results '$(RESULTS)' $(if $(PART),--part $(PART)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(TOY),--toy) \
 		$(if $(AGAIN),--again)) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
@@ -228,13 +228,13 @@ lint: $(VENV)/.dev  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 list: $(VENV)/.core  ## show the runs on disk, of all scales, with their sizes
-	@$(BIN)/python -m lrm.sweep.runs list --results $(RESULTS)
+	@$(BIN)/python -m lrm.sweep.runs list --results '$(RESULTS)'
 
 watch: $(VENV)/.core  ## show what is being trained, in another terminal: progress, loss, norms, time left
-	@$(BIN)/python -m lrm.sweep.watch --results $(RESULTS)
+	@$(BIN)/python -m lrm.sweep.watch --results '$(RESULTS)'
 
 clean-runs: $(VENV)/.core  ## show and remove the runs at SCALE (asks first; YES=1 does not)
-	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results $(RESULTS) $(if $(YES),--yes)
+	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results '$(RESULTS)' $(if $(YES),--yes)
 
 lock: $(VENV)/.dev  ## pin what is installed in .venv
 	@$(BIN)/pip list --format=freeze --exclude lrm-suite --exclude pip --exclude setuptools \

@@ -135,8 +135,8 @@ def kept(experiment: str) -> Kept:
     }
     return Kept(
         (*header.courses, *(header.brownian.match if header.brownian else ())),
-        max(Kept.vector_seeds, len(judging)),
         frozenset().union(*vectors.values()),
+        frozenset(judging),
         max([getattr(judge, "gradients", 0.0) for judge in judges.values()], default=0.0),
     )
 

@@ -247,3 +247,10 @@ def test_a_twin_that_others_come_after_is_trained(experiment):
     later = dataclasses.replace(runs[2], after=runs[1])
     jobs[2] = (later, Path(later.id))
     assert [run.arm for run, _ in twins.firsts(jobs)] == ["ONE", "OTHER", "LONGER"]
+
+
+def test_a_twin_that_was_begun_goes_on_by_itself(experiment, tmp_path):
+    runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
+    jobs = [(run, tmp_path / run.id) for run in runs]
+    jobs[1][1].mkdir()
+    assert [run.arm for run, _ in twins.firsts(jobs)] == ["ONE", "OTHER", "LONGER"]

@@ -32,10 +32,10 @@ def made(folder, name: str, step: int | None, changed: float = 1060.0, **files):
 
 
 def test_progress_loss_norm_and_time_left(tmp_path):
-    made(tmp_path, "stopped", 19, changed=1020.0)
-    made(tmp_path, "running", 59)
+    made(tmp_path, "stopped", 20, changed=1020.0)
+    made(tmp_path, "running", 60)
     made(tmp_path, "begun", None)
-    made(tmp_path, "over", 99, done='{"validation_loss": 2}')
+    made(tmp_path, "over", 100, done='{"validation_loss": 2}')
     (tmp_path / "runs" / "sweep" / "empty").mkdir()
     runs, finished = look(tmp_path, now=1150.0)
     assert finished == Counter(sweep=1)
@@ -52,15 +52,25 @@ def test_progress_loss_norm_and_time_left(tmp_path):
 
 
 def test_a_run_that_stands_still_says_so(tmp_path):
-    made(tmp_path, "stopped", 19, changed=1020.0)
+    made(tmp_path, "stopped", 20, changed=1020.0)
     assert "nothing new for 05:00" in "\n".join(text(*look(tmp_path, now=1320.0)))
 
 
 def test_the_command_shows_once_and_names_a_folder_without_runs(tmp_path):
     command = [sys.executable, "-m", "lrm.sweep.watch", "--results"]
-    made(tmp_path, "running", 59)
+    made(tmp_path, "running", 60)
     done = subprocess.run([*command, tmp_path], capture_output=True, text=True, check=True)
     assert "sweep A running" in done.stdout
     (tmp_path / "other").mkdir()
     done = subprocess.run([*command, tmp_path / "other"], capture_output=True, text=True)
     assert done.returncode == 2 and "--results names their folder" in done.stderr
+
+
+def test_the_time_left_of_a_resumed_run_counts_what_it_has_done_since(tmp_path):
+    made(tmp_path, "running", 60)
+    path = tmp_path / "runs" / "sweep" / "running" / "run.json"
+    run = json.loads(path.read_text()) | {"resumed": [{"step": 10}, {"step": 30}]}
+    path.write_text(json.dumps(run))
+    os.utime(path, (1000, 1000))
+    [running], _ = look(tmp_path, now=1061.0)
+    assert abs(running.left - 80.0) < 1e-9  # 30 steps in 60 seconds, 40 to go

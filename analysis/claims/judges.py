@@ -19,6 +19,7 @@ from analysis.tables.results import Tables
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 
+_JUDGE = ("tiny", "mini", "small", "paper")
 Judge = Callable[[Tables, dict], Judgement]
 
 
@@ -64,9 +65,14 @@ def code_hash(experiment: str, claim: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def configuration_hash(experiment: str, scale: str = "tiny") -> str:
-    """Identity of all runs of one seed that the experiment's YAML asks for, without a corpus."""
-    runs = load(EXPERIMENTS / experiment / "config.yaml").runs(scale, [0])
+def configuration_hash(experiment: str) -> str:
+    """Identity of all runs of one seed that the experiment's YAML asks for, without a corpus.
+
+    At the first of the scales that judge at which the experiment is made.
+    """
+    loaded = load(EXPERIMENTS / experiment / "config.yaml")
+    scale = next(each for each in _JUDGE if each in loaded.header.at)
+    runs = loaded.runs(scale, [0])
     ids = sorted(dataclasses.replace(run, corpus="any").id for run in runs)
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
 

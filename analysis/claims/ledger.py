@@ -32,6 +32,8 @@ from lrm.store.files import as_json, make_folder, write_json, write_listed
 
 # Half of what lies outside of a 95% interval: how often a part holds although it is not so.
 _FALSE_ALARM = 0.025
+# Seeds whose values lie this close together, in parts of the value or of 1, do not differ.
+_ROUNDING = 1e-9
 UNJUDGED_LINE = "Not judged."
 CHANGED = "what judges changed after these seeds ran: run new seeds"
 
@@ -63,9 +65,9 @@ def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, An
 def as_ledger(records: list[dict[str, Any]], scale: str, source: str) -> dict[str, Any]:
     """The records with what can be said of all their parts together: ``multiplicity``.
 
-    ``tested`` parts had enough seeds; ``expected_false`` of them would hold by chance if the truth
-    lay on the border of every criterion; of the ``held``, ``survive_holm`` hold after Holm's
-    correction for testing all of them (family-wise 5%), and each part says so.
+    ``tested`` parts had enough seeds, which differ; ``expected_false`` of them would hold by chance
+    if the truth lay on the border of every criterion; of the ``held``, ``survive_holm`` hold after
+    Holm's correction for testing all of them (family-wise 5%), and each part says so.
     """
     tested = [
         part for record in records for part in record["parts"] if part["p"] is not None
@@ -203,8 +205,11 @@ def _of_experiment(
         record |= {
             "verdict": OPEN,
             "line": "Open.",
+            "groups": dict.fromkeys(record["groups"], OPEN),
             "note": CHANGED,
         }
+        for part in (*record["parts"], *record["contrast"]):
+            part |= {"verdict": OPEN, "p": None}
     return record
 
 
@@ -269,7 +274,9 @@ def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[st
 
 def _part(part: Part, planned: int, verdict: str, missing: str = "") -> dict[str, Any]:
     seen = part.interval
-    tested = seen.n >= planned and math.isfinite(seen.mean)
+    # An identity, or a number that every seed shares, is no matter of chance.
+    varies = seen.high - seen.low > _ROUNDING * max(abs(seen.mean), 1.0)
+    tested = seen.n >= planned and math.isfinite(seen.mean) and varies
     return {
         "name": part.name,
         "group": part.group,

@@ -15,6 +15,7 @@ from analysis.tables.results import Tables
 
 STEEPEST, FIXED = "STEEPEST", "HEAD_FIXED"
 ADAMW, MUP, SCALARS = "ADAMW", "ADAMW_MUP", "ADAMW_SCALARS"
+DECAYED = "ADAMW_DECAY"
 
 
 def bm1(tables: Tables, criterion: dict) -> Judgement:
@@ -97,6 +98,10 @@ def bm8(tables: Tables, criterion: dict) -> Judgement:
             at_most(f"{name} − muP at width {largest:g}, each at its best factor (nats)", gap,
                     limits["worse"], f"{name}: no worse than muP"),
         ]  # fmt: skip
+    without = drift(tables, DECAYED, "u").abs() - drift(tables, SCALARS, "u").abs()
+    parts.append(at_least("size of the exponent: with the same weight decay and no scalars − with "
+                          "learned scalars", without, 0.0, "scalars do it, not their decay",
+                          ours=True))  # fmt: skip
     contrast = [at_most("AdamW at one LR: exponent of the width in the best factor",
                         drift(tables, ADAMW, "u"), -limits["margin"])]  # fmt: skip
     return judgement(criterion, parts, contrast=contrast)

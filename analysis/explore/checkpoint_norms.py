@@ -73,7 +73,11 @@ def draw(table: pd.DataFrame, name: str):
             if (tensor, stat) not in groups:  # stacks of matrices have rows only
                 continue
             group = groups[tensor, stat]
-            values, _ = pooled_relative_norms(group)
+            values, dead = pooled_relative_norms(group)
+            if not len(values):  # as in adapters that begin at zero
+                axis.text(0.98, 0.96 - 0.13 * height, f"all {dead} are 0", color=colour,
+                          transform=axis.transAxes, ha="right", va="top", fontsize=7)  # fmt: skip
+                continue
             seaborn.kdeplot(values, ax=axis, color=colour, bw_adjust=0.8, warn_singular=False)
             width = noise_spread(float(group["over"].median()))
             ends += [*np.quantile(values, [0.003, 0.997]), 1 - 3 * width, 1 + 3 * width]
@@ -81,7 +85,9 @@ def draw(table: pd.DataFrame, name: str):
             axis.plot(grid, norm.pdf(grid, 1.0, width), color=colour, lw=0.8, ls=":")
             axis.text(0.98, 0.96 - 0.13 * height, f"{np.std(values):.2g}", color=colour,
                       transform=axis.transAxes, ha="right", va="top", fontsize=7)  # fmt: skip
-        axis.set(xlim=(max(0.0, min(ends)), max(ends)), yticks=[], ylabel="")
+        axis.set(yticks=[], ylabel="")
+        if ends:
+            axis.set_xlim(max(0.0, min(ends)), max(ends))
         axis.set_title(tensor.removeprefix("model.").removesuffix(".weight"), fontsize=7)
     for axis in axes[-axes[0].get_gridspec().ncols :]:
         axis.set_xlabel("norm / mean of its layer")

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 
 from analysis.drawing.page import caption, headline, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, NOT_JUDGED
-from analysis.quantities.gdn_draws import chance_of_mean, covariance_of_draws, losses
+from analysis.quantities.gdn_draws import chance_of_mean, losses, share_of_draws
 from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -53,10 +53,10 @@ def draw(numbers: pd.DataFrame, context: Context):
 
 def _message(table: pd.DataFrame) -> str:
     """What the draw explains of the variance, and whether its interval holds 0 and a quarter."""
-    share = interval(100 * covariance_of_draws(table) / table.stack().var())
-    ends = f"{share.low:.0f}% to {share.high:.0f}%".replace("-", "−")
-    said = f"The draw explains about {share.mean:.0f}% of the variance between runs (95%: {ends})"
-    parts = ["less than a quarter"] if share.high < 25 else []
+    share = share_of_draws(table)
+    ends = f"{share.low:.0%} to {share.high:.0%}".replace("-", "−")
+    said = f"The draw explains about {share.mean:.0%} of the variance between runs (95%: {ends})"
+    parts = ["less than a quarter"] if share.high < 0.25 else []
     parts += ["whether it is more than chance is open"] if share.low < 0 else []
     return ",\n".join([said, "; ".join(parts)]) if parts else said
 
@@ -73,7 +73,7 @@ def _means(axis, title: str, values: pd.DataFrame, chance: float, of: str, ylabe
     if chance > 0:
         axis.axhspan(-2 * chance, 2 * chance, **NOT_JUDGED, lw=0, zorder=0)
         beyond = max(means.var() - chance**2, 0) ** 0.5
-        open_ = " (may be 0)" if interval(covariance_of_draws(values)).low < 0 else ""
+        open_ = " (may be 0)" if share_of_draws(values).low < 0 else ""
         title += f": s.d. {beyond:.3f} nats{open_}"
     axis.axhline(0, **NEUTRAL)
     axis.set_xticks([])

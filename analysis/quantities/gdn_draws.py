@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pandas as pd
+from scipy import stats
 
 from analysis.quantities.losses import final_losses
+from analysis.quantities.stats import Interval
 from analysis.tables.results import Tables
 
 
@@ -22,6 +24,25 @@ def covariance_of_draws(table: pd.DataFrame) -> pd.Series:
     for seed, row in table.iterrows():
         found[seed] = row.cov(table.drop(index=seed).mean())
     return pd.Series(found)
+
+
+def share_of_draws(table: pd.DataFrame) -> Interval:
+    """What draws in general explain of the variance over all runs, with its 95% interval.
+
+    Mean squares of two ways without repetition: that of draws over that of what is left follows
+    F times 1 + seeds · ρ, where ρ is the variance of draws over that of what is left.
+    """
+    seeds, draws = table.shape
+    of_draws = seeds * table.mean().var()
+    left = seeds * chance_of_mean(table) ** 2
+    degrees = draws - 1, (draws - 1) * (seeds - 1)
+
+    def share(quantile: float) -> float:
+        ratio = (of_draws / left / quantile - 1) / seeds
+        return float(ratio * left / table.stack().var())
+
+    high, low = stats.f.ppf([0.025, 0.975], *degrees)
+    return Interval(share(1.0), share(low), share(high), draws)
 
 
 def chance_of_mean(table: pd.DataFrame) -> float:

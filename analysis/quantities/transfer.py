@@ -20,11 +20,15 @@ from analysis.tables.results import Tables, kept
 @kept
 def losses(tables: Tables, arm: str, rate: str = "lr") -> pd.DataFrame:
     """Seeds in rows, (width, rate) in columns."""
+    keys = ["seed", "width", rate]
     rows = final_losses(tables)
-    rows = rows[rows["arm"] == arm]
-    ended = (rows["step"] == tables.settings["train"]["steps"]) & np.isfinite(rows["value"])
-    rows = rows.assign(value=rows["value"].where(ended, np.inf))
-    return rows.pivot(index="seed", columns=["width", rate], values="value").sort_index(axis=1)
+    rows = rows[(rows["arm"] == arm) & (rows["step"] == tables.settings["train"]["steps"])]
+    values = rows.set_index(keys)["value"]
+    # A run that diverged before its first validation has no row.
+    every = tables.pick(kind="train", arm=arm)[keys].drop_duplicates()
+    runs = pd.MultiIndex.from_frame(every)
+    values = values.where(np.isfinite(values)).reindex(runs).fillna(np.inf)
+    return values.unstack(["width", rate]).sort_index(axis=1)
 
 
 def widths(table: pd.DataFrame) -> list[float]:
@@ -66,7 +70,7 @@ def drift(tables: Tables, arm: str, rate: str = "lr") -> pd.Series:
 
 def typical_rate(tables: Tables, arm: str, width: float, rate: str = "lr") -> float:
     """The LR of the grid whose mean loss over seeds is the lowest at this width."""
-    return float(losses(tables, arm, rate)[width].mean().idxmin())
+    return float(losses(tables, arm, rate)[width].mean(skipna=False).idxmin())
 
 
 def regret(tables: Tables, arm: str, width: float, rate: str = "lr") -> pd.Series:

@@ -43,7 +43,7 @@ README, INDEX = ROOT / "README.md", EXPERIMENTS / "README.md"
 BEGIN, END = "<!-- results: make readme -->\n", "<!-- end of the results -->\n"
 _WIDTH = 120
 # By the beginning of a figure's name, of which paper it is.
-_PAPERS = {"": "", "sv": "second paper: ", "gdn": "third paper: "}
+_PAPERS = {"": "", "sv": "second paper: ", "gdn": "third paper: ", "bm": "ours: bm "}
 _CLAIMS_OF = {PAPER: "The paper's claims", OURS: "Ours"}
 
 
@@ -77,7 +77,7 @@ def rows() -> list[Row]:
             continue
         facts, readme = facts_of(folder / "config.yaml"), read(folder / "README.md", lambda _: None)
         own = [claim for claim in claims if claim.experiment == name]
-        named = re.findall(r"\b(?:sv_|gdn_)?(?:fig|table)\d+", facts["figures"] or "")
+        named = re.findall(r"\b(?:sv_|gdn_|bm_)?(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
         found.append(Row(name, named, question, conclusion, own, facts["text"] or PAPER))
@@ -111,8 +111,8 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
         f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} claims "
         f"{len(claims) - len(own) - len(apart)} stand in the tables, {len(apart)} belong to "
         f"experiments that are not judged yet, and {len(own)} are about the library. "
-        f"Of {counts['tested']} parts {counts['held']} hold, {counts['survive_holm']} after "
-        f"Holm's correction for testing all."
+        f"Of {counts['tested']} parts whose numbers differ from seed to seed {counts['held']} "
+        f"hold, {counts['survive_holm']} after Holm's correction for testing all."
     )
 
 

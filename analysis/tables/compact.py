@@ -26,6 +26,8 @@ from lrm.errors import UserError
 from lrm.store.digests import is_listed, read_listed
 from lrm.store.files import make_folder, write_listed
 
+_VECTOR_SEEDS = 3
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -33,9 +35,10 @@ class Kept:
 
     # Patterns of the tensors whose course is kept of every seed.
     courses: tuple[str, ...]
-    # Vectors are kept of so many seeds: of the first seed all, then those of these tensors.
-    vector_seeds: int = 3
+    # Vectors are kept of the first three seeds, of the first all, and of the seeds that judge by
+    # them, which are those of these tensors.
     vectors: frozenset[str] = frozenset()
+    judging: frozenset[int] = frozenset()
     # In this first share of the steps every loss and every norm of a gradient is kept.
     gradients: float = 0.0
 
@@ -52,7 +55,7 @@ def publish(
 
     Brownian motions come along. Runs that are published already stay, but for those that are
     published anew. ``only``, patterns of labels, publishes those runs alone. Raises UserError where
-    one of them is not finished.
+    one of them is not finished, and where what is published has another corpus.
     """
     runs = find(experiment, scale, "runs", results, only=only)
     chosen = [(d, p) for d, p in runs if d["kind"] == "brownian" or d["seed"] in seeds]
@@ -61,12 +64,13 @@ def publish(
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)
     descriptions, tables = _published(folder, {description["id"] for description, _ in chosen})
+    _check_corpus(folder, descriptions, [description for description, _ in chosen])
     order = sorted({*seeds, *(d["seed"] for d in descriptions if d["kind"] != "brownian")})
     for description, path in chosen:
         rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
         frame = scalars(read_table(path / "scalars.parquet"), description, kept, whole=not rank)
         tables["scalars"].append(frame.assign(run=description["id"]))
-        if rank < kept.vector_seeds:
+        if rank < _VECTOR_SEEDS or description["seed"] in kept.judging:
             frame = _ends(read_table(path / "vectors.parquet"), description)
             if rank:
                 frame = of_tensors(frame, kept.vectors)
@@ -81,6 +85,19 @@ def publish(
     contents["runs.json.gz"] = gzip.compress(text.encode(), mtime=0)
     write_listed(folder, contents)
     return folder
+
+
+def _check_corpus(folder: Path, published: list[dict], added: list[dict]) -> None:
+    """Raise UserError where runs of two texts would lie side by side, which nothing could judge."""
+    names = [
+        {run["corpus"]["hash"]: run["corpus"]["name"] for run in runs if run.get("corpus")}
+        for runs in (published, added)
+    ]
+    if names[0] and names[1] and names[0].keys() != names[1].keys():
+        raise UserError(
+            f"{folder} holds runs on {', '.join(names[0].values())}, and these are on "
+            f"{', '.join(names[1].values())}; train them on that text, or give another RESULTS"
+        )
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:

@@ -13,7 +13,7 @@ from lrm.model.transformers import load_transformers
 
 def settings_of(folder: str | Path) -> dict[str, Any]:
     """The layer of YAML that continues the Falcon-H1 in ``folder``: model, start and rules."""
-    model = load_transformers(folder)
+    model, folder = load_transformers(folder), Path(folder).resolve()
     rules = [{"match": key, "forward": f} for key, f in model.forward_multipliers.items()]
     tokenizer = Path(folder, "tokenizer.json")
     return {

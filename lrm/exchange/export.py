@@ -50,7 +50,11 @@ def corpus_of(path: Path) -> Corpus:
     Raises UserError as ``training`` does, and where that corpus is another now.
     """
     description, settings = training(path)
-    corpora = path.resolve().parents[2] / "data"
+    parents = path.resolve().parents
+    if len(parents) < 3 or parents[1].name != "runs":
+        raise UserError(f"{path} lies outside of results/runs/<experiment>; move it there, beside "
+                        "the folder data of its corpus")  # fmt: skip
+    corpora = parents[2] / "data"
     corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
     if corpus.hash != description["corpus"]["hash"]:
         raise UserError(
@@ -63,11 +67,13 @@ def corpus_of(path: Path) -> Corpus:
 def trained(path: Path, step: int | None = None) -> FalconH1:
     """The plain model of the finished run in ``path``, its multipliers merged.
 
-    It is that at the end, or after ``step`` steps. Raises UserError as ``training`` does, and where
-    no weights of that step are kept, or files are damaged.
+    It is that at the end, or after ``step`` steps. Raises UserError as ``training`` does, where no
+    weights of that step are kept, where it diverged, and where files are damaged.
     """
     description, settings = training(path)
     kept = snapshot_steps(settings.train)
+    if "diverged" in read_outcome(path):
+        raise UserError(f"{path} diverged, which is its result, and keeps no weights")
     if step == settings.train.steps:
         step = None
     if step is not None and step not in kept:

@@ -36,7 +36,8 @@ def norms(folder: Path) -> pd.DataFrame:
     entries. Rows are outputs, also of GPT-2's linear maps, which are stored with inputs first.
     Stacks of matrices (experts) count as one matrix with all of their rows; of their columns
     nothing is said. Raises UserError where there are no safetensors, where they are damaged, and
-    where they hold multipliers beside weights, whose norms alone would not be those of W̄.
+    where they hold multipliers beside weights, whose norms alone would not be those of W̄, or
+    values that are not finite.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -83,6 +84,8 @@ def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:
     tensor = name if found is None else f"{name[: found.start()]}*{name[found.end() :]}"
     identity = {"tensor": tensor, "layer": layer}
     matrix = weight.reshape(-1, weight.shape[-1])
+    if not torch.isfinite(matrix).all():
+        raise UserError(f"{name} holds values that are not finite, which have no norm")
     yield {**identity, "stat": "row_norms", "over": matrix.shape[1],
            "value": row_norms(matrix).tolist()}  # fmt: skip
     if weight.dim() == 2:

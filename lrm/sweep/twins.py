@@ -15,9 +15,12 @@ Job = tuple[Run, Path]  # a run and its directory
 
 
 def firsts(jobs: Iterable[Job]) -> list[Job]:
-    """Of jobs that compute the same the first, and every job that another comes after."""
+    """Of jobs that compute the same the first, every job that another comes after, and those begun.
+
+    What was begun goes on by itself, and is copied from none.
+    """
     jobs = list(jobs)
-    needed = {run.after_id for run, _ in jobs}
+    needed = {run.after_id for run, _ in jobs} | {run.id for run, path in jobs if path.exists()}
     found: dict[str, Job] = {}
     for job in jobs:
         found.setdefault(job[0].computation, job)

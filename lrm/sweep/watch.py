@@ -68,7 +68,10 @@ def _read(path: Path, now: float) -> Watched:
     description = read_description(path)
     log = path / "metrics.jsonl"
     done, changed = _last(log), log.stat().st_mtime
-    step = int(done.get("step", 0)) + 1 if done else 0
+    step = int(done.get("step", 0))
+    # A run that was resumed has done its first steps before.
+    resumed = description.get("resumed") or [{"step": 0}]
+    steps = step - int(resumed[-1]["step"])
     began = (path / "run.json").stat().st_mtime
     matrices = {rule["tensor"] for rule in description.get("rules", []) if len(rule["shape"]) == 2}
     found = _last(path / "probes.jsonl").get("values", {}).get("weight_norm", {})
@@ -81,7 +84,7 @@ def _read(path: Path, now: float) -> Watched:
         done.get("train_loss"),
         math.exp(sum(map(math.log, norms)) / len(norms)) if norms and min(norms) > 0 else None,
         max(now - changed, 0.0),
-        step / (changed - began) if step and changed > began else None,
+        steps / (changed - began) if steps > 0 and changed > began else None,
     )
 
 

@@ -10,7 +10,15 @@ import pytest
 
 from analysis.claims.judging import HOLDS, OPEN
 from analysis.quantities.gdn_transfer import PLACES, QUANTITIES
-from analysis.quantities.transfer import best_rate, drift, losses, minimum, regret, steepness
+from analysis.quantities.transfer import (
+    best_rate,
+    drift,
+    losses,
+    minimum,
+    regret,
+    steepness,
+    typical_rate,
+)
 from analysis.tables.results import Tables
 from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, runs_of
 
@@ -299,3 +307,15 @@ def test_a_run_that_ended_early_has_an_infinite_loss():
     table.loc[there & (table["stat"] == "validation_loss"), "step"] = 100
     found = losses(Tables(plain.runs, table, pd.DataFrame()), "MUP")
     assert np.isinf(found[64].iloc[:, -1]).all() and np.isfinite(found[128]).all().all()
+
+
+def test_a_run_without_any_validation_has_an_infinite_loss():
+    """It diverged before the first one, and its losses of steps alone are there."""
+    plain = world("AdamW")
+    table = plain.scalars.copy()
+    there = (table["arm"] == "MUP") & (table["width"] == 64) & (table["lr"] == RATES["AdamW"][-1])
+    table.loc[there & (table["seed"] != table["seed"].min()), "stat"] = "train_loss"
+    tables = Tables(plain.runs, table, pd.DataFrame())
+    found = losses(tables, "MUP")
+    assert np.isinf(found[64].iloc[1:, -1]).all() and np.isfinite(found[64].iloc[0, -1])
+    assert typical_rate(tables, "MUP", 64) != RATES["AdamW"][-1]

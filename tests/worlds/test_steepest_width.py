@@ -18,7 +18,7 @@ SEEDS = range(200, 208)
 FACTORS = tuple(2.0**step for step in range(-3, 3))
 # The exponent of the width in the best factor.
 DRIFTS = {"STEEPEST": -0.05, "HEAD_FIXED": -0.4, "ADAMW": -0.6, "ADAMW_MUP": 0.02,
-          "ADAMW_SCALARS": 0.05}  # fmt: skip
+          "ADAMW_SCALARS": 0.05, "ADAMW_DECAY": -0.7}  # fmt: skip
 # By arm, layers or updates, and kind: the exponent of the width at every step.
 POWERS = {("ADAMW", "layers", "linear layers"): 0.4, ("ADAMW", "layers", "head"): 0.5}
 TENSORS = {
@@ -113,6 +113,7 @@ def of_answers():
             f"{name}: exponent",)}  # fmt: skip
         yield f"{name} − muP", {"levels": (((arm, 256), 0.1),)}
     yield "AdamW at one LR", {"drifts": (("ADAMW", 0.0),)}
+    yield "size of the exponent: with the same", {"drifts": (("ADAMW_DECAY", 0.0),)}
 
 
 BREAKS = {"BM1": dict(of_criteria_that_grow()), "BM4": dict(of_transfer()),

@@ -8,6 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from analysis.drawing.style import DECAY, NOT_JUDGED, SMALL, TEXT_WIDTH
+from analysis.tables.context import Context
 from analysis.tables.results import FIRST_JUDGING_SEED
 
 # Points: the space around the legend and the caption.
@@ -50,8 +51,14 @@ def label(axis, title: str, **settings) -> None:
     axis.set(**settings)
 
 
-def headline(part, message: str) -> None:
-    """The message of a figure, or of a row of its panels, in bold above them."""
+def headline(part, message: str, context: Context | None = None) -> None:
+    """The message of a figure, or of a row of its panels, in bold above them.
+
+    With ``context`` it was written of the published runs, and stands above these alone: what
+    another's runs say is not known.
+    """
+    if context is not None and (context.source, context.scale) != ("reference", "tiny"):
+        return
     part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold", linespacing=1.15)
 
 

@@ -51,7 +51,7 @@ _COLUMNS = {**{layer: (layer, place) for place, layer in enumerate(LAYERS)},
 # Names of heads beside their points: where in points, and on which side.
 _NAMED = {
     "initial": ("initial", (6, 0), "left"), "medium": ("4 × initial", (6, 2), "left"),
-    "large": ("16 × initial", (-2, 17), "right"), "trained": ("trained", (0, 24), "center"),
+    "large": ("16 × initial", (-7, 5), "right"), "trained": ("trained", (0, 24), "center"),
 }  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _by_difference(table: Tables) -> list[pd.DataFrame]:
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
     figure, axes = page(1, 2, 3.75, w_pad=0.06, width_ratios=[1.75, 1.0])
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     panels = dict(tuple(numbers.groupby("panel")))
     _slopes(axes[0], panels["a"])
     _bracket(axes[1], panels["b"])

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import NOT_JUDGED
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
@@ -26,8 +26,8 @@ def _compared(name: str, arm: str, against: str) -> Comparison:
 
 PANELS = {
     "a": [
-        _compared("AdamW − Muon and AdamW", "ADAMW", "MUON_ADAMW"),
-        _compared("Muon and AdamW − steepest descent", "MUON_ADAMW", "STEEPEST"),
+        _compared("AdamW − Muon beside AdamW", "ADAMW", "MUON_ADAMW"),
+        _compared("Muon beside AdamW − steepest descent", "MUON_ADAMW", "STEEPEST"),
         _compared("Muon on every matrix − steepest descent", "MUON_EVERYWHERE", "STEEPEST"),
         _compared("only rows seen − steepest descent", "STEEPEST_SEEN", "STEEPEST"),
     ],
@@ -38,8 +38,12 @@ PANELS = {
         _compared("gains of norms: frozen at 1", "MUON_FROZEN", "MUON_ADAMW"),
     ],
 }
-TITLES = {"a": "a   Whole recipes", "b": "b   One tensor moved otherwise − Muon and AdamW"}
+TITLES = {
+    "a": "a   Whole recipes",
+    "b": "b   Muon beside AdamW with one tensor moved otherwise − as it is",
+}
 _BELOW = 0.36
+MESSAGE = "Steepest descent of every layer loses to Muon, alone or beside AdamW"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -48,19 +52,20 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two panels above each other, each with an axis of its own: a's differences are larger."""
-    figure, axes = page(2, 1, 3.3, h_pad=0.04)
+    """Two panels above each other, on one axis."""
+    figure, axes = page(2, 1, 3.3, h_pad=0.04, sharex=True)
+    headline(figure, MESSAGE, context)
+    low, high = numbers["value"].min(), numbers["value"].max()
+    axes[0].set_xlim(low - 0.1 * (high - low), high + 0.45 * (high - low))
     matters = criteria_of(EXPERIMENTS[0])["BM3"]["smallest_effect"]
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
         rows = numbers[numbers["panel"] == panel]
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW)
         axis.axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
-        low, high = rows["value"].min(), rows["value"].max()
-        axis.set_xlim(low - 0.1 * (high - low), high + 0.55 * (high - low))
         axis.set_ylim(-0.7, len(PANELS[panel]) - 0.6)
         write_gaps(axis, rows, PANELS[panel])
         axis.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
         label(axis, title)
-    axes[-1].set_xlabel("difference of validation losses (nats)        worse →")
+    axes[-1].set_xlabel("loss of the first − loss of the second (nats)        first is worse →")
     note = f"grey: below the {matters:g} that matters   {told_of_points(numbers)}"
     return caption(figure, context, note)

@@ -57,7 +57,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of two panels, the wider the darker."""
     figure, axes = page(2, 2, 4.6, w_pad=0.05, h_pad=0.05, sharex=True)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     widths = sorted(numbers["width"].unique())
     looks = {
         width: {"color": colour, "lw": 1.4}

@@ -115,7 +115,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Outputs and the multipliers at their ends above, those inside below; names at the right."""
     figure, axes = page(2, 2, 4.8, w_pad=0.04, h_pad=0.04, width_ratios=[1.25, 1])
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     axes = dict(zip("abcd", axes.flat, strict=True))
     layers = sorted(numbers["layer"].dropna().unique())
     for axis in axes.values():

@@ -115,7 +115,7 @@ def _grid(rows: pd.DataFrame) -> np.ndarray:
 def draw(numbers: pd.DataFrame, context: Context):
     """Rows above, columns in the middle, one panel per group of matrices; their spreads below."""
     figure = sheet(5.2, w_pad=0.05, h_pad=0.04)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     # Vectors are published of some seeds only; pure noise has none.
     seeded = numbers["seed"].notna()
     own = judging_alone(numbers[seeded], criteria_of("scale_diversity")["W2.2"])

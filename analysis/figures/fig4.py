@@ -92,7 +92,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Multipliers above, the stream below."""
     figure, (scales, stream) = page(2, 1, 4.75, h_pad=0.05, height_ratios=[1.15, 1])
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     panels = dict(tuple(numbers.groupby("panel")))
     noise = panels["noise"]
     decay = noise["step"].max()
@@ -159,12 +159,14 @@ def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str, below=Fa
     if np.isfinite(product.high):
         ends = np.exp([product.low, product.high])
         bar = {"color": shade(look["color"], -0.4), "lw": 2, "zorder": 4}
-        axis.plot(ends, [y, y], **bar)
-        axis.plot([x, x], np.exp([ratio.low, ratio.high]), **bar)
+        if not below:  # it would lie on another's
+            axis.plot(ends, [y, y], **bar)
+            axis.plot([x, x], np.exp([ratio.low, ratio.high]), **bar)
         toward = np.exp(ratio.low if below else ratio.high)
         said += f" [{_told(ends[0])}, {_told(ends[1])}]"
     edge = {"mec": shade(look["color"], -0.4), "mew": 1.1}
-    axis.plot(x, y, ls="", ms=6, **look | edge, zorder=5)
+    size = {"ms": 4, "zorder": 6} if below else {"ms": 6, "zorder": 5}
+    axis.plot(x, y, ls="", **look | edge | size)
     edges, height = axis.get_ylim(), 0 if below else 1
     axis.plot([x, x], [toward, edges[height]], color=colour, lw=0.5, zorder=1)
     axis.annotate(said, (x, height), (0, 2), xycoords=axis.get_xaxis_transform(),

@@ -74,7 +74,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, each line named at its right."""
     figure, axes = page(2, 2, 4.9, w_pad=0.05, h_pad=0.05)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     groups = dict(tuple(numbers.groupby(["arm", "panel", "quantity"])))
     ends: list[dict] = []
     for axis, (title, name, panel, quantities) in zip(axes.flat, PANELS, strict=True):

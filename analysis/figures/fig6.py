@@ -77,7 +77,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, one legend below."""
     figure, axes = page(2, 2, 4.4, w_pad=0.05, h_pad=0.05)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     a, b, c, d = axes.flat
     panels = {panel: numbers[numbers["panel"] == panel] for panel in ("loss", "norm", "gap")}
     looks = {
@@ -139,11 +139,7 @@ def _name_last(axis, rows: pd.DataFrame) -> None:
     """Mean and 95% interval of both differences at the last step, and a name for the line at 0."""
     last = rows["step"].max()
     values = rows[rows["step"] == last].groupby("arm")["value"]
-    look = {
-        "textcoords": "offset points",
-        "fontsize": SMALL,
-        "bbox": {"color": "white", "pad": 0.5},
-    }
+    look = {"textcoords": "offset points", "fontsize": SMALL}
     for arm, side in ((NONE, "high"), (INCLUDED, "low")):
         found = interval(values.get_group(arm))
         height = getattr(found, side) if found.n > 1 else found.mean

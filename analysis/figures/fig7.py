@@ -125,7 +125,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
     letters, rows = iter("abcdef"), []
     for part, message, shared in zip(parts, MESSAGES, SHARED, strict=True):
-        headline(part, message)
+        headline(part, message, context)
         rows.append(part.subplots(1, len(OPTIMIZERS), **shared))
         for axis, optimizer in zip(rows[-1], OPTIMIZERS.values(), strict=True):
             label(axis, f"{next(letters)}   {OPTIMIZER_NAMES[optimizer]}")

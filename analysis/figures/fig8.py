@@ -98,7 +98,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     panels = dict(tuple(_over_one(shown).groupby(["row", "column"])))
     letters, axes = iter("abcdefgh"), {}
     for part, (message, places) in zip(figure.subfigures(len(ROWS), 1), ROWS.items(), strict=True):
-        headline(part, message)
+        headline(part, message, context)
         for axis, (which, title) in zip(part.subplots(1, 4), places.items(), strict=True):
             axes[which] = axis
             if which == LOSS:

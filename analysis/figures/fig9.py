@@ -78,7 +78,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     parts = figure.subfigures(len(MESSAGES), 1)
     longer: set[tuple[str, bool]] = set()  # arms of which a panel has an axis of its own
     for part, (block, message) in zip(parts, MESSAGES.items(), strict=True):
-        headline(part, message)
+        headline(part, message, context)
         line = part.subplots(1, len(arms))
         for axis, (optimizer, learned) in zip(line, arms, strict=True):
             panel = panels[block, optimizer, learned]

@@ -87,7 +87,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
     figure, axes = page(1, 2, 4.9, w_pad=0.06, width_ratios=[1.2, 1.0])
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     panels = dict(tuple(numbers.groupby("panel")))
     _sizes(axes[0], panels["a"])
     _steps(axes[1], panels["b"])

@@ -72,7 +72,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     numbers = judging_alone(numbers, criteria_of("gradient_noise")["N1.2"])
     context = dataclasses.replace(context, seeds=sorted(map(int, numbers["seed"].unique())))
     figure = sheet(4.5, w_pad=0.05, h_pad=0.02)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     left, right = figure.subfigures(1, 2, width_ratios=[1, 1.05])
     _gains(left.subplots(), numbers)
     points = _departures(right, numbers)

@@ -76,7 +76,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     parts = figure.subfigures(2, 1)
     rows = [part.subplots(1, count, sharey=True) for part, count in zip(parts, (2, 3), strict=True)]
     for part, message in zip(parts, MESSAGES, strict=True):
-        headline(part, message.format(n=seeds))
+        headline(part, message.format(n=seeds), context)
     axes = dict(zip(TITLES, [axis for row in rows for axis in row], strict=True))
     paired = _against(numbers)
     costs = paired[paired["quantity"] == "loss"].assign(quantity="against")

@@ -68,7 +68,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     scales = sorted(numbers["S"].unique())
     shared = {"sharex": True, "sharey": "row", "squeeze": False}
     figure, axes = page(2, len(scales), 3.95, w_pad=0.04, height_ratios=[1.5, 1], **shared)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     criterion = criteria_of("multiplier_lr")["MLR"]
     chosen, matters = criterion["multiplier_lr"], criterion["thresholds"]["excess"]
     letters = iter("abcdefghijkl")

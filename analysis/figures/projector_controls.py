@@ -101,7 +101,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     """Panels with the same rows: for each S the losses, then for each S the norms."""
     swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
     figure, axes = page(1, 2 * len(swept), 3.8, w_pad=0.03, sharey=True)
-    headline(figure, MESSAGE.format(n="One seed. " * (len(context.seeds) == 1)))
+    alone = "One seed. " * (len(context.seeds) == 1)
+    headline(figure, MESSAGE.format(n=alone), context)
     names = list(dict.fromkeys(reversed(CONTROLS.values())))
     losses = numbers.pivot_table("loss", "arm", "S")
     explores = max(context.seeds) < FIRST_JUDGING_SEED
@@ -171,7 +172,9 @@ def _losses(
         if np.isfinite(fpn):
             twin = losses[s].get(f"VPN{suffix}", np.nan)
             gap, height = fpn - (twin if np.isfinite(twin) else vpn), names.index(name)
-            axis.plot([0, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
+            # Rows of factors are compared with the dashed line.
+            from_ = losses.loc[CENTRE, 1.0] - vpn if suffix in FACTORS else 0.0
+            axis.plot([from_, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
             axis.plot(gap, height, **_look("FPN", explores))
     axis.axvline(0, **NEUTRAL)
 

@@ -30,10 +30,10 @@ EXPERIMENTS = {
 PANELS = {
     "a": [Comparison("shared by branches", "sv_heterogeneity", "STANDARD", "HG", "none")],
     "b": [
-        Comparison("both sides (DP)", "sv_placement", "DP", "HG", "none"),
-        Comparison("outputs only (AP)", "sv_placement", "AP", "HG", "none"),
+        Comparison("both sides (DP)", "sv_placement", "DP", "HG", "dp"),
+        Comparison("outputs only (AP)", "sv_placement", "AP", "HG", "ap"),
         Comparison("inputs only, matrices × 2 (ours)", "sv_placement", "HG_FACTOR", "HG", "none"),
-        Comparison("both sides, norm between (DNP)", "sv_placement", "DNP", "HG", "none"),
+        Comparison("both sides, norm between (DNP)", "sv_placement", "DNP", "HG", "dnp"),
     ],
     "c": [
         Comparison("DP with OR", "sv_reparametrization", "DP_OR", "HG", "or"),

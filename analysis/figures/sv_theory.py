@@ -92,7 +92,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     marks = [key("b: even columns of W⋆ (of one norm)", color=_EVEN, marker="s", lw=0),
              key("b: uneven ones (log-normal norms; in the design's colour)",
-                 color=LOOKS["standard"][0], marker="s", lw=0)]  # fmt: skip
+                 color="#444444", marker="s", lw=0)]  # fmt: skip
     legend_below(figure, marks, 2, handletextpad=0.1)
     note = "markers, lines and percentages in titles: means\n"
     note += "faint points: each draw (in a within the markers); "

@@ -58,7 +58,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels above each other, with one axis."""
     figure, axes = page(2, 1, 3.3, h_pad=0.03, sharex=True, height_ratios=[3, 1.1])
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     criterion = criteria_of("symmetry_placement")["S5.2"]
     plan = planned("symmetry_placement", context)[symmetry.LIGHT]
     light = plan["multipliers"]["weight_decay"]

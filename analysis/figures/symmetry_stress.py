@@ -95,7 +95,7 @@ def _summed(losses: pd.DataFrame, signs: Mapping[str, int]) -> pd.Series:
 def draw(numbers: pd.DataFrame, context: Context):
     """a above, b and c below."""
     figure = sheet(5.0, w_pad=0.04, h_pad=0.03)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     axes = figure.subplot_mosaic(
         [["a", "a"], ["b", "c"], ["b", "five times it"]], height_ratios=[2.9, 1, 1]
     )
@@ -135,7 +135,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         "LR, weight decay: the multipliers'; drift: multipliers without weight decay; "
         "a: medians and range\n"
         "cost of drift: loss after LR decay, without − with weight decay; "
-        f"claim S6.2 asks: {judged['thresholds']['share']:.0%} of the runs diverge\n"
+        f"the criterion asks that {judged['thresholds']['share']:.0%} of the runs diverge\n"
         "c: loss after LR decay, log-scale (multiplier kept as its logarithm) − direct; "
         f"the axes differ {ratio:.0f}-fold\n"
         f"{told_of_judging(gaps, judging)}"
@@ -161,12 +161,13 @@ def _streams(axis, rows: pd.DataFrame, decays_from: int, **settings: float) -> N
 
 
 def _diverged(rows: pd.DataFrame, criterion: Mapping) -> str:
-    """How many of the runs that judge diverged."""
-    rows = rows[that_judge(rows, criterion)]
-    if rows.empty:
+    """How many of the runs diverged, and how many of them judge."""
+    judging = int(that_judge(rows, criterion).sum())
+    if not judging:
         return ""
     count = rows["value"].sum()
-    return f"; {f'{count:.0f}' if count else 'no run'} of {len(rows)} diverged"
+    said = f"{count:.0f}" if count else "none"
+    return f"; {said} of {len(rows)} diverged ({judging} judge)"
 
 
 def _gaps(axis, rows: list[str], judging, others, colour: str, digits: int) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from matplotlib.patches import Patch
 
 from analysis.drawing.page import caption, headline, key, legend_below, page
 from analysis.drawing.style import (
@@ -87,7 +86,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     adam = numbers[numbers["optimizer"] == ADAM].groupby("control")["gain"].mean()
     without, with_ = (_step(adam, control) for control in STEPS)
     n = f"n = {len(seeds)}, no intervals"
-    headline(figure, MESSAGE.format(seeds=n, with_=_said(with_), without=_said(without)))
+    headline(figure, MESSAGE.format(seeds=n, with_=_said(with_), without=_said(without)), context)
     lines = []  # of a heading or a control: name, arm, end of the arms' names
     for arm, heading, controls in GROUPS:
         lines += [(heading, arm, None), *((name, arm, end) for end, name in controls.items())]
@@ -132,10 +131,7 @@ def draw(numbers: pd.DataFrame, context: Context):
 def _legend(figure, seeds: dict[int, str]) -> None:
     grey = {"color": "#444444", "ms": 3.6, "mew": 0.7, "ls": ""}
     fills = {name: fill.get("markerfacecolor", "#444444") for name, fill in FILLS.items()}
-    handles: list = [
-        Patch(facecolor=fill, edgecolor="#444444", lw=0.7, label=name)
-        for name, fill in fills.items()
-    ]
+    handles = [key(name, marker="o", **grey | {"mfc": fill}) for name, fill in fills.items()]
     handles += [key(f"seed {seed}", marker=marker, **grey) for seed, marker in seeds.items()]
     handles.append(key("mean over seeds", **grey | BAR))
     arrow = {"color": "#444444", "marker": "$\\rightarrow$", "ms": 9, "mew": 0, "ls": ""}
@@ -159,7 +155,7 @@ def _arrow(axis, gains: pd.Series, control: str, heights: tuple[float, float], c
         return
     end, (above, height) = gains[control], heights
     axis.plot([end - gain] * 2, [above, height], color=colour, lw=0.8, ls=":", zorder=2)
-    arrow = {"arrowstyle": "->", "color": colour, "lw": 0.8, "shrinkA": 0, "shrinkB": 3}
+    arrow = {"arrowstyle": "->", "color": colour, "lw": 0.8, "shrinkA": 0, "shrinkB": 0}
     axis.annotate("", (end, height), (end - gain, height), arrowprops=arrow, zorder=2)
     axis.annotate(f"+{_said(gain)}", (end - gain / 2, height), (0, 1), textcoords="offset points",
                   ha="center", va="bottom", fontsize=SMALL, color=colour)  # fmt: skip

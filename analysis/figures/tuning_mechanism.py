@@ -56,7 +56,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """A panel for each optimizer, with the same rows."""
     figure, axes = page(1, 2, 4.0, w_pad=0.06, sharex=True, sharey=True)
-    headline(figure, MESSAGE)
+    headline(figure, MESSAGE, context)
     for axis, letter, optimizer in zip(axes, "ab", OPTIMIZERS.values(), strict=True):
         rows = numbers[numbers["optimizer"] == optimizer]
         _rows(axis, rows)

@@ -82,7 +82,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     letters = iter("abcdefgh")
     parts = figure.subfigures(len(ROWS), 1)
     for part, (message, places) in zip(parts, ROWS.items(), strict=True):
-        headline(part, message)
+        headline(part, message, context)
         drawn: dict[str, list] = {NORMS: [], MULTIPLIERS: []}
         for axis, (panel, quantities) in zip(part.subplots(1, len(places)), places, strict=True):
             _lines(axis, groups, panel, quantities)
@@ -133,11 +133,13 @@ def _over(numbers: pd.DataFrame, base: float) -> pd.DataFrame:
 def _lines(axis, groups: dict[tuple, pd.DataFrame], panel: str, quantities) -> None:
     """Of a norm all arms; of multipliers those that begin at 1, each with its name."""
     for arm, look in LOOKS.items() if panel == NORMS else [(ws.FROM_ONE, LOOKS[ws.FROM_ONE])]:
-        for quantity in quantities:
+        for place, quantity in enumerate(quantities):
             if (panel, quantity, arm) not in groups:
                 continue
             rows, pale = groups[panel, quantity, arm], "marker" not in look
-            median(axis, rows, "width", None if pale else (0, 1), 0.28, ms=2.8, mew=0.8, **look)
+            # A second line of the same arm crosses the first.
+            own = look | ({"ls": "--"} if panel == MULTIPLIERS and place else {})
+            median(axis, rows, "width", None if pale else (0, 1), 0.28, ms=2.8, mew=0.8, **own)
             if panel == MULTIPLIERS:
                 widths = sorted(rows["width"].unique())
                 at = rows.loc[rows["width"] == widths[-2], "value"].median()

@@ -20,7 +20,13 @@ from analysis.drawing.axes import s_axis
 from analysis.drawing.page import label
 from analysis.drawing.pictures import picture
 from analysis.drawing.stamp import read_drawn
-from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, STYLE_FILE, TEXT_WIDTH
+from analysis.drawing.style import (
+    ARM_COLOURS,
+    NOISE_COLOUR,
+    STYLE_FILE,
+    TEXT_WIDTH,
+    power_of_two,
+)
 from analysis.tables.find import RESULTS, relative
 from lrm.cli import guarded
 from lrm.store.digests import restore
@@ -111,10 +117,12 @@ def _freed(axis, published: pd.DataFrame) -> None:
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
     axis.text(0.1, 0.5, "s‖W‖", color=_SCALED, **text)
-    axis.text(0.03, 0.96, "not judged", color="#666666", rotation=90, va="top", **text)
+    axis.text(0.03, 0.96, "s not there yet", color="#666666", rotation=90, va="top", **text)
     said = f"medians and range\nof {late['seed'].nunique()} seeds"
     axis.text(0.97, 0.03, said, ha="right", **text)
-    label(axis, "c   Learned s: product stays\n     within 10% where judged",
+    judged = late.loc[late["judged"].astype(bool), "S"]
+    ends = " to ".join(power_of_two(s) for s in (judged.min(), judged.max()))
+    label(axis, f"c   s‖W‖ stays within 10%\n     for S = {ends}",
           ylabel="RMS of entries, ‖W‖ or s‖W‖")  # fmt: skip
 
 

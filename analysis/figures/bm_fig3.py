@@ -40,7 +40,7 @@ PANELS = {
 }
 TITLES = {
     "a": "a   Whole recipes",
-    "b": "b   Muon beside AdamW with one tensor moved otherwise − as it is",
+    "b": "b   Muon beside AdamW: one tensor moved otherwise − as is",
 }
 _BELOW = 0.36
 MESSAGE = "Steepest descent of every layer loses to Muon, alone or beside AdamW"

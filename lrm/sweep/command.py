@@ -11,6 +11,7 @@ import argparse
 import dataclasses
 import os
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from lrm import data
@@ -86,7 +87,9 @@ def main_of_several(arguments: list[str] | None = None) -> None:
         if os.environ.keys() >= _TORCHRUN:
             raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
         folders = dict.fromkeys(folder.resolve() for folder in options.folders)
-        missing = [job for folder in folders for job in _missing(folder, options)]
+        missing, known = [], _finished(folders, options)
+        for folder in folders:
+            missing += _missing(folder, options, known=known)
         try:
             _sweep(missing, options)
         except UserError as error:
@@ -163,10 +166,28 @@ def _check_length(runs: list[Run], workers: int) -> None:
         )
 
 
-def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> list[Job]:
+def _finished(folders: Iterable[Path], options: argparse.Namespace) -> list[Job]:
+    """What of several experiments is finished already, with the directories."""
+    seeds, corpora = parse_seeds(options.seeds), options.results / "data"
+    experiments = [load(folder / "config.yaml") for folder in folders]
+    runs = [
+        run
+        for each in experiments
+        if each.header.search is None
+        for run in each.runs(options.scale, seeds, options.set, options.only)
+    ]
+    runs = [run for run in with_corpora(runs, corpora, build=False) if run.has_id]
+    jobs = [(run, run.path(options.results)) for run in runs]
+    return [job for job in jobs if is_complete(job[1])]
+
+
+def _missing(
+    folder: Path, options: argparse.Namespace, processes: int = 1, known: Sequence[Job] = ()
+) -> list[Job]:
     """The runs to train, with their directories; none in a dry run, which prints the plan.
 
-    Builds and verifies their corpora. ``processes`` are to train each run together.
+    Builds and verifies their corpora. ``processes`` are to train each run together. What one of
+    ``known``, runs of other experiments, has computed is copied.
     """
     experiment = load(folder / "config.yaml")
     if experiment.header.search is not None:
@@ -194,7 +215,7 @@ def _missing(folder: Path, options: argparse.Namespace, processes: int = 1) -> l
         if not options.yes:
             _check_length(unfinished, workers)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
-    copied = twins.copy_finished(jobs)
+    copied = twins.copy_finished([*known, *jobs])
     missing = [job for job in jobs if not _has_finished(job[1])]
     kept = len(jobs) - len(missing)
     alike = f" ({copied} copied from others that compute the same)" if copied else ""

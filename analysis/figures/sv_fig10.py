@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
-from analysis.drawing.page import caption, page
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
+from analysis.drawing.page import caption, headline, page
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
@@ -22,6 +22,9 @@ PANELS = {
 }
 
 
+MESSAGE = "The unified design gains 0.068 nats, and as many parameters in a wider MLP at most 0.02"
+
+
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, value (nats per token)."""
     return measured(tables, PANELS)
@@ -29,7 +32,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """One panel."""
-    figure, axis = page(1, 1, 1.4)
-    draw_gaps(axis, numbers, PANELS["a"])
+    figure, axis = page(1, 1, 1.9)
+    headline(figure, MESSAGE, context)
+    draw_gaps(axis, numbers, PANELS["a"], below=0.3)
+    low, high = numbers["value"].min(), numbers["value"].max()
+    axis.set_xlim(low - 0.08 * (high - low), high + 0.4 * (high - low))
+    axis.set_ylim(-0.7, 1.4)
+    write_gaps(axis, numbers, PANELS["a"])
     axis.set_xlabel("loss − loss with standard vectors (nats); left of 0 is better")
     return caption(figure, context, told_of_points(numbers))

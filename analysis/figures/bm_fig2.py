@@ -1,7 +1,7 @@
-"""Transfer of learning rates (LRs) over the width, by five recipes (ours).
+"""Transfer of learning rates (LRs) over the width, by six recipes (ours).
 
-a to e: the loss after the decay, less the lowest of its width, against a factor u on all LRs, which
-were tuned at width 64; means over seeds, and a larger mark at the lowest. f: the best u against the
+a to f: the loss after the decay, less the lowest of its width, against a factor u on all LRs, which
+were tuned at width 64; means over seeds, and a larger mark at the lowest. g: the best u against the
 width, the minimum of a parabola, with seeds, mean and 95% interval; numbers are the exponent of the
 width in it.
 """
@@ -20,9 +20,10 @@ EXPERIMENTS = ("steepest_width",)
 LOOKS = {
     "ADAMW": ("#888888", "o", "AdamW, one LR"),
     "ADAMW_MUP": ("#2E7DB5", "D", "AdamW, muP"),
-    "ADAMW_SCALARS": ("#117733", "v", "AdamW, learned scalars"),
+    "ADAMW_SCALARS": ("#117733", "v", "learned scalars"),
+    "ADAMW_DECAY": ("#BBAA44", "P", "their decay alone"),
     "STEEPEST": ("#AA3377", "s", "steepest descent"),
-    "HEAD_FIXED": ("#D1783C", "^", "the same, head fixed"),
+    "HEAD_FIXED": ("#D1783C", "^", "its head fixed"),
 }
 
 
@@ -32,18 +33,18 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Five basins, and the best factors."""
-    figure, axes = page(2, 3, 4.3, w_pad=0.03, h_pad=0.04)
-    *basins, last = axes.flat
-    for axis, letter, (recipe, (*_, name)) in zip(basins, "abcde", LOOKS.items(), strict=True):
+    """Six basins, and the best factors."""
+    figure, axes = page(2, 4, 4.1, w_pad=0.02, h_pad=0.04)
+    *basins, last, empty = axes.flat
+    empty.set_axis_off()
+    for axis, letter, (recipe, (*_, name)) in zip(basins, "abcdef", LOOKS.items(), strict=True):
         basin(axis, numbers, recipe)
         label(axis, f"{letter}   {name}")
-    for axis in (*axes[0], *axes[1, :2]):
         axis.set_xlabel("factor $u$ on all LRs" if axis in axes[1] else "")
     for row in axes:
         row[0].set_ylabel("loss − lowest of its width")
     best(last, numbers, LOOKS, named=False)
-    label(last, "f   Best factor by width", xlabel="width $d$", ylabel="best $u$")
+    label(last, "g   Best factor by width", xlabel="width $d$", ylabel="best $u$")
     handles = handles_of(numbers, LOOKS)
     legend_below(figure, handles, (len(handles) + 1) // 2)
-    return caption(figure, context, "losses in nats   f: numbers are exponents of d, 95%")
+    return caption(figure, context, "losses in nats   g: numbers are exponents of d, 95%")

@@ -21,7 +21,7 @@ LOOKS = {
     "ADAMW": ("#888888", "o", "AdamW, one LR"),
     "ADAMW_MUP": ("#2E7DB5", "D", "AdamW, muP"),
     "ADAMW_SCALARS": ("#117733", "v", "learned scalars"),
-    "ADAMW_DECAY": ("#BBAA44", "P", "their decay alone"),
+    "ADAMW_DECAY": ("#BBAA44", "P", "decay alone"),
     "STEEPEST": ("#AA3377", "s", "steepest descent"),
     "HEAD_FIXED": ("#D1783C", "^", "its head fixed"),
 }

@@ -18,7 +18,7 @@ from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun, execute_together
 from lrm.store.rundir import open_run
 from lrm.sweep import scheduler, together
-from lrm.train import loop
+from lrm.train import compilation, loop
 from lrm.train.batched import Batch
 from lrm.train.device import equip
 from lrm.train.learner import build
@@ -317,7 +317,7 @@ def test_compiled_layers_of_a_batch(settings):
         batch = Batch([build(each, 0) for each in every], every)
         execution = Execution(compile=choice, precision="float32")
         runs = [TrainRun("test", "smoke", "A", {}, 0, each, execution, Cost()) for each in every]
-        code = loop.compile_stack(batch, runs, equip(execution, every[0].model))
+        code = compilation.compile_stack(batch, runs, equip(execution, every[0].model))
         assert code.compiled is (choice == "always")
         losses.append(batch.add_gradients(rows))
         batches.append(batch)

@@ -20,7 +20,7 @@ from lrm.plan.run import Cost, TrainRun
 from lrm.store.cache import checked
 from lrm.store.files import read_json
 from lrm.sweep.process import encode
-from lrm.train import compiled, loop
+from lrm.train import compilation, compiled, loop
 from lrm.train.step import add_gradients
 
 RULES = [
@@ -133,7 +133,7 @@ def test_runs_with_the_same_layers_have_one_name(settings):
 
     def name(rules, rows=2, **options):
         config = settings(rules=rules, train=options)
-        return loop._code_name(config, resolve(config), rows, "float32")
+        return compilation.code_name(config, resolve(config), rows, "float32")
 
     mlp = {"match": "mlp.*", "multiplier": {"kind": "scalar", "lr": 1e-2}}
     plain, scalar = name([]), name([mlp])
@@ -194,7 +194,7 @@ def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkey
     def fail(*_, **__):
         raise torch._dynamo.exc.TorchDynamoException("no")
 
-    monkeypatch.setattr("lrm.train.loop.add_gradients", _first(fail, add_gradients))
+    monkeypatch.setattr("lrm.train.compilation.add_gradients", _first(fail, add_gradients))
     loop.train(job("auto"), tmp_path / "auto", tmp_path / "data")
     monkeypatch.undo()
     loop.train(job("never"), tmp_path / "never", tmp_path / "data")

@@ -14,7 +14,7 @@ from torch import Tensor
 from lrm.model.transformers import to_transformers
 from lrm.plan.run import TrainRun
 from lrm.plan.schedule import lr_factor
-from lrm.train import compiled, loop
+from lrm.train import compilation, compiled
 from lrm.train.batched import Batch
 from lrm.train.device import Equipment
 from lrm.train.learner import build
@@ -33,7 +33,7 @@ class SuiteTrainer:
         self.model = self.learner.model
         if run.execution.recompute:
             recompute(self.model.model.layers)
-        self.is_compiled = loop.compile_layers(self.learner, run, equipment).compiled
+        self.is_compiled = compilation.compile_layers(self.learner, run, equipment).compiled
 
     def step(self, batch: Tensor, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """One update on ``batch`` (sequences, length + 1); what ``train_step`` returns."""
@@ -55,7 +55,7 @@ class BatchTrainer:
         self.model = learners[0].model
         self.batch = Batch(learners, self.count * [run.settings])
         runs = self.count * [run]
-        self.is_compiled = loop.compile_stack(self.batch, runs, equipment).compiled
+        self.is_compiled = compilation.compile_stack(self.batch, runs, equipment).compiled
 
     def step(self, batches: Tensor, step: int) -> list[tuple[Tensor, Tensor, Tensor]]:
         """One update of every run."""

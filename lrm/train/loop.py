@@ -14,7 +14,6 @@ A signal that asks to stop takes effect between two steps, after a checkpoint.
 from __future__ import annotations
 
 import functools
-import hashlib
 import secrets
 import signal
 import time
@@ -25,26 +24,25 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from lrm import data
 from lrm.cli import stop_delayed
 from lrm.errors import Diverged, Stopped, UserError
 from lrm.plan import memory
-from lrm.plan.config import Settings
-from lrm.plan.rules import TensorPlan, point_factors, table
 from lrm.plan.run import Note, Report, TrainRun
 from lrm.plan.schedule import constant_end, sequences_before, snapshot_steps
-from lrm.plan.timescales import products
 from lrm.store.rundir import open_run
 from lrm.train import batched, compiled
+from lrm.train.compilation import compile_layers, compile_stack
 from lrm.train.curvature import check_kernels
-from lrm.train.device import Equipment, device_of, environment, equip
+from lrm.train.description import describe
+from lrm.train.device import device_of, equip
 from lrm.train.distributed import ALONE, Group
 from lrm.train.learner import Learner, begin_with_predecessor, build
 from lrm.train.log import ProbeLog, StepLog
 from lrm.train.sharding import copy_whole, recompute
-from lrm.train.step import add_gradients, backward, train_step, validation_loss
+from lrm.train.step import backward, train_step, validation_loss
 from lrm.train.tensorboard import Board
 
 # Without gradients so many tokens fit anywhere, and batches may be smaller than is fast.
@@ -53,81 +51,6 @@ VALIDATION_TOKENS = 4096
 _OF_MEMORY = 0.4
 # Of a step: cross-entropy, gradient norm before clipping, whether it was clipped.
 Measured = tuple[Tensor, Tensor, Tensor]
-
-
-def compile_layers(
-    learner: Learner,
-    run: TrainRun,
-    equipment: Equipment,
-    group: Group = ALONE,
-    note: Note = lambda line: None,
-) -> compiled.Code:
-    """Compile the layers if ``run`` asks for it (see ``lrm.train.compiled``).
-
-    Before ``learner`` joins other processes: the trial is of the model alone. Layers of a model
-    in parts are not compiled. Raises UserError where layers must be and cannot.
-    """
-    train = run.settings.train
-    if run.execution.parallel is not None and group.world > 1:
-        return compiled.Code()
-    rows = run.execution.micro_batch or train.batch_size // group.world
-    shape = (rows, train.sequence_length + 1)
-    tokens = torch.zeros(shape, dtype=torch.int64, device=equipment.device)
-
-    def trial() -> None:
-        with learner.multipliers.unchanged(several=False):
-            add_gradients(learner.model, tokens, run.settings, equipment.autocast)
-        learner.zero_grad()
-
-    name = _code_name(run.settings, learner.plans, rows, equipment.precision)
-    return _compile(learner.model.model.layers, [run], equipment.device, trial, name, note)
-
-
-def compile_stack(
-    stack: batched.Batch, runs: Sequence[TrainRun], equipment: Equipment,
-    note: Note = lambda line: None,
-) -> compiled.Code:  # fmt: skip
-    """``compile_layers`` of ``runs`` that are trained at once."""
-    run, device = runs[0], equipment.device
-    train = run.settings.train
-    shape = (len(runs), train.batch_size, train.sequence_length + 1)
-    tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-
-    def trial() -> None:
-        stack.add_gradients(tokens, equipment.autocast)
-        stack.zero_grad()
-
-    name = _code_name(run.settings, run.plans, train.batch_size, equipment.precision)
-    return _compile(stack.layers, runs, device, trial, f"{name}-{len(runs)}", note)
-
-
-def _compile(
-    layers: nn.ModuleList, runs: Sequence[TrainRun], device: torch.device,
-    trial: Callable[[], None], name: str, note: Note,
-) -> compiled.Code:  # fmt: skip
-    choice = runs[0].execution.compile
-    # Expert by expert breaks a layer in pieces: at tiny compiled ones took twice the time.
-    if choice == "auto" and runs[0].settings.model.experts is not None:
-        return compiled.Code()
-    if not compiled.wanted(choice, sum(run.estimate().seconds for run in runs), device):
-        return compiled.Code()
-    note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "
-         "for them")  # fmt: skip
-    return compiled.compile_layers(layers, trial, choice, name)
-
-
-def _code_name(settings: Settings, plans: Sequence[TensorPlan], rows: int, precision: str) -> str:
-    """The same for runs whose compiled layers are the same."""
-    within = settings.train.multiplier_implementation == "forward"
-    layers = [
-        (plan.key, plan.forward, plan.trainable)
-        + tuple((each.axis, each.parametrization) for each in plan.multipliers if within)
-        for plan in plans
-        if plan.address.layer is not None
-    ]
-    layers += sorted(point_factors(settings).items())
-    told = (settings.model, rows, settings.train.sequence_length, precision, within, layers)
-    return hashlib.sha256(repr(told).encode()).hexdigest()[:16]
 
 
 def train(
@@ -529,33 +452,3 @@ class _Loop:
         for name, _, parameter in self.learner.multipliers.named():
             weights[name] = parameter.detach().clone()
         return weights
-
-
-def describe(
-    run: TrainRun, learner: Learner, corpus, equipment: Equipment, code: compiled.Code,
-    beside: int = 1,
-) -> dict[str, Any]:  # fmt: skip
-    """The content of ``run.json``; ``beside`` is how many runs are trained at once."""
-    return {
-        **run.describe(),
-        "corpus": {"hash": corpus.hash, "name": corpus.name, **corpus.meta},
-        "rules": table(learner.plans, run.settings),
-        "groups": learner.optimizer.table(),
-        "products": products(learner.plans, run.settings),
-        "execution": {
-            "device": equipment.device.type,
-            "precision": equipment.precision,
-            "kernels": equipment.kernels.record(),
-            "compiled": code.compiled,
-            "threads": run.execution.threads,
-            "micro_batch": run.execution.micro_batch,
-            "torch": torch.__version__,
-        },
-        # Not part of the way of computing: it may change on resume.
-        "environment": {
-            **environment(),
-            "processes": learner.group.world,
-            "runs_at_once": beside,
-            "compiled_anew": code.made,
-        },
-    }

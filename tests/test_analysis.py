@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from analysis.drawing.style import power_of_two
+from analysis.publish import kept
 from analysis.quantities.norms import (
     at_step,
     geometric_mean,
@@ -14,7 +15,9 @@ from analysis.quantities.norms import (
     relative_norms,
 )
 from analysis.quantities.stats import interval, log_range, log_slope
+from analysis.tables import compact
 from analysis.tables.compact import Kept, of_tensors, scalars
+from lrm.errors import UserError
 from lrm.model.config import ModelConfig
 from lrm.plan.config import Execution
 from lrm.plan.cost import flops_per_token, of_one_device
@@ -77,6 +80,19 @@ def test_a_loss_that_is_no_number_is_published_as_such():
     found = scalars(frame, description, Kept(()), whole=False).set_index("step")["value"]
     assert found[10] == pytest.approx(np.mean(losses[:10])) and found.index.tolist() == [10, 20]
     assert np.isnan(found[20])
+
+
+def test_runs_on_another_text_are_not_published_beside_others(tmp_path):
+    runs = [{"corpus": {"hash": name, "name": name}} for name in ("old", "new")]
+    compact._check_corpus(tmp_path, [], runs[1:])
+    compact._check_corpus(tmp_path, runs[:1], [runs[0], {"kind": "brownian"}])
+    with pytest.raises(UserError, match="holds runs on old, and these are on new"):
+        compact._check_corpus(tmp_path, runs[:1], runs[1:])
+
+
+def test_the_seeds_that_judge_by_vectors_keep_them():
+    found = kept("scale_diversity")
+    assert found.vectors and found.judging >= set(range(200, 208))
 
 
 def test_products_by_hand(settings):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -190,6 +191,9 @@ def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
         export(finished, tmp_path / "full")
     with pytest.raises(UserError, match="is no finished run"):
         export(tmp_path, tmp_path / "new")
+    shutil.copytree(finished, tmp_path / "elsewhere")
+    with pytest.raises(UserError, match="elsewhere lies outside of results/runs/<experiment>"):
+        export(tmp_path / "elsewhere", tmp_path / "new")
     with pytest.raises(UserError, match="has no config.json"):
         hub.load_transformers(tmp_path)
     config = transformers.GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=16)

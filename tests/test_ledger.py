@@ -27,7 +27,7 @@ from analysis.claims.judging import (
     at_most,
     within,
 )
-from analysis.claims.ledger import as_ledger, judge_all, left_out
+from analysis.claims.ledger import _part, as_ledger, judge_all, left_out
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.publish import publish
 from analysis.quantities.stats import holm
@@ -330,6 +330,11 @@ def test_the_published_ledger_is_complete_and_readable():
     for printed in (text(ledger), text(ledger, parts=True)):
         assert max(map(len, printed.splitlines())) <= 80
     assert "would hold by chance" in text(ledger).replace("\n", " ")
+
+
+def test_what_does_not_differ_between_seeds_is_no_test():
+    for values, tested in (([0.1 + 0.2, 0.3, 0.3], False), (ONES, True)):
+        assert (_part(at_least("x", values, 0.0), 3, HOLDS)["p"] is not None) == tested
 
 
 def test_the_command(tmp_path):

@@ -12,8 +12,8 @@ import pandas as pd
 
 from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
-from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import NEUTRAL
 from analysis.quantities.designs import scale_gap
 from analysis.tables.context import Context
@@ -38,6 +38,7 @@ ASKED = [
     _against("rows on the LM head", "UNIFIED_HEAD", "UNIFIED", "ap"),
 ]
 PANELS = {"a": GAINS, "c": ASKED}
+MESSAGE = "One learned number for each matrix gains as much as vectors, or more"
 SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "norm behind")}
 SIZES = {0.25: "¼", 1.0: "1", 4.0: "4"}
 
@@ -54,10 +55,18 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels."""
-    figure = sheet(3.0, w_pad=0.05, h_pad=0.04)
-    axes = figure.subplot_mosaic([["a", "b"], ["c", "b"]], height_ratios=[4, 3])
+    figure = sheet(3.6, w_pad=0.05, h_pad=0.04)
+    headline(figure, MESSAGE, context)
+    axes = figure.subplot_mosaic(
+        [["a", "b"], ["c", "b"]], height_ratios=[4, 3], width_ratios=[1.5, 1]
+    )
     for panel, compared in PANELS.items():
-        draw_gaps(axes[panel], numbers[numbers["panel"] == panel], compared)
+        rows = numbers[numbers["panel"] == panel]
+        draw_gaps(axes[panel], rows, compared, below=0.3)
+        low, high = min(rows["value"].min(), 0), max(rows["value"].max(), 0)
+        axes[panel].set_xlim(low - 0.1 * (high - low), high + 0.75 * (high - low))
+        axes[panel].set_ylim(-0.7, len(compared) - 0.6)
+        write_gaps(axes[panel], rows, compared)
     label(axes["a"], "a   Gain of vectors", xlabel="loss without − loss with (nats)")
     label(axes["c"], "c   Where the papers differ", xlabel="loss − unified design's (nats)")
     swept = numbers[numbers["panel"] == "b"]

@@ -101,7 +101,7 @@ def test_every_experiment_is_in_one_of_the_overviews():
     text = "".join(overviews().values())
     for config in EXPERIMENTS.glob("*/config.yaml"):
         name = config.parent.name
-        linked = sum(map(text.count, (f'"experiments/{name}"', f'"{name}"', f"]({name})")))
+        linked = sum(map(text.count, (f'"experiments/{name}"', f'href="{name}"', f"]({name})")))
         assert linked == 1, name
         assert "\n#   question: " in config.read_text(encoding="utf-8"), f"{name}: no question"
 

@@ -66,7 +66,7 @@ MARKERS = {"NONE": "o", "VECTOR": "^", "ABM": "x"}
 APART = 0.2
 # The range of all densities, which holds nearly all norms.
 RANGE = (0.003, 16.0)
-POINTS = 161
+POINTS = 81
 # Norms below this share of their layer's mean are too few to give a density.
 LEAST = 0.003
 # The share of rows that each end of a panel may leave out.

@@ -86,14 +86,20 @@ def write(site: Site, folder: Path) -> None:
             write_atomic(fresh / "figures" / f"{figure.name}-small.png", figure.small)
         for figure in page.figures:
             for kind, content in figure.files.items():
+                content = _lighter(content) if kind == "svg" else content
                 write_atomic(fresh / "figures" / f"{figure.name}.{kind}", content)
             if figure.published:
                 target = fresh / "figures" / f"published-{figure.name}.svg"
-                write_atomic(target, figure.published)
+                write_atomic(target, _lighter(figure.published))
     mark = {"scale": site.scale, "source": site.source}
     write_atomic(fresh / _MARK, json.dumps(mark).encode())
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
+
+
+def _lighter(drawing: bytes) -> bytes:
+    """An SVG whose paths have two decimals, hundredths of a point: a quarter less to send."""
+    return re.sub(rb' d="[^"]*"', lambda path: re.sub(rb"(\.\d\d)\d+", rb"\1", path[0]), drawing)
 
 
 def pack(folder: Path) -> Path:

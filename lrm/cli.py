@@ -18,8 +18,8 @@ from typing import Any
 from lrm.errors import Stopped, UserError, ending, printable, shown
 
 _MOST_SEEDS, _LARGEST_SEED, _MOST_PROCESSES = 10_000, 1 << 53, 1024
-# Seeds that judge are numbered from here on; nobody trains so many.
-_NUMBERED = 100
+# Seeds below it explore, and those from it on judge; nobody trains so many.
+FIRST_JUDGING_SEED = 100
 # What ``lrm`` can do: the module whose ``main`` takes the arguments, and the extra that it needs.
 _VERBS = {
     "probe": ("lrm.exchange.measure_checkpoint", "evaluation", "norms of a model's matrices"),
@@ -206,7 +206,7 @@ def parse_seeds(text: str) -> list[int]:
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if parts == [text.strip()] and not match[2]:
-            if first >= _NUMBERED:
+            if first >= FIRST_JUDGING_SEED:
                 raise UserError(
                     f"seeds {shown(text)}: write {first}-{first} for that seed, or 0-{first - 1} "
                     "for so many"

@@ -82,12 +82,16 @@ def test_a_loss_that_is_no_number_is_published_as_such():
     assert np.isnan(found[20])
 
 
-def test_runs_on_another_text_are_not_published_beside_others(tmp_path):
-    runs = [{"corpus": {"hash": name, "name": name}} for name in ("old", "new")]
-    compact._check_corpus(tmp_path, [], runs[1:])
-    compact._check_corpus(tmp_path, runs[:1], [runs[0], {"kind": "brownian"}])
-    with pytest.raises(UserError, match="holds runs on old, and these are on new"):
-        compact._check_corpus(tmp_path, runs[:1], runs[1:])
+def test_runs_on_another_text_are_not_published_beside_others(tmp_path, monkeypatch):
+    there, added = (
+        {"id": name, "kind": "train", "seed": 0, "corpus": {"hash": name, "name": name}}
+        for name in ("old", "new")
+    )
+    monkeypatch.setattr(compact, "find", lambda *_, **__: [(added, tmp_path)])
+    monkeypatch.setattr(compact, "_published", lambda *_: ([there], {"scalars": [], "vectors": []}))
+    with pytest.raises(UserError, match=r"come from 2 corpora \(old, new\)"):
+        compact.publish("projector", "tiny", [0], tmp_path, Kept(()))
+    assert not list(tmp_path.rglob("*.parquet"))
 
 
 def test_the_seeds_that_judge_by_vectors_keep_them():

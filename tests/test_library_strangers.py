@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 
-import pandas as pd
 import pytest
 import torch
 import torch.nn.functional as F
@@ -190,17 +189,17 @@ def test_layers_that_were_copied_and_parts_of_a_model_are_told():
     for call in (lrm.merge_multipliers, lambda m: lrm.build_param_groups(m, 1e-3, 0.1)):
         with pytest.raises(UserError, match="net.2 is a copy of a layer that has multipliers"):
             call(model)
-    assert len(lrm.effective_weights(nn.ModuleDict({"a": lrm_pair(), "b": lrm_pair()}))) == 2
+    assert len(lrm.effective_weights(nn.ModuleDict({"a": attached(), "b": attached()}))) == 2
 
 
-def lrm_pair() -> nn.Module:
+def attached() -> nn.Module:
     model = nn.Sequential(nn.Linear(4, 3))
     lrm.attach_multipliers(model, "hidden")
     return model
 
 
 def test_patterns_of_no_decay_reach_multipliers():
-    model = lrm_pair()
+    model = attached()
     decays = {
         (group["kind"], group["weight_decay"])
         for group in lrm.build_param_groups(model, 1e-3, 0.1, no_decay="*multipliers*")
@@ -232,8 +231,8 @@ def test_roles_of_two_models_and_of_shared_embeddings():
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()
-        self.n, self.q, self.m, self.k = nn.RMSNorm(4), nn.Linear(4, 4), nn.RMSNorm(4), None
-        self.k = nn.Linear(4, 4)
+        self.n, self.q = nn.RMSNorm(4), nn.Linear(4, 4)
+        self.m, self.k = nn.RMSNorm(4), nn.Linear(4, 4)
 
     def forward(self, x):
         x = self.n(x)
@@ -310,7 +309,7 @@ def test_models_that_were_compiled_before():
 
 
 def test_weights_may_be_tied_again_after_loading_by_assignment():
-    state = (source := llama(tie_word_embeddings=True)).state_dict()
+    source = llama(tie_word_embeddings=True)
     lrm.attach_multipliers(source)
     state = source.state_dict()
     with torch.device("meta"):
@@ -387,4 +386,3 @@ def test_checkpoints_are_probed_by_what_they_compute(tmp_path):
     assert {row["stat"]: len(row["value"]) for _, row in found.iterrows()} == {
         "row_norms": 48, "column_norms": 16,
     }  # fmt: skip
-    assert isinstance(table, pd.DataFrame)

@@ -23,7 +23,7 @@ def picture(drawing: Figure, kind: str) -> bytes:
     """A drawing as the file ``kind``, pdf, png or svg, without dates and versions."""
     buffer = io.BytesIO()
     drawing.savefig(buffer, format=kind, metadata=_UNDATED[kind])
-    shorter = {"png": in_palette, "svg": in_hundredths}.get(kind, bytes)
+    shorter = {"png": in_palette, "svg": lighter}.get(kind, bytes)
     return shorter(buffer.getvalue())
 
 
@@ -42,10 +42,19 @@ def in_palette(png: bytes, box: tuple[int, int] | None = None) -> bytes:
     return smaller.getvalue()
 
 
-def in_hundredths(svg: bytes) -> bytes:
-    """The SVG of matplotlib with coordinates to a hundredth of a point and no idle spaces."""
+def lighter(svg: bytes) -> bytes:
+    """The SVG of matplotlib with coordinates to a hundredth of a point and no idle spaces.
+
+    Marks do not repeat the style of the path that they use.
+    """
     text = _COORDINATES.sub(lambda found: _short(found[0]), svg.decode())
-    return re.sub(r"\n\s+", "\n", text).encode()
+    text = re.sub(r"\n\s+", "\n", text)
+    styles = dict(re.findall(r'<path id="([^"]+)" d="[^"]*"( style="[^"]*")/>', text))
+
+    def bare(mark: re.Match[str]) -> str:
+        return mark[0].replace(mark[2], "") if styles.get(mark[1]) == mark[2] else mark[0]
+
+    return re.sub(r'<use xlink:href="#([^"]+)"[^>]*?( style="[^"]*")/>', bare, text).encode()
 
 
 def _short(coordinates: str) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
@@ -60,7 +60,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     """Two panels above each other: as the constant stage ends, and after the LR decay."""
     figure, axes = page(2, 1, 3.7, h_pad=0.03, sharex=True)
     seeds = numbers["seed"].nunique()
-    figure.suptitle(MESSAGE.format(n=seeds), x=0.01, ha="left", fontsize=7.5, weight="bold")
+    headline(figure, MESSAGE.format(n=seeds), context)
     titles = {"constant": "a   Before LR decay", "decay": "b   After LR decay"}
     colours = {NAMES[arm]: colour for arm, colour in COLOURS.items()} | {PAIRED: "#222222"}
     markers = dict.fromkeys(colours, ARM_LOOKS["VPN"]["marker"])

@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import NEUTRAL, SMALL, shade
 from analysis.quantities.sv_theory import balanced_course
 from analysis.tables.context import Context
@@ -81,7 +81,7 @@ def _course(flow: pd.DataFrame, times: pd.Series, panel: str, stat: str, of: tup
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels: the rates above, the losses below."""
     figure, axes = page(2, 2, 4.85, w_pad=0.06, h_pad=0.05, height_ratios=[1.2, 1.1])
-    figure.suptitle(MESSAGE, x=0.01, ha="left", fontsize=7.5, weight="bold")
+    headline(figure, MESSAGE, context)
     panels = dict(tuple(numbers.groupby("panel")))
     _flow(axes[0, 0], panels["a"])
     _states(axes[0, 1], panels["b"])

@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NOT_JUDGED
 from analysis.tables.context import Context
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
@@ -83,7 +83,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     alone = {panel: rows["seed"].nunique() == 1 for panel, rows in panels.items()}
     if not alone["a"] and alone["b"] and alone["c"]:
         judging = panels["a"]["seed"].ge(FIRST_JUDGING_SEED).sum()
-        figure.suptitle(MESSAGE.format(judging), x=0.01, ha="left", fontsize=7.5, weight="bold")
+        headline(figure, MESSAGE.format(judging), context)
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
     axes[0].set_xlim(low - 0.14 * (high - low), high + 0.13 * (high - low))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):

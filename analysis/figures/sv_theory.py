@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from analysis.drawing.axes import dots, mean, spread_out
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.page import caption, key, label, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, shade
 from analysis.quantities import sv_theory
 from analysis.tables.context import Context
@@ -83,7 +83,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     parts = figure.subfigures(2, 1)
     (a, b), (c, d) = (part.subplots(1, 2) for part in parts)
     for part, message in zip(parts, (GAIN, DECAY_ON_SCALES), strict=True):
-        part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold")
+        headline(part, message, context)
     panels = dict(tuple(numbers.groupby("panel")))
     _starts(a, panels["a"])
     _adam(b, panels)

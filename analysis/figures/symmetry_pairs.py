@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import ARM_LOOKS, NEUTRAL, SMALL, shade
 from analysis.quantities import symmetry
 from analysis.quantities.stats import interval
@@ -72,8 +72,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     found = _correlations(axes[2], one, other)
     more = interval(found[DIFFERENCE])
     if more.n > 1 and more.low > 0:
-        figure.suptitle(MESSAGE.format(_said(found[DIFFERENCE])), x=0.01, ha="left", fontsize=7.5,
-                        weight="bold")  # fmt: skip
+        headline(figure, MESSAGE.format(_said(found[DIFFERENCE])))
     # Rows are published of fewer seeds than norms are.
     drawn = sorted(map(int, numbers["seed"].unique()))
     pairs = one.groupby("seed").size().max()

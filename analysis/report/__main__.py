@@ -86,25 +86,14 @@ def write(site: Site, folder: Path) -> None:
             write_atomic(fresh / "figures" / f"{figure.name}-small.png", figure.small)
         for figure in page.figures:
             for kind, content in figure.files.items():
-                content = _lighter(content) if kind == "svg" else content
                 write_atomic(fresh / "figures" / f"{figure.name}.{kind}", content)
             if figure.published:
                 target = fresh / "figures" / f"published-{figure.name}.svg"
-                write_atomic(target, _lighter(figure.published))
+                write_atomic(target, figure.published)
     mark = {"scale": site.scale, "source": site.source}
     write_atomic(fresh / _MARK, json.dumps(mark).encode())
     shutil.rmtree(folder, ignore_errors=True)
     fresh.rename(folder)
-
-
-def _lighter(drawing: bytes) -> bytes:
-    """An SVG in which marks do not repeat the style of the path that they use."""
-    own = dict(re.findall(rb'<path id="([^"]+)" d="[^"]*"( style="[^"]*")/>', drawing))
-
-    def bare(mark: re.Match[bytes]) -> bytes:
-        return mark[0].replace(mark[2], b"") if own.get(mark[1]) == mark[2] else mark[0]
-
-    return re.sub(rb'<use xlink:href="#([^"]+)"[^>]*?( style="[^"]*")/>', bare, drawing)
 
 
 def pack(folder: Path) -> Path:

@@ -43,7 +43,7 @@ README, INDEX = ROOT / "README.md", EXPERIMENTS / "README.md"
 BEGIN, END = "<!-- results: make readme -->\n", "<!-- end of the results -->\n"
 _WIDTH = 120
 # By the beginning of a figure's name, of which paper it is.
-_PAPERS = {"": "", "sv": "second paper: ", "gdn": "third paper: ", "bm": "ours: bm "}
+_PAPERS = {"": "", "sv": "second paper: ", "gdn": "third paper: ", "bm": "Beyond MuP 3: "}
 _CLAIMS_OF = {PAPER: "The paper's claims", OURS: "Ours"}
 
 

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.tables.find import find
-from analysis.tables.results import read_table, stage_end
+from analysis.tables.results import corpus_name, read_table, stage_end
 from lrm.errors import UserError
 from lrm.store.digests import is_listed, read_listed
 from lrm.store.files import make_folder, write_listed
@@ -64,7 +64,8 @@ def publish(
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)
     descriptions, tables = _published(folder, {description["id"] for description, _ in chosen})
-    _check_corpus(folder, descriptions, [description for description, _ in chosen])
+    every = [*descriptions, *(description for description, _ in chosen)]
+    corpus_name(pd.DataFrame({"description": every}))  # one, or an error
     order = sorted({*seeds, *(d["seed"] for d in descriptions if d["kind"] != "brownian")})
     for description, path in chosen:
         rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
@@ -81,23 +82,10 @@ def publish(
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
         contents[f"{table}.parquet"] = as_parquet(frame)
-    text = json.dumps([*descriptions, *(description for description, _ in chosen)])
+    text = json.dumps(every)
     contents["runs.json.gz"] = gzip.compress(text.encode(), mtime=0)
     write_listed(folder, contents)
     return folder
-
-
-def _check_corpus(folder: Path, published: list[dict], added: list[dict]) -> None:
-    """Raise UserError where runs of two texts would lie side by side, which nothing could judge."""
-    names = [
-        {run["corpus"]["hash"]: run["corpus"]["name"] for run in runs if run.get("corpus")}
-        for runs in (published, added)
-    ]
-    if names[0] and names[1] and names[0].keys() != names[1].keys():
-        raise UserError(
-            f"{folder} holds runs on {', '.join(names[0].values())}, and these are on "
-            f"{', '.join(names[1].values())}; train them on that text, or give another RESULTS"
-        )
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:

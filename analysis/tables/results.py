@@ -16,10 +16,9 @@ import pandas as pd
 
 from analysis.tables.checked import checked
 from analysis.tables.find import RESULTS, find
+from lrm.cli import FIRST_JUDGING_SEED as FIRST_JUDGING_SEED
 from lrm.errors import UserError
 
-# Seeds below explore, seeds from here on judge.
-FIRST_JUDGING_SEED = 100
 _IDENTITY = ["experiment", "run", "kind", "arm", "seed", "scale", "corpus"]
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 
 from lrm.errors import UserError
-from lrm.multipliers.attach import CHILD
+from lrm.multipliers.attach import is_multiplier
 from lrm.store.digests import MANIFEST
 from lrm.store.files import as_json, make_folder, write_listed
 from lrm.train.probes import column_norms, row_norms
@@ -53,7 +53,7 @@ def norms(folder: Path) -> pd.DataFrame:
         try:
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (not a dictionary)
-                    if f".{CHILD}." in f".{name}":
+                    if is_multiplier(name):
                         raise UserError(
                             f"{folder} holds multipliers beside its weights; merge them "
                             "(lrm.merge_multipliers) and save the model again"

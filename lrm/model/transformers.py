@@ -15,7 +15,7 @@ from lrm.model.blocks.mamba2 import ssm_slices
 from lrm.model.config import ModelConfig
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.tensors import addresses
-from lrm.multipliers.attach import CHILD
+from lrm.multipliers.attach import is_multiplier
 
 # Fields of FalconH1Config with the one value that this suite implements.
 FIXED = {
@@ -56,7 +56,7 @@ def from_transformers(hf: Any) -> FalconH1:
     the configuration uses something this suite does not have (biases, tied embeddings, scaled
     rotary embeddings, bounds on dt), and where it has learnable multipliers.
     """
-    if added := [name for name, _ in hf.named_parameters() if f".{CHILD}." in f".{name}"]:
+    if added := [name for name, _ in hf.named_parameters() if is_multiplier(name)]:
         raise UserError(f"the model has multipliers ({added[0]}); call lrm.merge_multipliers first")
     source = hf.config
     for field, value in FIXED.items():
@@ -219,7 +219,7 @@ def load_transformers(folder: str | Path) -> FalconH1:
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{folder} cannot be loaded: {reason}") from None
-    if any(f".{CHILD}." in f".{name}" for name in told["unexpected_keys"]):
+    if any(map(is_multiplier, told["unexpected_keys"])):
         raise UserError(
             f"{folder} holds multipliers beside its weights; merge them (lrm.merge_multipliers) "
             "and save the model again"

@@ -35,6 +35,11 @@ IMPLEMENTATIONS = ("forward", "optimizer")
 CHILD = "multipliers"
 
 
+def is_multiplier(name: str) -> bool:
+    """Whether a parameter or an entry of a checkpoint of this name holds multipliers."""
+    return f".{CHILD}." in f".{name}"
+
+
 class Multipliers:
     """The multipliers attached to a model, whichever way they are implemented.
 
@@ -124,7 +129,8 @@ class Multipliers:
         if self.is_unchanged or not (collects or several):
             yield
             return
-        self.check_late()
+        if collects:
+            self.check_late()
         self.is_unchanged = True
         finished = False
         try:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lrm.errors import UserError
-from lrm.multipliers.attach import CHILD, Multipliers
+from lrm.multipliers.attach import Multipliers, is_multiplier
 from lrm.multipliers.multiplier import AXES, MAGNITUDE_RATES, MAGNITUDES, Multiplier, Target
 
 # The attribute of a model that holds its multipliers.
@@ -158,4 +158,4 @@ def _told_by_names(
         if added <= saved or not saved & (added | {name}):
             found[name] = kind
     others = sorted(saved - set(names.values()))
-    return found | {name: "multipliers" for name in others if f".{CHILD}." in f".{name}"}
+    return found | {name: "multipliers" for name in others if is_multiplier(name)}

@@ -230,11 +230,16 @@ def _read_by_linear_maps_alone(
     """
     if _is_the_same(model, arguments, norms):
         return norms
-    fits = [norm for norm in norms if _is_the_same(model, arguments, [norm])]
-    others = [norm.path for norm in norms if norm not in fits]
+    fits: list[_Norm] = []
+    others = []
+    for norm in norms:
+        if _is_the_same(model, arguments, [*fits, norm]):
+            fits.append(norm)
+        else:
+            others.append(norm.path)
     warnings.warn(
         f"{len(others)} norms keep their vector, since more than linear maps read them (experts, a "
-        f"router, a residual); the first is {others[0] if others else norms[0].path}",
+        f"router, a residual); the first is {others[0]}",
         stacklevel=3,
     )
     return fits

@@ -18,7 +18,7 @@ from lrm.multipliers.sharding import is_distributed
 
 _MEANT = "merge the multipliers first (lrm.merge_multipliers)"
 # Methods that end like writes and leave all values as they are.
-_HARMLESS = {"share_memory_", "detach_", "retain_grad"}
+_HARMLESS = {"share_memory_", "detach_", "retain_grad", "requires_grad_"}
 # What means the parameter where it is asked of all of W̄.
 _OF_PARAMETERS = {"requires_grad_", "register_hook", "register_post_accumulate_grad_hook"}
 _RESHAPING = {"resize_", "resize_as_", "set_", "t_", "transpose_", "squeeze_", "unsqueeze_",
@@ -113,7 +113,7 @@ class Effective(Tensor):
                 found = func(first._link.weight, *args[1:], **kwargs)
                 return first if name == "requires_grad_" else found
             written = _written(name, args, kwargs)
-            if not written or name == "requires_grad_":
+            if not written:
                 found = func(*_plain(args), **_plain(kwargs))
                 if name == "numpy" and isinstance(first, Effective):
                     found.flags.writeable = False  # nobody would be told

@@ -68,6 +68,10 @@ def sv7(tables: Tables, criterion: dict) -> Judgement:
         at_most("curvature at the end: ln, with decay on input vectors over without",
                 curved["INPUT"]["end"] - curved["NONE"]["end"], 0.0, "decay lowers the curvature",
                 ours=True),
+        at_least("input vectors but the final one, without decay: the same as for all",
+                 growth(tables, "LONG_NONE", "block"), grows, "those of blocks", ours=True),
+        at_most("input vectors but the final one, with decay: the same as for all",
+                growth(tables, "LONG_INPUT", "block"), grows, "those of blocks", ours=True),
     ]  # fmt: skip
     contrast = [_has_room(tables, criterion, "LONG_NONE", "LONG_ALL", None)]
     return judgement(criterion, parts, contrast=contrast)

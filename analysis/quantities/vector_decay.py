@@ -20,9 +20,11 @@ KINDS = {
     "FAST": "AdamW with fast vectors",
 }
 OF_THE_PAPER = ("MUON", "LONG")
-# Vectors of the arms on Gemma: in front of matrices, and those that stand in front of none.
+# Vectors of the arms on Gemma: in front of matrices, those of them without the final one, which
+# stands in front of the LM head, and those that stand in front of none.
 SIDES = {
     "input": ("norm.mixer", "norm.mlp", "norm.final"),
+    "block": ("norm.mixer", "norm.mlp"),
     "output": ("norm.attention.q", "norm.attention.k", "norm.attention.out", "norm.mlp.down"),
 }
 

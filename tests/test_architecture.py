@@ -112,6 +112,8 @@ HEAVY = ("pydantic", "yaml", "pandas", "scipy", "matplotlib", "transformers",
         ("import lrm, torch; lrm.attach_multipliers(torch.nn.Linear(2, 2))",
          ("torch.distributed.tensor", "sympy")),
         ("import lrm.sweep.command", ("torch",)),
+        # A model's shape is checked by its blocks, which know of it by type alone.
+        ("import lrm.model.blocks", ("lrm.model.config", "torch")),
         ("import analysis.figures.__main__", ("torch",)),
         ("import analysis.needs", ("numpy", "pandas", "yaml")),
     ],

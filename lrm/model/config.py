@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from lrm.errors import shown
-
-if TYPE_CHECKING:
-    from lrm.model.blocks.block import Mixer
+from lrm.model import blocks
+from lrm.model.blocks.block import Mixer
 
 
 class Strict(BaseModel):
@@ -83,9 +82,6 @@ class ModelConfig(Strict):
     @property
     def mixers(self) -> list[Mixer]:
         """The declarations of the mixers, in the order in which a layer runs them."""
-        # A declaration speaks of the ModelConfig, which therefore comes first.
-        from lrm.model import blocks
-
         return blocks.named(self.mixer)
 
     def must_divide(self, small: str, large: str) -> None:
@@ -102,8 +98,6 @@ class ModelConfig(Strict):
     @field_validator("mixer")
     @classmethod
     def _mixer_is_known(cls, mixer: str) -> str:
-        from lrm.model import blocks
-
         names = {found.name for found in blocks.named(mixer)}
         return "both" if names == {"attention", "ssm"} else mixer
 
@@ -121,8 +115,6 @@ class ModelConfig(Strict):
         return self
 
     def _check_norms(self) -> None:
-        from lrm.model import blocks
-
         possible = {name: norm for block in blocks.of_layer(self.mixers)
                     for name, norm in block.behind.items()}  # fmt: skip
         for name, how in self.norms_behind.items():

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lrm.model.blocks.block import Address, Behind, Changes, Ends, Mixer, stream
-from lrm.model.config import ModelConfig
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from lrm.model.config import ModelConfig
 
 
 class Attention(Mixer):

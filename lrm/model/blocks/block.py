@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lrm.errors import shown
-from lrm.model.config import ModelConfig
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from lrm.model.config import ModelConfig
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lrm.model.blocks.block import (
     NORMALISED,
@@ -15,10 +16,10 @@ from lrm.model.blocks.block import (
     Ends,
     stream,
 )
-from lrm.model.config import ExpertsConfig, ModelConfig
 
-# Stands for the tensors of a model that has none, of which the first expert's are named.
-_NONE = ExpertsConfig(count=2, active=1, size=1)
+if TYPE_CHECKING:
+    from lrm.model.config import ModelConfig
+
 KINDS = ("gate", "up", "down")
 
 
@@ -37,16 +38,22 @@ class Experts(Block):
     freedoms = {"expert_up_down": "up against columns of down, in each expert"}
 
     def tensors(self, config: ModelConfig) -> list[Address]:
-        experts = config.experts or _NONE
-        d, present = config.hidden_size, config.experts is not None
-        found = [Address("mlp.router", "router.weight", (experts.count, d), present=present)]
+        experts, d = config.experts, config.hidden_size
+        present = experts is not None
+        # Of a model without any the tensors of the first expert are named, in the least size.
+        count, share, size = (
+            (experts.count, experts.active / experts.count, experts.size)
+            if experts
+            else (2, 0.5, 1)
+        )
+        found = [Address("mlp.router", "router.weight", (count, d), present=present)]
         for kind in KINDS:
-            shape = (d, experts.size) if kind == "down" else (experts.size, d)
+            shape = (d, size) if kind == "down" else (size, d)
             matrix = Address(
                 f"mlp.{kind}", f"experts.{kind}_proj", shape,
-                present=present, apart=True, share=experts.active / experts.count,
+                present=present, apart=True, share=share,
             )  # fmt: skip
-            for number, place in _places(experts.count if present else 1, shape[0]):
+            for number, place in _places(count if present else 1, shape[0]):
                 found.append(replace(matrix, name=f"{matrix.name}.{number}", rows=place))
         return found
 

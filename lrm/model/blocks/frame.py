@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from lrm.model.blocks.block import Address, Block, Changes, Constant, Ends, stream
-from lrm.model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from lrm.model.config import ModelConfig
 
 
 class Embedding(Block):

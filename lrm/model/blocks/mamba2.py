@@ -7,10 +7,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lrm.model.blocks.block import Address, Behind, Changes, Constant, Ends, Mixer, Uniform, stream
-from lrm.model.config import ModelConfig
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from lrm.model.config import ModelConfig
 
 CONVOLVED = ("ssm.x", "ssm.B", "ssm.C")
 

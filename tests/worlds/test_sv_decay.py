@@ -25,7 +25,7 @@ def broken(changes):
     """For each kind a world that breaks its loss, and one in which its vectors have no room."""
     for kind, name in KINDS.items():
         yield f"without, {name} (nats)", {f"{kind}_{decay}": gap for decay, gap in changes.items()}
-        yield f"{ROOM}, {name}", {"free": {f"{kind}_NONE": 6.0}}
+        yield f"{ROOM}, {name}", {"free": {f"{kind}_NONE": 5.0}}
 
 
 BREAKS = {
@@ -40,18 +40,18 @@ BREAKS = {
         "curvature with decay": {"flat": 0.4},
         "output vectors: ln": {"shrunk": 0.0},
         "curvature at the end": {"offset": 0.9},
-        ROOM: {"free": {"LONG_NONE": 6.0}},
+        ROOM: {"free": {"LONG_NONE": 5.0}},
     },
     "SV7b": {
         "v and up": {"DNP_ABSORBED": 0.05},
         "q, k and gate": {"DNP_NEEDED": -0.05},
-        ROOM: {"free": {"DNP_INPUT": 6.0}},
+        ROOM: {"free": {"DNP_INPUT": 5.0}},
     },
     "SV15": {
         "− on none": {"DNP_OR_NONE": -0.1},
         "− on output": {"DNP_OR_OUTPUT": -0.1},
         "− on all": {"DNP_OR_ALL": -0.1},
-        ROOM: {"free": {"DNP_OR_NONE": 6.0}},
+        ROOM: {"free": {"DNP_OR_NONE": 5.0}},
     },
 }
 MEASURED = {
@@ -175,4 +175,4 @@ def test_what_vectors_and_curvatures_are_read_from():
 
 
 def test_without_room_nothing_is_decided():
-    assert judged("SV15", world(free={"DNP_OR_NONE": 6.0})).verdict == OPEN
+    assert judged("SV15", world(free={"DNP_OR_NONE": 5.0})).verdict == OPEN

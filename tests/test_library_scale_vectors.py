@@ -113,6 +113,22 @@ def test_unified(tokens):
     torch.testing.assert_close(again(tokens).logits, trained)
 
 
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("design", ["dnp", "unified"])
+def test_designs_with_norms_train(family, design, tokens):
+    """Every vector and magnitude moves, but those whose gradient a norm behind them takes."""
+    model = decoder(family)
+    handle = lrm.attach_scale_vectors(model, design, lr=1e-3)
+    starts = {name: parameter.detach().clone() for name, _, parameter in handle.named()}
+    before = model(tokens, labels=tokens).loss.item()
+    _train(model, tokens, steps=8)
+    assert model(tokens, labels=tokens).loss.item() < before - 0.05
+    for name, _, now in handle.named():
+        assert now.isfinite().all()
+        still = name.endswith("column_magnitude") and "lm_head" not in name
+        assert still or not torch.equal(now, starts[name]), name
+
+
 def test_norms_that_are_there_stay():
     """Qwen3 normalises q and k itself; Gemma2's norms of sublayers' outputs are left alone."""
     handle = lrm.attach_scale_vectors(decoder("Qwen3"), "dnp", lr=1e-3)

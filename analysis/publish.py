@@ -116,7 +116,7 @@ def list_digests(reference: Path) -> list[Path]:
 
 def _is_read_again(path: Path) -> bool:
     """Whether a published file is read by the suite; what is drawn has stamps instead."""
-    kinds = (".parquet", ".gz", ".json", ".jsonl")
+    kinds = (".parquet", ".xz", ".json", ".jsonl")
     return path.suffix in kinds and path.parent.name != "figures" and path.name[0] != "."
 
 

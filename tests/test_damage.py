@@ -4,9 +4,9 @@ No damage changes a number silently. What is told names the file, and its remedy
 letter, brings everything back and removes nothing that is published.
 """
 
-import gzip
 import io
 import json
+import lzma
 import random
 import re
 import shutil
@@ -25,8 +25,8 @@ from analysis.figures import __main__ as figures
 from analysis.figures import multiplier_lr
 from analysis.report import content
 from analysis.tables import trials as logs
-from analysis.tables.find import _published
 from analysis.tables.results import read_table
+from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm import data
 from lrm.data import build
 from lrm.data.build import prepare, verify
@@ -309,12 +309,12 @@ def test_what_is_published(tmp_path):
                   for frame in tables]  # fmt: skip
         ledger = read_ledger(claims_file("tiny", "reference", folder))
         measured = [bench.record("reference", folder, name) for name in BENCHMARKS]
-        return sums, values, _published(where / "runs.json.gz"), ledger, measured
+        return sums, values, read_run_list(where / RUN_LIST), ledger, measured
 
     names = [path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [name for name in names if name.suffix not in (".md",)]
     assert {name.name for name in names} == {
-        "scalars.parquet", "vectors.parquet", "runs.json.gz", "claims.json", MANIFEST,
+        "scalars.parquet", "vectors.parquet", RUN_LIST, "claims.json", MANIFEST,
         *(f"{name}.json" for name in BENCHMARKS),
     }  # fmt: skip
     assert assert_guarded(folder, names, read, lambda: None) >= 8 * len(names) - 3
@@ -343,7 +343,7 @@ def test_a_published_run_list_that_is_gone_is_told(tmp_path):
 
     folder = tmp_path / "reference" / "tiny" / "linear_layer"
     shutil.copytree(PUBLISHED / "tiny" / "linear_layer", folder)
-    (folder / "runs.json.gz").unlink()
+    (folder / RUN_LIST).unlink()
     with pytest.raises(UserError, match="cannot be read .* restore .*linear_layer from the rep"):
         find("linear_layer", "tiny", "reference", tmp_path)
 
@@ -553,9 +553,9 @@ def test_a_figure(tmp_path, monkeypatch):
     # Another table under the ids of the same runs.
     count = len(drawn)
     source = folder / "reference" / "tiny" / "linear_layer"
-    runs = gzip.compress(json.dumps(_published(source / "runs.json.gz")).encode(), 1, mtime=0)
+    runs = lzma.compress(json.dumps(read_run_list(source / RUN_LIST)).encode(), preset=1)
     tables = {name: (source / name).read_bytes() for name in ("scalars.parquet", "vectors.parquet")}
-    write_listed(source, tables | {"runs.json.gz": runs})
+    write_listed(source, tables | {RUN_LIST: runs})
     render(), render()
     assert len(drawn) == count + 1
 

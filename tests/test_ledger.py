@@ -1,7 +1,6 @@
 """The ledger of claims: verdicts of parts, groups and claims, what fixes them, what is printed."""
 
 import dataclasses
-import gzip
 import importlib
 import inspect
 import json
@@ -35,6 +34,7 @@ from analysis.tables import criteria as criteria_module
 from analysis.tables.criteria import criteria_of, every_criterion, locks_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, NothingFound
 from analysis.tables.results import FIRST_JUDGING_SEED, load
+from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm.cli import parse_seeds
 from lrm.errors import UserError
 from lrm.plan.identity import criterion_hash
@@ -174,12 +174,12 @@ def test_judging_modules_hold_judges_alone():
 def test_published_runs_name_todays_criteria():
     """What judged them has not changed since: entry, and where there is a lock the code too."""
     checked = 0
-    for path in (ROOT / "results" / "reference").glob("*/*/runs.json.gz"):
+    for path in (ROOT / "results" / "reference").glob(f"*/*/{RUN_LIST}"):
         experiment = path.parent.name
         criteria, locks = criteria_of(experiment), locks_of(experiment)
         now = {c: criterion_hash(body, locks.get(c)) for c, body in criteria.items()}
         judging = {c: parse_seeds(f"{body['seeds']['judge']},") for c, body in criteria.items()}
-        for run in json.loads(gzip.decompress(path.read_bytes())):
+        for run in read_run_list(path):
             if run["kind"] != "brownian" and run["seed"] >= FIRST_JUDGING_SEED:
                 for claim, seeds in judging.items():
                     if run["seed"] in seeds:

@@ -15,6 +15,7 @@ import pytest
 
 from analysis import notebooks
 from analysis.quantities.stats import with_interval
+from analysis.tables.run_list import RUN_LIST
 from lrm.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -131,7 +132,7 @@ def test_the_list_has_every_notebook_and_they_know_every_experiment():
     # Its table of experiments is stored: is it today's?
     shown = "".join(o.get("data", {}).get("text/plain", "")
                     for o in outputs(read(ROOT / "notebooks" / "explore.ipynb")))  # fmt: skip
-    for folder in (ROOT / "results" / "reference" / "tiny").glob("*/runs.json.gz"):
+    for folder in (ROOT / "results" / "reference" / "tiny").glob(f"*/{RUN_LIST}"):
         assert re.search(rf"^{folder.parent.name} ", shown, re.M), "make notebooks"
 
 

@@ -6,7 +6,6 @@ Whoever rearranges the code, the YAML or the criteria sees here that nothing els
 """
 
 import dataclasses
-import gzip
 import importlib
 import json
 import re
@@ -18,12 +17,13 @@ import pytest
 from analysis.claims.ledger import as_ledger, judge_all
 from analysis.figures.__main__ import csv_of
 from analysis.tables.context import tables_of
+from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm.plan.experiment import load
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PUBLISHED = RESULTS / "reference"
-EXPERIMENTS = sorted(path.parent for path in PUBLISHED.glob("*/*/runs.json.gz"))
+EXPERIMENTS = sorted(path.parent for path in PUBLISHED.glob(f"*/*/{RUN_LIST}"))
 FIGURES = sorted(PUBLISHED.glob("*/figures/*.csv"))
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]\d+)?")
 
@@ -38,7 +38,7 @@ def assert_same(found, published, digits=9):
 @pytest.mark.parametrize("folder", EXPERIMENTS, ids=lambda path: path.name)
 def test_run_ids_recompute(folder):
     """The experiment's YAML asks today for every run that is published, under the same id."""
-    published = json.loads(gzip.decompress((folder / "runs.json.gz").read_bytes()))
+    published = read_run_list(folder / RUN_LIST)
     seeds = sorted({run["seed"] for run in published if run["kind"] != "brownian"})
     plan = load(ROOT / "experiments" / folder.name / "config.yaml")
     wanted = {

@@ -11,6 +11,7 @@ import pandas as pd
 from analysis.tables.context import Context
 from analysis.tables.find import RESULTS, NothingFound, relative
 from analysis.tables.results import corpus_name, load_runs, seeded
+from analysis.tables.run_list import RUN_LIST
 from lrm.errors import UserError
 
 # What tells a run from another, in every table of this package.
@@ -23,7 +24,7 @@ def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFram
     ``note`` says why an experiment has no runs to show. Raises NothingFound where none has.
     """
     root = results / "runs" if source == "runs" else results / source / scale
-    pattern = "*/*/run.json" if source == "runs" else "*/runs.json.gz"
+    pattern = "*/*/run.json" if source == "runs" else f"*/{RUN_LIST}"
     rows = []
     for name in sorted({path.relative_to(root).parts[0] for path in root.glob(pattern)}):
         try:

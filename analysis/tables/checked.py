@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from analysis.tables.run_list import RUN_LIST
 from lrm.store.digests import is_listed, read_listed
 from lrm.store.rundir import is_complete, read_file
 
@@ -37,7 +38,7 @@ def complete(finder: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(finder)
     def find(experiment: str, scale: str, source: str, results: Path, *arguments, **named):
-        runs = results / "reference" / scale / experiment / "runs.json.gz"
+        runs = results / "reference" / scale / experiment / RUN_LIST
         if source == "reference" and not runs.exists() and is_listed(runs):
             read_listed(runs)
         return finder(experiment, scale, source, results, *arguments, **named)

@@ -10,8 +10,6 @@ else claims read.
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -22,8 +20,9 @@ import pandas as pd
 
 from analysis.tables.find import find
 from analysis.tables.results import corpus_name, read_table, stage_end
+from analysis.tables.run_list import RUN_LIST, as_run_list, read_run_list
 from lrm.errors import UserError
-from lrm.store.digests import is_listed, read_listed
+from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_listed
 
 _VECTOR_SEEDS = 3
@@ -82,8 +81,7 @@ def publish(
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
         contents[f"{table}.parquet"] = as_parquet(frame)
-    text = json.dumps(every)
-    contents["runs.json.gz"] = gzip.compress(text.encode(), mtime=0)
+    contents[RUN_LIST] = as_run_list(every)
     write_listed(folder, contents)
     return folder
 
@@ -108,10 +106,10 @@ def of_tensors(frame: pd.DataFrame, tensors: Collection[str]) -> pd.DataFrame:
 def _published(folder: Path, anew: set[str]) -> tuple[list[dict], dict[str, list[pd.DataFrame]]]:
     """Descriptions and tables of what is published in ``folder``, without the runs ``anew``."""
     tables: dict[str, list[pd.DataFrame]] = {"scalars": [], "vectors": []}
-    path = folder / "runs.json.gz"
+    path = folder / RUN_LIST
     if not path.exists() and not is_listed(path):
         return [], tables
-    kept = [run for run in json.loads(gzip.decompress(read_listed(path))) if run["id"] not in anew]
+    kept = [run for run in read_run_list(path) if run["id"] not in anew]
     for table, frames in tables.items():
         frame = read_table(folder / f"{table}.parquet")
         frames.append(frame[frame["run"].isin([run["id"] for run in kept])])

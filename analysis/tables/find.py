@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import gzip
-import json
-import zlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from analysis.tables.checked import checked, complete
+from analysis.tables.checked import complete
+from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.run import BrownianRun
@@ -55,11 +53,11 @@ def find(
         raise UserError(f"unknown source {source!r}; use one of {', '.join(SOURCES)}")
     if source == "reference":
         folder = results / "reference" / scale / experiment
-        if not (folder / "runs.json.gz").exists():
+        if not (folder / RUN_LIST).exists():
             raise NothingFound(
                 f"there is no reference of {experiment} at {scale} in {relative(folder)}"
             )
-        runs = [(description, folder) for description in _published(folder / "runs.json.gz")]
+        runs = [(description, folder) for description in read_run_list(folder / RUN_LIST)]
     else:
         folder = results / "runs" / experiment
         paths = [path.parent for path in sorted(folder.glob("*/done.json"))]
@@ -131,12 +129,4 @@ def unfinished(experiment: str, scale: str, results: Path = RESULTS) -> dict[int
     return {seed: labels for seed, labels in least.items() if labels}
 
 
-def _published(path: Path) -> list[dict]:
-    try:
-        return json.loads(gzip.decompress(path.read_bytes()))
-    except (OSError, EOFError, ValueError, zlib.error) as error:
-        raise UserError(f"{path} is damaged ({error}); restore it from the repository") from None
-
-
-_published = checked(_published)
 find = complete(find)

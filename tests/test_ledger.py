@@ -26,7 +26,7 @@ from analysis.claims.judging import (
     at_most,
     within,
 )
-from analysis.claims.ledger import _part, as_ledger, judge_all, left_out
+from analysis.claims.ledger import CHANGED, _part, as_ledger, judge_all, left_out
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.publish import publish
 from analysis.quantities.stats import holm
@@ -241,6 +241,15 @@ def test_writing_locks(monkeypatch, tmp_path):
     path.write_text("{")
     with pytest.raises(UserError, match=r"locks\.json is damaged"):
         locks_of("gradient_noise")
+
+
+def test_other_code_is_compared_as_if_it_were_locked(monkeypatch):
+    """Where the lock is another, verdicts are open; ``--same`` asks what they would be."""
+    monkeypatch.setattr("analysis.claims.ledger.is_locked", lambda *claim: False)
+    [record] = [r for r in judge_all("tiny", "reference", RESULTS, ["linear_layer"])
+                if r["id"] == "WS5.2"]  # fmt: skip
+    assert record["note"] == CHANGED
+    assert lock._judged("WS5.2", "linear_layer") == lock._published("WS5.2")
 
 
 def test_advice_is_no_part_of_a_criterion():

@@ -134,13 +134,18 @@ def parts_of(claims: pd.DataFrame, *ids: str) -> pd.DataFrame:
 
 
 def judge_all(
-    scale: str, source: str, folder: Path, experiments: Collection[str] = ()
+    scale: str,
+    source: str,
+    folder: Path,
+    experiments: Collection[str] = (),
+    as_locked: bool = False,
 ) -> list[dict[str, Any]]:
     """One record per claim; claims without runs are *not judged*.
 
     Fields: id, statement, scale, verdict (one word), line (one plain sentence of the groups), n,
     planned, stage (exploration or judging), criterion, groups, parts, contrast, note, if_open (what
-    would decide an open part, and its cost). ``experiments``: their claims alone.
+    would decide an open part, and its cost). ``experiments``: their claims alone. ``as_locked``
+    takes today's code for that of the locks, to ask whether it judges alike.
     """
     criteria = every_criterion()
     if experiments:
@@ -154,7 +159,7 @@ def judge_all(
         if "experiment" in criterion:
             only = tuple(criterion.get("only", ()))
             tables = chosen(criterion["experiment"], str(criterion["seeds"]["judge"]), only)
-            record |= _of_experiment(claim, criterion, tables, verdicts)
+            record |= _of_experiment(claim, criterion, tables, verdicts, as_locked)
             verdicts[claim] = record["verdict"]
         else:
             record |= _apart(claim, criterion, source, folder) | {"scale": None}
@@ -186,7 +191,7 @@ def _of_seeds(tables: Tables | None, seeds: str) -> Tables | None:
 
 
 def _of_experiment(
-    claim: str, criterion: dict, tables: Tables | None, verdicts: dict[str, str]
+    claim: str, criterion: dict, tables: Tables | None, verdicts: dict[str, str], as_locked: bool
 ) -> dict[str, Any]:
     """``verdicts`` are those of the claims before this one, which may be its gates."""
     experiment = criterion["experiment"]
@@ -201,7 +206,7 @@ def _of_experiment(
     judgement = dataclasses.replace(judge(tables, criterion), gates=gates)
     stage = "judging" if seeded(tables.runs)["seed"].min() >= FIRST_JUDGING_SEED else "exploration"
     record = _record(judgement, criterion, stage)
-    if stage == "judging" and _changed(tables, claim, criterion):
+    if stage == "judging" and _changed(tables, claim, criterion, as_locked):
         record |= {
             "verdict": OPEN,
             "line": "Open.",
@@ -239,9 +244,9 @@ def _without(criterion: dict, verdict: str, note: str) -> dict[str, Any]:
     }
 
 
-def _changed(tables: Tables, claim: str, criterion: dict) -> bool:
+def _changed(tables: Tables, claim: str, criterion: dict, as_locked: bool) -> bool:
     """Whether the criterion, the judging code or the configuration changed after these runs."""
-    if not is_locked(criterion["experiment"], claim):
+    if not as_locked and not is_locked(criterion["experiment"], claim):
         return True
     lock = locks_of(criterion["experiment"]).get(claim)
     now = criterion_hash(criterion, lock)

@@ -69,7 +69,9 @@ def _published(claim: str) -> dict[str, Any] | None:
 
 
 def _judged(claim: str, experiment: str) -> dict[str, Any]:
-    records = as_ledger(judge_all("tiny", "reference", RESULTS, [experiment]), "tiny", "reference")
+    """What today's code says of the published runs."""
+    judged = judge_all("tiny", "reference", RESULTS, [experiment], as_locked=True)
+    records = as_ledger(judged, "tiny", "reference")
     [record] = [r for r in json.loads(json.dumps(records))["claims"] if r["id"] == claim]
     return _numbers(record)
 

@@ -68,3 +68,23 @@ def sv15d(tables: Tables, criterion: dict) -> Judgement:
     ]  # fmt: skip
     contrast = [at_least("direct − OR (nats)", gain, limits["gain_of_or"])]
     return judgement(criterion, parts, contrast=contrast)
+
+
+def sv15d_2(tables: Tables, criterion: dict) -> Judgement:
+    """Arms that have at least half of OR's gain, and one that has not."""
+    share = criterion["thresholds"]["share"] * gap(tables, "HG", "HG_OR")
+    parts = [
+        at_least(f"gain of {name} − half of that of OR (nats)", gap(tables, "HG", arm) - share,
+                 0.0, group)
+        for arm, name, group in (
+            ("HG_PRODUCT", "a vector times a number", "a number beside the vector"),
+            ("SCALAR", "a number alone", "a number alone"),
+            ("HG_OR_FINAL", "OR on the final vector", "OR on the final vector"),
+        )
+    ]  # fmt: skip
+    parts.append(
+        at_most("gain of OR on the blocks − half of that of OR (nats)",
+                gap(tables, "HG", "HG_OR_BLOCKS") - share, 0.0, "not OR on the blocks")
+    )  # fmt: skip
+    contrast = [at_least("direct − OR (nats)", gap(tables, "HG", "HG_OR"), 0.0)]
+    return judgement(criterion, parts, contrast=contrast)

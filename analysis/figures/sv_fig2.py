@@ -82,7 +82,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         Patch(color=COLOURS["matrix"], label="matrix"),
     ]
     legend_below(figure, handles, 3)
-    return caption(figure, context, "one layer is drawn; numbers: size of the vector at the end, 1 at the start")
+    note = "one layer is drawn; numbers: size of the vector at the end, 1 at the start"
+    return caption(figure, context, note)
 
 
 def _row(axis, height: int, row: tuple[str | None, ...], sizes: pd.Series) -> None:

@@ -11,7 +11,7 @@ from analysis.claims.judging import HOLDS, OPEN
 from analysis.tables.results import Tables
 from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, part
 
-SEEDS = range(200, 216)
+SEEDS = range(200, 224)
 
 
 def arms(gaps: Mapping[str, float], changes: Mapping[str, float]) -> list[tuple[str, float, dict]]:

@@ -21,7 +21,7 @@ GAPS = {
     "SCALAR": -0.096,
     "HG_FAST": 0.0,
     "HG_OR_FINAL": -0.06,
-    "HG_OR_BLOCKS": -0.05,
+    "HG_OR_BLOCKS": -0.03,
     "DP_OR_ONE": -0.116,
     "DNP_OR_STILL": -0.31,
 }
@@ -47,6 +47,13 @@ BREAKS = {
         "one magnitude − two": {"DP_OR_ONE": 0.0},
         "direct − OR (nats)": {"HG_OR": 0.05, "HG_PRODUCT": 0.05, "SCALAR": 0.05, "HG_FAST": 0.2},
     },
+    "SV15d.2": {
+        "of a vector times a number": {"HG_PRODUCT": -0.02},
+        "of a number alone": {"SCALAR": -0.02},
+        "of OR on the final vector": {"HG_OR_FINAL": -0.02},
+        "of OR on the blocks": {"HG_OR_BLOCKS": -0.09},
+        "direct − OR (nats)": {"HG_OR": 0.05, "HG_OR_BLOCKS": 0.06},
+    },
 }
 MEASURED = {
     "SV13": {"OR − direct, vectors on inputs": -0.1, "ER − direct, vectors on both": -0.12},
@@ -57,8 +64,15 @@ MEASURED = {
         "alone": 0.004,
         "larger LR": 0.1,
         "final": 0.06,
-        "blocks": 0.05,
+        "blocks": 0.03,
         "one magnitude": 0.004,
+        "direct − OR (": 0.1,
+    },
+    "SV15d.2": {
+        "a vector times a number": 0.054,
+        "a number alone": 0.046,
+        "the final vector": 0.01,
+        "the blocks": -0.02,
         "direct − OR (": 0.1,
     },
 }

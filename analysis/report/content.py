@@ -33,7 +33,8 @@ ABSTRACT = Path(__file__).with_name("abstract.yaml")
 LIBRARY = "library"
 PAPER, OURS = "the paper", "ours"
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
-FORMATS = ("png", "svg", "pdf", "csv")
+# Of a drawing. Its PDF, the same lines once more, stays in ``results``: the report is to be sent.
+FORMATS = ("png", "svg", "csv")
 # Of a small picture, in pixels: 1.4 times what the front page shows.
 SMALL = (448, 224)
 

@@ -23,8 +23,9 @@ MODELS = {
     "Llama": ("sv_heterogeneity", "STANDARD", "a   Llama (AdamW)"),
     "Gemma": ("sv_decay", "MUON_NONE", "b   Gemma's norms (Muon)"),
 }
+# The same arms, written out: ``make`` reads them without running this file.
 EXPERIMENTS = {"sv_heterogeneity": ("STANDARD *",), "sv_decay": ("MUON_NONE *",)}
-# From below; boxes of one row stand side by side. An address is a norm's, other words are computed.
+# From below; boxes of one row stand side by side. Addresses are norms; None is a line alone.
 ROWS = (
     ("embedding",),
     ("norm.mixer",),
@@ -50,6 +51,7 @@ NAMES = {
 }  # fmt: skip
 MATRICES = ("embedding", "query", "key", "value", "out", "gate", "up", "down", "LM head")
 COLOURS = {"input": "#117733", "output": "#CC6677", "matrix": "#dddddd"}
+# Of all boxes of a row together and of each, where rows are 1 apart.
 _WIDTH, _HEIGHT = 4.2, 0.62
 
 

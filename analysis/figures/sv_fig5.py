@@ -16,7 +16,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import NOT_JUDGED
 from analysis.tables.context import Context
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
@@ -49,12 +49,8 @@ TITLES = {
     "b": "b   Other placements",
     "c": "c   Magnitude and direction apart: OR, ER",
 }
-# Of a single seed, where it says so.
-FOUND = {
-    "b": "b   One seed: DP and AP change little; a factor of 2 and DNP lie higher",
-    "c": "c   One seed: OR and ER have a lower loss",
-}
-MESSAGE = "At one LR, own vectors beat shared ones (n = {}); the rest is one seed, not judged"
+# Of b, where a single seed says so.
+FOUND = "b   One seed: DP and AP change little; a factor of 2 and DNP lie higher"
 WORDS = (
     "branches: query, key, value, gate, up.   AP: vectors γ on the outputs of matrices.   "
     "DP: on inputs and outputs.\n"
@@ -81,9 +77,6 @@ def draw(numbers: pd.DataFrame, context: Context):
         dict(tuple(numbers.groupby("panel"))),
     )
     alone = {panel: rows["seed"].nunique() == 1 for panel, rows in panels.items()}
-    if not alone["a"] and alone["b"] and alone["c"]:
-        judging = panels["a"]["seed"].ge(FIRST_JUDGING_SEED).sum()
-        headline(figure, MESSAGE.format(judging), context)
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
     axes[0].set_xlim(low - 0.14 * (high - low), high + 0.13 * (high - low))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
@@ -95,8 +88,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.axvspan(-of_chance, of_chance, ymin=least, **NOT_JUDGED, lw=0, zorder=0)
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         if alone[panel]:
-            said = of_chance and _says(panel, rows.groupby("name")["value"].mean(), of_chance)
-            title = FOUND[panel] if said else f"{title} (one seed)"
+            found = panel == "b" and of_chance and _says_so(rows, of_chance)
+            title = FOUND if found else f"{title} (one seed)"
         label(axis, title)
     axes[0].set_ylim(-0.75, 0.35)
     axes[-1].set_xlabel(
@@ -118,13 +111,11 @@ def chance(rows: pd.DataFrame) -> float:
     return 2 * values.std(ddof=1) if len(values) > 1 else 0.0
 
 
-def _says(panel: str, means: pd.Series, of_chance: float) -> bool:
-    """Whether a single seed says what ``FOUND`` does of it, by more than chance may do."""
-    means = means.reindex([each.name for each in PANELS[panel]])
-    if panel == "c":
-        return bool((means < -of_chance).all())
-    small = means.iloc[:2].abs() < of_chance
-    return panel == "b" and bool(small.all() and (means.iloc[2:] > of_chance).all())
+def _says_so(rows: pd.DataFrame, of_chance: float) -> bool:
+    """Whether a single seed says what ``FOUND`` does, by more than chance may do."""
+    values = rows.set_index("name")["value"].reindex([each.name for each in PANELS["b"]])
+    small = values.iloc[:2].abs() < of_chance
+    return bool(small.all() and (values.iloc[2:] > of_chance).all())
 
 
 def _counts(panels: dict[str, pd.DataFrame]) -> str:

@@ -32,6 +32,9 @@ ABSTRACT = Path(__file__).with_name("abstract.yaml")
 # Where claims that no experiment decides are shown.
 LIBRARY = "library"
 PAPER, OURS = "the paper", "ours"
+# Claims that neither experiment nor statement places: the library's benchmark of the second paper,
+# and the main paper's advice in the second paper's model.
+_WHOSE = {"SV22": "second paper", "X1": OURS}
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
 # Of a drawing. Its PDF, the same lines once more, stays in ``results``: the report is to be sent.
 FORMATS = ("png", "svg", "csv")
@@ -210,7 +213,7 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
     entries: dict[tuple[str, str], list[Claim]] = {}
     for record in records:
         experiment = criteria.get(record["id"], {}).get("experiment", LIBRARY)
-        text = _text(record["statement"], texts.get(experiment))
+        text = _WHOSE.get(record["id"]) or _text(record["statement"], texts.get(experiment))
         parts = [(part, strip(part)) for part in record["parts"]]
         needed = [(part, strip(part)) for part in record["contrast"]]
         claim = Claim(record, experiment, text, parts, needed, published.get(record["id"]))

@@ -168,7 +168,7 @@ def test_what_cannot_be_is_told_and_leaves_the_model(tokens):
         (model, "best", {}, "unknown design 'best'; use one of hg, ap, dp, dnp, unified"),
         (model, "hg", {"parametrization": "lag"}, "unknown parametrization 'lag'"),
         (model, "dnp", {"lr": -1.0}, "lr is -1.0"),
-        (negative, "hg", {"parametrization": "er"}, "weights below 0, which er cannot hold"),
+        (negative, "hg", {"parametrization": "er"}, "weights of 0 or less, which er cannot hold"),
         (merged, "hg", {}, "merges several matrices"),
         (plain, "hg", {}, "give an example of its arguments"),
         (plain, "hg", {"example": x}, "LayerNorm has a bias"),

@@ -28,7 +28,7 @@ from lrm.multipliers import equations
 from lrm.multipliers.effective import EffectiveWeight, Scaling
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.multiplier import Multiplier, Target
-from lrm.multipliers.reading import read_through, restore
+from lrm.multipliers.reading import check_restorable, read_through, restore
 
 IMPLEMENTATIONS = ("forward", "optimizer")
 # The name under which a module holds the multipliers of its parameters.
@@ -68,6 +68,7 @@ class Multipliers:
         self.scalings: dict[str, Scaling] = {}
         self.effective: dict[str, EffectiveWeight] = {}
         self.is_unchanged = False  # whether within ``unchanged``
+        self.is_collecting = False  # whether gradients come at its end
         self._owners = owners(model)
         parameters = dict(model.named_parameters())
         by_parameter: dict[str, list[Target]] = {}
@@ -102,9 +103,27 @@ class Multipliers:
 
     def parameter(self, name: str) -> nn.Parameter:
         """The learnable tensor W that the model has under that name now."""
+        if (found := self.find(name)) is None:
+            raise UserError(
+                f"{name} has multipliers, and its module has no such parameter any more; merge "
+                "before it is taken away (lrm.merge_multipliers)"
+            )
+        return found
+
+    def find(self, name: str) -> nn.Parameter | None:
+        """``parameter``, or None where something took it away."""
         # From its module each time: sharding and loading put other tensors in its place.
         module, attribute = self._owners[name][0]
-        return module._parameters[attribute]
+        return module._parameters.get(attribute)
+
+    def left(self) -> list[str]:
+        """The parameters whose modules are no part of the model any more, by name."""
+        there = {id(module) for module in self.model.modules()}
+        return [
+            name
+            for name in self.effective
+            if not any(id(owner) in there for owner, _ in self._owners[name])
+        ]
 
     @property
     def weights(self) -> dict[str, nn.Parameter]:
@@ -131,14 +150,14 @@ class Multipliers:
             return
         if collects:
             self.check_late()
-        self.is_unchanged = True
+        self.is_unchanged, self.is_collecting = True, collects
         finished = False
         try:
             self.hold_all() if collects else self._keep(True)
             yield
             finished = True
         finally:
-            self.is_unchanged = False
+            self.is_unchanged = self.is_collecting = False
             self.release_all(finished) if collects else self._keep(False)
 
     def _keep(self, keeping: bool) -> None:
@@ -181,9 +200,21 @@ class Multipliers:
 
     @torch.no_grad()
     def merge(self) -> nn.Module:
-        """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2)."""
-        for name, value in self.effective_weights().items():
-            self.parameter(name).copy_(value)
+        """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2).
+
+        Raises UserError where a module has lost the parameter, or was given another class since;
+        the model is then as it was.
+        """
+        weights = self.weights
+        for name in weights:
+            for owner, _ in self._owners[name]:
+                check_restorable(owner)
+        for name in weights:
+            # Of a parameter that was tied each module may hold another one now: ``to_empty`` and
+            # loading by assignment leave them apart.
+            apart = {id(p): p for o, a in self._owners[name] if (p := o._parameters[a]) is not None}
+            for parameter in apart.values():
+                parameter.copy_(self.effective[name].write(parameter))
             for owner, attribute in self._owners[name]:
                 restore(owner, attribute)
                 if CHILD in owner._modules:

@@ -229,7 +229,7 @@ class EffectiveWeight(nn.Module):
         if not torch.compiler.is_compiling() and self._derived.keeping:
             return None
         rows, columns = weight.shape
-        if columns == 0 or x.is_nested:
+        if columns == 0 or x.is_nested or x.dim() == 0 or x.shape[-1] != columns:
             return None
         tokens = x.numel() // columns
         if tokens * (rows + columns) >= rows * columns:

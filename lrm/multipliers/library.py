@@ -19,6 +19,7 @@ import dataclasses
 import fnmatch
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Real
 from types import NoneType
 from typing import Any
 
@@ -27,7 +28,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
-from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES
+from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
 from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import Placement, targets
 from lrm.multipliers.reading import READERS
@@ -36,7 +37,7 @@ from lrm.multipliers.roles import roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
-from lrm.multipliers.wiring import watch
+from lrm.multipliers.wiring import watch, watched
 
 _KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
 
@@ -110,9 +111,9 @@ def attach_multipliers(
     for fields in (settings, *own.values()):
         find_parametrization(fields.get("parametrization", "direct"))
         _check_rates(fields)
-    found = Attached(
-        model, targets(model, placement, settings | own, role), implementation, role or {}
-    )
+    placed = targets(model, placement, settings | own, role)
+    _check_once(model, placed)
+    found = Attached(model, placed, implementation, role or {})
     _warn_of_convolutions(found, placement)
     watch(found)
     return found
@@ -159,7 +160,7 @@ def build_param_groups(
     _check_rates(given)
     handles = _of_whole(model, "build_param_groups")
     known = _kinds(model)
-    no_decay = [no_decay] if isinstance(no_decay, str) else no_decay
+    no_decay = [no_decay] if isinstance(no_decay, str) else no_decay or ()
     names = {id(p): name for name, p in model.named_parameters()}
     for pattern in no_decay:
         if not fnmatch.filter(names.values(), pattern):
@@ -191,10 +192,15 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
     """Clip the gradients of everything but the multipliers by their global norm (section 4.3).
 
     In both implementations the norm is that of the gradients of W, not of W̄. Returns it, before
-    clipping, a scalar. Raises UserError where there are no gradients.
+    clipping, a scalar. Raises UserError where there are no gradients, and in ``optimizer`` within
+    ``same_weights``, where they are not there yet.
     """
     check_model(model, "clip_grad_norm_")
-    _of_whole(model, "clip_grad_norm_")
+    if any(handle.is_collecting for handle in _of_whole(model, "clip_grad_norm_")):
+        raise UserError(
+            "lrm.clip_grad_norm_ within lrm.same_weights, where gradients of weights are not there "
+            "yet; end the with block before it"
+        )
     parameters = [p for _, p in named_weights(model) if p.grad is not None]
     if not parameters:
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
@@ -258,9 +264,16 @@ def _of_whole(model: nn.Module, call: str) -> list[Attached]:
     """``_handles`` where all that is multiplied in ``model`` is known to them, for ``lrm.<call>``.
 
     Raises UserError for a part of what has multipliers, for layers that were copied from such a
-    part, and for a weight that modules outside of it share.
+    part, for a weight that modules outside of it share, and, but for merging, where layers that
+    have multipliers were taken out of the model.
     """
     found = _handles(model)
+    left = [name for handle in found for name in handle.left()]
+    if left and call != "merge_multipliers":
+        raise UserError(
+            f"{left[0]} has multipliers, and its layer is no part of the model any more; fold them "
+            "in (lrm.merge_multipliers), and attach again"
+        )
     known = {id(reader) for handle in found for reader in handle.effective.values()}
     multiplied = {id(p): name for handle in found for name, p in handle.weights.items()}
     for path, module in model.named_modules():
@@ -299,10 +312,22 @@ def check_plain(model: nn.Module) -> None:
         raise UserError("the model has multipliers already; merge them first")
 
 
+def _check_once(model: nn.Module, placed: Sequence[Target]) -> None:
+    """Raise UserError where a part outside of ``model`` shares a weight, and multiplies it."""
+    multiplied = {id(handle.find(name)) for handle in watched() for name in handle.effective}
+    parameters = dict(model.named_parameters())
+    for target in placed:
+        if id(parameters[target.parameter]) in multiplied:
+            raise UserError(
+                f"{target.parameter} is a weight of another part too, which has multipliers; "
+                "attach to the whole model"
+            )
+
+
 def _check_rates(fields: Mapping[str, Any]) -> None:
     for name in (*MAGNITUDE_RATES, *MAGNITUDE_RATES.values()):
         value = fields.get(name, 0.0)
-        if not isinstance(value, (int, float, Tensor)) or not value >= 0:
+        if not isinstance(value, (Real, Tensor)) or not value >= 0:
             raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
 
 
@@ -331,8 +356,13 @@ def known_roles(model: nn.Module) -> dict[str, str]:
 
 def _path(model: nn.Module, handle: Attached) -> str:
     """What stands in ``model`` before the names of the parameters of ``handle``."""
-    path = next(path for path, module in model.named_modules() if module is handle.model)
-    return f"{path}." if path else ""
+    for path, module in model.named_modules():
+        if module is handle.model:
+            return f"{path}." if path else ""
+    raise UserError(
+        f"{type(model).__name__} is a shallow copy of the model that has the multipliers; use "
+        "copy.deepcopy"
+    )
 
 
 def _kinds(model: nn.Module) -> dict[str, str]:

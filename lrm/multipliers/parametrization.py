@@ -144,7 +144,7 @@ PARAMETRIZATIONS: dict[str, Parametrization] = {
 
 def find_parametrization(name: str) -> Parametrization:
     """The parametrization of that name; UserError where there is none."""
-    if name not in PARAMETRIZATIONS:
+    if not isinstance(name, str) or name not in PARAMETRIZATIONS:
         known = ", ".join(PARAMETRIZATIONS)
         raise UserError(f"unknown parametrization {name!r}; use one of {known}")
     return PARAMETRIZATIONS[name]

@@ -143,7 +143,7 @@ def _targets(
         found = _multipliers(name, kind, module, weight, settings)
         return [Target(name, name, None, found)] if found else []
     targets, end, dim = [], 0, layout(module, weight).row
-    if not all(isinstance(each, Sequence) and len(each) == 3 for each in kind):
+    if not all(isinstance(each, (tuple, list)) and len(each) == 3 for each in kind):
         raise UserError(f"{name}: {shown(kind)} is no list of (start, stop, kind)")
     for start, stop, of_rows in sorted(kind):
         if not end <= start < stop <= weight.shape[dim]:

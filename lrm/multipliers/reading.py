@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from lrm.errors import UserError
 from lrm.multipliers.sharding import is_gathered
@@ -40,6 +41,16 @@ def restore(module: nn.Module, attribute: str) -> None:
     readers = dict(module.__dict__[READERS])
     del readers[attribute]
     _become(module, readers)
+
+
+def check_restorable(module: nn.Module) -> None:
+    """Raise UserError where a parametrization has put its class over the one that reads."""
+    # FSDP does so too, and does without it.
+    if parametrize.is_parametrized(module) and "_plain_class" not in type(module).__dict__:
+        raise UserError(
+            f"{type(module).__name__} was parametrized after lrm.attach_multipliers; undo that "
+            "first (torch.nn.utils.parametrize.remove_parametrizations)"
+        )
 
 
 def _become(module: nn.Module, readers: dict[str, Any]) -> None:

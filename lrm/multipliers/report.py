@@ -48,6 +48,7 @@ class Attached(Multipliers):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of copies and pickles, whose optimizers are checked too."""
         self.__dict__.update(state)
+        self.is_unchanged = self.is_collecting = False  # a copy was made within the block
         watch(self)
 
     def __repr__(self) -> str:

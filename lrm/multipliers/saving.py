@@ -41,6 +41,8 @@ def saved_placement(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     not ``implementation``, which may differ. Raises UserError where ``state_dict`` holds no
     placement, or several, and for designs of scale vectors, which change more than they place.
     """
+    if not isinstance(state_dict, Mapping):
+        raise UserError(f"saved_placement takes a state_dict, not {type(state_dict).__name__}")
     extra = (value for key, value in state_dict.items() if key.rpartition(".")[2] == _KEY)
     found = [arguments for value in extra if (arguments := _decoded(value)) is not None]
     if len(found) != 1:
@@ -102,7 +104,10 @@ def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, 
 def _arguments(handle: Multipliers) -> dict[str, Any]:
     placement: dict[str, Any] = {}
     settings: dict[str, dict[str, Any]] = {}  # by axis; all multipliers of one share them
+    left = set(handle.left())
     for name, found in handle.effective.items():
+        if name in left:
+            continue  # its layer was taken out of the model
         parts = []
         for target in found.targets:
             found_here = _by_axis(target)

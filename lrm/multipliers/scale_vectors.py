@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers import library
+from lrm.multipliers.layout import owners
 from lrm.multipliers.multiplier import MAGNITUDES
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
@@ -89,6 +90,7 @@ def attach_scale_vectors(
     parametrization = parametrization or ("or" if unified else "direct")
     decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
     kind, behind = DESIGNS[design]
+    library.check_model(model, "attach_scale_vectors")
     library.check_plain(model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError("the model is on the meta device; load its weights, whose norms are read")
@@ -100,6 +102,7 @@ def attach_scale_vectors(
         norm.measure(parametrization)
     heads = {name for name, role in kind_of.items() if role in ("head", "tied")}
     free = [norm for norm in found if not any(kind_of[n] == "tied" for n in norm.weights)]
+    _check_apart(model, free)
     free = _read_by_linear_maps_alone(model, arguments, free)
     matrices = [name for norm in free for name in norm.weights if name not in heads]
     if not matrices:
@@ -170,7 +173,9 @@ class _Norm:
             raise UserError(f"{name} does not normalise to 1; scale vectors replace RMSNorms")
         [self.neutral] = fits
         if parametrization in ("log", "er") and (self.gamma() <= 0).any():
-            raise UserError(f"{name} has weights below 0, which {parametrization} cannot hold")
+            raise UserError(f"{name} has weights of 0 or less, which {parametrization} cannot hold")
+        if parametrization == "or" and not self.gamma().any():
+            raise UserError(f"{name} has weights of 0 alone, which have no direction for or")
 
     def gamma(self) -> Tensor:
         """What it multiplies by."""
@@ -189,7 +194,9 @@ class _Norm:
             raw = own.parametrization.raw(gamma)
             scaling.column.copy_(raw)
             if (size := scaling.multipliers.get(MAGNITUDES["column"])) is not None:
-                scale = (gamma / own.parametrization.value(raw)).mean()
+                # By least squares, since entries may be 0.
+                value = own.parametrization.value(raw)
+                scale = (gamma * value).sum() / value.square().sum()
                 scaling.column_magnitude.copy_(size.parametrization.raw(scale))
         if self.module.weight.requires_grad:
             handle.thawed_by_merging.append(self.module.weight)
@@ -202,6 +209,18 @@ class _Seen:
 
     read: list[_Norm]
     normalised: set[str]
+
+
+def _check_apart(model: nn.Module, norms: list[_Norm]) -> None:
+    """Raise UserError where a weight that vectors replace or multiply is another module's too."""
+    modules = {id(norm.module) for norm in norms}
+    readers = {id(reader) for norm in norms for reader in norm.readers}
+    for name, places in owners(model).items():
+        if len(places) > 1 and any(id(module) in modules | readers for module, _ in places):
+            raise UserError(
+                f"{name} is the weight of {len(places)} modules, and vectors are for each of them; "
+                "place them by lrm.attach_multipliers"
+            )
 
 
 def _two_tokens(model: nn.Module) -> Tensor:
@@ -333,7 +352,7 @@ def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
             hooks.append(module.register_forward_hook(
                 lambda m, a, o, path=path: of_norm(path, m, a, o)))  # fmt: skip
     try:
-        _run(model, arguments)
+        given = _run(model, arguments)
     except TypeError as error:
         raise UserError(
             f"{type(model).__name__} does not take {', '.join(arguments)} ({error}); give an "
@@ -342,6 +361,11 @@ def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
     finally:
         for hook in hooks:
             hook.remove()
+    if not given:
+        raise UserError(
+            f"{type(model).__name__} gives nothing in which tensors are found, by which to see "
+            "whether its output stays; have it return tensors, in a tuple, a dict or a ModelOutput"
+        )
     return _Seen(list(norms.values()), normalised)
 
 

@@ -1,5 +1,7 @@
 """Whether the optimizers of a training script move what learns, asked at their first steps.
 
+They are asked again where groups were added, or something began to learn.
+
 Torch tells of every step of every optimizer, and nobody has to wrap one. What is wrong stops the
 step with one line that names the culprit and the remedy.
 """
@@ -7,9 +9,11 @@ step with one line that names the culprit and the remedy.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lrm.errors import UserError
@@ -21,11 +25,14 @@ _REMEDY = "build it behind lrm.attach_multipliers from lrm.build_param_groups(mo
 class _Seen:
     """What is known of the optimizers of one model."""
 
-    def __init__(self) -> None:
-        self.checked: weakref.WeakSet = weakref.WeakSet()  # optimizers that have stepped
+    def __init__(self, handed: Iterable[nn.Parameter] = ()) -> None:
+        # Optimizers that have stepped, and how they and the model stood then (``_state``).
+        self.checked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.movers: weakref.WeakSet = weakref.WeakSet()  # those among them that move the model
         self.moved: set[int] = set()  # ids of the parameters that they move
-        self.grouped = False  # whether the groups came from ``build_param_groups``
+        self.every: list[weakref.ref] = []  # weights and multipliers as they were checked
+        # What ``build_param_groups`` has given out, by id; not by Tensor, which compares entries.
+        self.handed = {id(parameter): weakref.ref(parameter) for parameter in handed}
         self.complete = False
 
 
@@ -40,30 +47,46 @@ def watch(handle: Multipliers, grouped: bool = False) -> None:
     """
     if not _hooks:
         _hooks.append(register_optimizer_step_pre_hook(_before_step))
-    if grouped or handle not in _models:
+    if grouped:
+        _models[handle] = _Seen(_every(handle).values())
+    elif handle not in _models:
         _models[handle] = _Seen()
-        _models[handle].grouped = grouped
+
+
+def watched() -> list[Multipliers]:
+    """All that are attached to some model and not merged."""
+    return [handle for handle in list(_models) if handle.effective]
 
 
 @torch.no_grad()
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for handle, seen in list(_models.items()):
-        if handle.is_unchanged or optimizer not in seen.checked:
+        if handle.is_unchanged or seen.checked.get(optimizer) != _state(optimizer, seen):
             _check(optimizer, handle, seen)
         elif not seen.complete and optimizer in seen.movers:
             _complain(handle, seen)  # its second step, and still nobody moves the rest
 
 
+def _state(optimizer: torch.optim.Optimizer, seen: _Seen) -> tuple:
+    """What changes where groups are added, or weights begin or cease to learn."""
+    learn = sum(p.requires_grad for reference in seen.every if (p := reference()) is not None)
+    return tuple(len(group["params"]) for group in optimizer.param_groups), learn
+
+
 def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -> None:
-    multipliers = {id(parameter) for _, _, parameter in handle.named()}
+    seen.every = [weakref.ref(parameter) for parameter in _every(handle).values()]
     names = _learning(handle)
-    moved = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    every = [p for group in optimizer.param_groups for p in group["params"]]
+    moved = {id(p) for p in every}
     if moved.isdisjoint(names):
-        seen.checked.add(optimizer)
+        if handle.effective and not moved.isdisjoint(seen.handed):
+            _check_current(every, handle, seen)
+        seen.checked[optimizer] = _state(optimizer, seen)
         return
     handle.check_late()
     if handle.is_unchanged:
         raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
+    multipliers = {id(parameter) for each in watched() for _, _, parameter in each.named()}
     for group in optimizer.param_groups:
         of_multipliers = [id(p) in multipliers for p in group["params"] if p.requires_grad]
         if any(of_multipliers) and not all(of_multipliers):
@@ -71,21 +94,40 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
                 "the optimizer moves multipliers and weights in one group, with one learning rate "
                 f"and weight decay for both; {_REMEDY}"
             )
-    seen.checked.add(optimizer)
+    seen.checked[optimizer] = _state(optimizer, seen)
     seen.movers.add(optimizer)
     seen.moved |= moved
     seen.complete = seen.moved >= names.keys()
     # Of groups in several optimizers the others step behind this one.
-    if not seen.complete and not seen.grouped:
+    if not seen.complete and not seen.handed:
         _complain(handle, seen)
+
+
+def _check_current(every: list[nn.Parameter], handle: Multipliers, seen: _Seen) -> None:
+    """UserError where groups of the model hold parameters that it had before, and no other."""
+    present = {id(parameter) for parameter in _every(handle).values()}
+    for parameter in every:
+        reference = seen.handed.get(id(parameter))
+        if reference is not None and reference() is parameter and id(parameter) not in present:
+            raise UserError(
+                "the optimizer moves weights that the model had before others took their place "
+                "(load_state_dict(..., assign=True), to_empty); build it behind that from "
+                "lrm.build_param_groups(model, lr, ...)"
+            )
+
+
+def _every(handle: Multipliers) -> dict[str, nn.Parameter]:
+    """Every multiplier, and every W that is there, by name."""
+    found = {name: parameter for name, _, parameter in handle.named()}
+    weights = {name: handle.find(name) for name in handle.effective}
+    return found | {name: weight for name, weight in weights.items() if weight is not None}
 
 
 def _learning(handle: Multipliers, with_gradient: bool = False) -> dict[int, str]:
     """The name of every W and multiplier that learns, or of those that have a gradient, by id."""
-    every = {name: parameter for name, _, parameter in handle.named()} | handle.weights
     return {
         id(parameter): name
-        for name, parameter in every.items()
+        for name, parameter in _every(handle).items()
         if parameter.requires_grad and not (with_gradient and parameter.grad is None)
     }
 

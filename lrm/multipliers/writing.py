@@ -115,7 +115,7 @@ class Effective(Tensor):
             written = _written(name, args, kwargs)
             if not written:
                 found = func(*_plain(args), **_plain(kwargs))
-                if name == "numpy" and isinstance(first, Effective):
+                if name in ("numpy", "__array__") and isinstance(first, Effective):
                     found.flags.writeable = False  # nobody would be told
                 return _views(found, first._link) if isinstance(first, Effective) else found
             for each in written:

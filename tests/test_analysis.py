@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from analysis.drawing.style import power_of_two
 from analysis.publish import kept
@@ -24,6 +25,7 @@ from lrm.plan.cost import flops_per_token, of_one_device
 from lrm.plan.rules import resolve
 from lrm.plan.run import Cost, TrainRun
 from lrm.plan.timescales import products
+from lrm.train.learner import build
 
 
 def test_intervals_and_fits():
@@ -109,6 +111,24 @@ def test_products_by_hand(settings):
     assert found["projector"]["needed"] == 0.0
     assert found["projector.row"]["travel"] == pytest.approx(0.01 * factors)
     assert found["projector.row"]["step"] == 0.01
+
+
+def test_what_decays_starts_from_its_own_law(settings):
+    """Of a norm, of biases drawn uniformly, and of filters: what their entries begin with."""
+    names = ("norm.mixer", "ssm.A_log", "ssm.dt_bias", "ssm.conv")
+    rules = [{"match": name, "weight_decay": 0.1} for name in names]
+    config = settings(rules=rules)
+    plans = {plan.key: plan for plan in resolve(config)}
+    found = {record["tensor"]: record for record in products(list(plans.values()), config)}
+    model = build(config, 0, dtype=torch.float64).model
+    parameters = dict(model.named_parameters())
+    assert found["norm.mixer@0"]["initial_norm"] == 1.0 and found["norm.mixer@0"]["needed"] > 1
+    assert found["norm.mixer@0"]["step"] == plans["norm.mixer@0"].lr
+    for name in names[1:]:
+        values = parameters[plans[f"{name}@0"].address.parameter]
+        size = values.square().mean().sqrt().item()
+        # Of two heads; the filters are many.
+        assert found[f"{name}@0"]["initial_norm"] == pytest.approx(size, rel=0.5), name
 
 
 def test_costs(settings):

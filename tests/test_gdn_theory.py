@@ -10,7 +10,7 @@ import torch
 from lrm import data
 from lrm.errors import UserError
 from lrm.noise.gated_delta import gates
-from lrm.noise.gated_delta.network import Network, batches_of, rms
+from lrm.noise.gated_delta.network import Network, rms
 from lrm.noise.gated_delta.read import course, distance, mean_square
 from lrm.noise.gated_delta.sizes import sizes
 from lrm.plan.experiment import load
@@ -48,9 +48,13 @@ def planned(tmp_path, corpora):
     return make
 
 
+def batches(run, corpus):
+    return data.batches_of(run.settings, corpus, run.seed)
+
+
 def begin(planned, more=SIZES, draw=0):
     [run], corpus = planned(more)
-    return Network.begin(run, batches_of(run, corpus), draw, torch.float64)
+    return Network.begin(run, batches(run, corpus), draw, torch.float64)
 
 
 def test_gradients_of_activations_are_those_of_the_parameters_behind_them(planned):
@@ -138,11 +142,11 @@ def test_a_factor_acts_through_epsilon_alone(planned):
 def test_scalars_of_heads_begin_alike_at_all_widths(planned):
     more = f"width: {{hidden_size: $width}}\ngrid: {{width: [32, 64]}}\n{SIZES}"
     runs, corpus = planned(more)
-    narrow, wide = (Network.begin(run, batches_of(run, corpus), 3) for run in runs)
+    narrow, wide = (Network.begin(run, batches(run, corpus), 3) for run in runs)
     for one, other in zip(narrow.mixers, wide.mixers, strict=True):
         assert torch.equal(one.A_log, other.A_log) and torch.equal(one.dt_bias, other.dt_bias)
     assert torch.equal(narrow.batch(1), wide.batch(1))
-    other = Network.begin(runs[0], batches_of(runs[0], corpus), 4)
+    other = Network.begin(runs[0], batches(runs[0], corpus), 4)
     assert not torch.equal(other.mixers[0].A_log, narrow.mixers[0].A_log)
     assert not torch.equal(other.batch(1), narrow.batch(1))
     assert torch.equal(other.batch(0), narrow.batch(2))  # two steps a draw
@@ -159,6 +163,21 @@ def test_a_run_has_its_tables_and_the_same_bits_again(planned, tmp_path, corpora
     said = json.loads((tmp_path / "a" / "run.json").read_text())
     assert said["kind"] == "theory" and said["corpus"]["hash"] == corpus.hash
     assert said["execution"]["precision"] == ("float64" if theory == READ else "float32")
+
+
+def test_a_finished_run_asks_for_no_corpus(planned, tmp_path, corpora):
+    [run], _ = planned(SIZES)
+    run.execute(tmp_path / "run", corpora)
+    dataclasses.replace(run, corpus="another").execute(tmp_path / "run", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_the_order_of_the_data_counts(planned):
+    """It is in the identity of a run."""
+    [run], corpus = planned(SIZES)
+    [other], _ = planned(SIZES, head=HEAD.replace("train: {", "train: {data_order: 1, "))
+    assert run.id != other.id
+    assert (batches(run, corpus).batch(0) != batches(other, corpus).batch(0)).any()
 
 
 @pytest.mark.parametrize(

@@ -245,7 +245,8 @@ def _entry(claim: str) -> int:
 def ordered() -> list[str]:
     """The names of all experiments, in the order of their claims."""
     headers = {path.parent.name: load(path).header for path in EXPERIMENTS.glob("*/config.yaml")}
-    return sorted(headers, key=lambda name: (headers[name].order or 1000, name))
+    # As the ledger has them (``analysis.tables.criteria``): those without a number come last.
+    return sorted(headers, key=lambda n: (headers[n].order is None, headers[n].order, n))
 
 
 def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path) -> Page:

@@ -68,10 +68,8 @@ class Worker:
         torch._dynamo.reset()  # variants of one configuration follow each other
         corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
         length = settings.train.sequence_length
-        self.batches = [
-            data.Batches(corpus.train, settings.train.batch_size, length, self.seed + number)
-            for number in range(candidate.at_once)
-        ]
+        seeds = range(self.seed, self.seed + candidate.at_once)
+        self.batches = [data.batches_of(settings, corpus, seed) for seed in seeds]
         if candidate.implementation == "transformers":
             _load_transformers()
             self.trainer = TransformersTrainer(run, self.seed, equipment, candidate.attention)

@@ -6,9 +6,10 @@ import hashlib
 
 import numpy as np
 
+from lrm.data.build import Corpus
 from lrm.data.shards import Tokens
 from lrm.errors import UserError
-from lrm.plan.config import ScheduleConfig
+from lrm.plan.config import ScheduleConfig, Settings
 from lrm.plan.schedule import batch_size_at, sequences_before
 
 _CONSTANT = ScheduleConfig()
@@ -93,6 +94,13 @@ def rows_of_each(batch_size: int, world: int) -> int:
             f"be split over {world} processes; make it a multiple of {world}"
         )
     return batch_size // world
+
+
+def batches_of(settings: Settings, corpus: Corpus, seed: int) -> Batches:
+    """The training batches of a run, with its ramp and its order of the data."""
+    train = settings.train
+    sizes = (train.batch_size, train.sequence_length)
+    return Batches(corpus.train, *sizes, seed, settings.schedule, train.data_order)
 
 
 def fixed_sequences(tokens: np.ndarray | Tokens, count: int, sequence_length: int) -> np.ndarray:

@@ -36,7 +36,7 @@ from lrm.data.shards import (
     verify_shard,
 )
 from lrm.errors import UserError
-from lrm.plan.config import DataConfig
+from lrm.plan.config import DataConfig, Settings
 from lrm.store.digests import digest as digest_of
 from lrm.store.digests import is_sealed, running
 from lrm.store.files import read_json, sync_folder, write_sealed
@@ -132,6 +132,19 @@ def identity(config: DataConfig, vocab_size: int, folder: Path) -> str | None:
 def check(config: DataConfig, vocab_size: int) -> None:
     """UserError where a file that the corpus is made of, or its tokenizer, is not there."""
     _folder_name(config, vocab_size)
+
+
+def prepare_planned(settings: Settings, expected: str | None, folder: Path) -> Corpus:
+    """``prepare`` for a run whose identity holds the hash ``expected``.
+
+    Raises UserError where the corpus is another one by now, and as ``prepare`` does.
+    """
+    corpus = prepare(settings.data, settings.model.vocab_size, folder)
+    if corpus.hash != expected:
+        raise UserError(
+            f"the corpus {corpus.name} has changed since this run was planned; run again"
+        )
+    return corpus
 
 
 def verify(corpus: Corpus) -> None:

@@ -68,9 +68,10 @@ def attach_multipliers(
     ``optimizer`` applies them once behind all micro-batches within ``same_weights``. ``lr`` and
     ``weight_decay`` are the multipliers' own, the decay being the paper's light one against
     symmetries (section 4.1). ``parametrization`` is ``direct`` or ``log``, and for rows and columns
-    also ``or`` or ``er`` (``lrm.multipliers.parametrization``). ``row`` and ``column`` may name
-    another of these three for that axis alone, e.g. ``row={"lr": 3e-3}``, and ``magnitude_lr`` and
-    ``magnitude_weight_decay`` of the one number that ``or`` and ``er`` set apart.
+    also ``or``, ``er`` or ``product`` (``lrm.multipliers.parametrization``). ``row`` and ``column``
+    may name another LR, decay or parametrization for that axis alone, e.g. ``row={"lr": 3e-3}``,
+    and ``magnitude_lr`` and ``magnitude_weight_decay`` of the one number that the last three
+    parametrizations set apart.
     ``role`` maps patterns of parameter names to roles (``lrm.multipliers.roles``) where the types
     of modules and the names do not tell what a parameter is.
 

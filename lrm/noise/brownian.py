@@ -19,7 +19,7 @@ from torch import Tensor
 from lrm import data
 from lrm.noise import tokens
 from lrm.noise.closed_form import expected_square, has_closed_form
-from lrm.noise.log import Log, Tell, carry_out, corpus_of
+from lrm.noise.log import Log, Tell, carry_out
 from lrm.noise.tensor import Walker, seed_of, simulate, walkers
 from lrm.plan.run import BrownianRun, Report
 from lrm.plan.schedule import constant_end
@@ -41,8 +41,7 @@ def run(
     Raises UserError for a corpus that is not the one of the run's identity.
     """
 
-    def simulations() -> Sequence[Callable[[Log, Tell], None]]:
-        corpus = corpus_of(run, corpora) if run.reads_corpus else None
+    def simulations(corpus: data.Corpus | None) -> Sequence[Callable[[Log, Tell], None]]:
         found = walkers(run.plans, run.brownian.match, run.settings)
         return [
             functools.partial(_walk_tokens, walker, run, corpus)
@@ -51,7 +50,7 @@ def run(
             for walker in found
         ]
 
-    carry_out(run, path, report, simulations)
+    carry_out(run, path, corpora, report, simulations)
 
 
 def _walk(walker: Walker, run: BrownianRun, log: Log, tell: Tell) -> None:
@@ -74,15 +73,8 @@ def _walk(walker: Walker, run: BrownianRun, log: Log, tell: Tell) -> None:
 def _walk_tokens(
     walker: Walker, run: BrownianRun, corpus: data.Corpus, log: Log, tell: Tell
 ) -> None:
-    settings, train = run.settings, run.settings.train
-    batches = data.Batches(
-        corpus.train,
-        train.batch_size,
-        train.sequence_length,
-        run.seed,
-        settings.schedule,
-        train.data_order,
-    )
+    settings = run.settings
+    batches = data.batches_of(settings, corpus, run.seed)
     generator = torch.Generator().manual_seed(seed_of(run.seed, walker.key))
     draws, rates = run.brownian.draws, (walker.lr, walker.weight_decay)
     found = tokens.simulate(settings, batches, draws, generator, walker.start, *rates, tell)

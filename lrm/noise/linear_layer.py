@@ -56,8 +56,9 @@ def run(run: NoiseRun, path: Path, corpora: Path, report: Report = lambda step, 
     carry_out(
         run,
         path,
+        corpora,
         report,
-        lambda: [
+        lambda _: [
             functools.partial(_log_layer, plan, case, run) for plan in run.matched for case in CASES
         ],
     )

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from lrm import data
-from lrm.errors import UserError
 from lrm.plan.rules import table
-from lrm.plan.run import NoiseRun, Report, Run, TheoryRun
+from lrm.plan.run import NoiseRun, Report, TheoryRun
 from lrm.plan.timescales import products
 from lrm.store.rundir import RunDirectory, open_run
 
@@ -42,33 +41,25 @@ class Log:
             directory.append("vectors.jsonl", {"step": step, "values": self._vectors[step]})
 
 
-def corpus_of(run: Run, corpora: Path) -> data.Corpus:
-    """What the run reads. Raises UserError where it is not the corpus of the run's identity."""
-    corpus = data.prepare(run.settings.data, run.settings.model.vocab_size, corpora)
-    if corpus.hash != run.corpus:
-        raise UserError(
-            f"the corpus {corpus.name} has changed since this run was planned; run again"
-        )
-    return corpus
-
-
 def carry_out(
     run: NoiseRun | TheoryRun,
     path: Path,
+    corpora: Path,
     report: Report,
-    simulations: Callable[[], Sequence[Callable[[Log, Tell], None]]],
+    simulations: Callable[[data.Corpus | None], Sequence[Callable[[Log, Tell], None]]],
     precision: str = "float32",
-    corpus: data.Corpus | None = None,
 ) -> None:
     """Take the simulations one after another, and write what they log, in the directory ``path``.
 
-    ``simulations`` is not called where the run has finished; ``corpus`` is what they read.
+    ``simulations`` makes them of the corpus, if the run reads one. Where the run has finished
+    neither is asked for. Raises UserError for a corpus that is not the one of its identity.
     """
     settings = run.settings
     with open_run(path) as directory:
         if directory.complete:
             return
-        parts = simulations()
+        corpus = data.prepare_planned(settings, run.corpus, corpora) if run.reads_corpus else None
+        parts = simulations(corpus)
         directory.start(
             {
                 **run.describe(),

@@ -218,7 +218,7 @@ class AxisRule(Strict):
     lr: float | None = Field(None, ge=0)
     weight_decay: float | None = Field(None, ge=0)
     init: float | None = Field(None, gt=0)
-    # Of the one number that parametrization = or, er sets apart; as the vector's where not given.
+    # Of the one number that or, er and product set apart; as the vector's where not given.
     magnitude_lr: float | None = Field(None, ge=0)
     magnitude_weight_decay: float | None = Field(None, ge=0)
 

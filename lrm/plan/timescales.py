@@ -31,15 +31,15 @@ def equilibrium_norm(lr: float, weight_decay: float) -> float:
 
 
 def initial_norm(plan: TensorPlan, settings: Settings) -> float:
-    """Root mean square of a matrix at initialisation."""
+    """Root mean square of a tensor's entries at initialisation."""
     spread = settings.model.initializer_range
     if spread == "fan_in":
         spread = plan.address.shape[-1] ** -0.5
-    return spread * plan.init_scale
+    return plan.address.initial.size(spread) * plan.init_scale
 
 
 def products(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, Any]]:
-    """One record for each decaying tensor and each multiplier.
+    """One record for each decaying tensor, each multiplier and each norm that learns.
 
     The equilibrium under noise is known for AdamW and Muon alone.
     """
@@ -58,6 +58,8 @@ def products(plans: Sequence[TensorPlan], settings: Settings) -> list[dict[str, 
             if plan.optimizer in ("adamw", "muon"):
                 record["needed"] = max(0.0, math.log(start / (0.3 * target))) if start else 0.0
                 record["equilibrium_norm"] = target
+            if plan.address.role == "norm":
+                record |= {"travel": plan.lr * total, "step": plan.lr}
             found.append(record)
         for each in plan.multipliers:
             found.append(

@@ -10,10 +10,9 @@ from lrm.plan.run import Run
 from lrm.sweep.machine import gpus
 from lrm.sweep.twins import Job
 
-# At most, where ``execution.batch_runs`` is auto. On CPUs auto is off, although it would pay some:
-# at tiny 4 at once take 1.18 times as many steps per processor second as one compiled (95% interval
-# 1.15 to 1.21; uncompiled 1.24, 1.22 to 1.28; one thread of an AMD EPYC that was shared, 20 pairs).
-# That is no reason to have a run's bits, which are promised there, depend on what runs beside it.
+# At most, where ``execution.batch_runs`` is auto. On CPUs auto is off: a run's bits, which are
+# promised there, would depend on what runs beside it, and little is gained (``make bench`` has the
+# rows "runs at once").
 MOST = 16
 
 

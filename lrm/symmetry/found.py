@@ -73,7 +73,8 @@ def find(settings: Settings, seed: int = 0, filters: bool = False) -> Found:
     """The symmetries of a model of ``settings``, found in float64 without knowing them.
 
     At random weights, multipliers and norm weights, on random orders of the vocabulary. Meant for
-    small models: takes a backward pass for 32 log-scales. ``filters`` as in ``gauge.scales``.
+    small models: takes a backward pass for 32 log-scales. ``filters`` as in
+    ``lrm.symmetry.derived.scales``.
     Raises UserError where nothing has a scale that learns.
     """
     settings = settings.model_copy(

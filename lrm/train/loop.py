@@ -220,11 +220,7 @@ class _Loop:
         directory = stack.enter_context(opening)
         if group.first(directory.complete):
             return None
-        corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
-        if corpus.hash != run.corpus:
-            raise UserError(
-                f"the corpus {corpus.name} has changed since this run was planned; run again"
-            )
+        corpus = data.prepare_planned(settings, run.corpus, corpora)
         equipment = equip(run.execution, settings.model, group)
         if settings.probes.curvature:
             check_kernels(equipment.kernels)
@@ -257,14 +253,7 @@ class _Loop:
         self.corpus, self.equipment, self.note = corpus, equipment, note
         self.device, self.board = equipment.device, board
         self.autocast = equipment.autocast
-        self.batches = data.Batches(
-            corpus.train,
-            train.batch_size,
-            train.sequence_length,
-            run.seed,
-            self.settings.schedule,
-            train.data_order,
-        )
+        self.batches = data.batches_of(self.settings, corpus, run.seed)
         self.validation = data.fixed_sequences(
             corpus.validation, train.validation_sequences, train.sequence_length
         )

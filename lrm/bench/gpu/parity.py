@@ -105,7 +105,7 @@ def _measured(
     try:
         found = selection.results(partial(function, implementation=name), leaves)
     except Exception as error:  # a compiler, a driver or a check of the package
-        return {"agrees": False, "fails": adapters.first_line(error)}
+        return {"agrees": False, "fails": adapters.kind_and_line(error)}
     true = selection.results(function, {name: _exact(leaf) for name, leaf in leaves.items()})
     far = selection.distances(found, true)
     return {"distances": far, "agrees": all(one <= LIMITS[precision] for one in far.values())}

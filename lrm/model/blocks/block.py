@@ -25,12 +25,20 @@ if TYPE_CHECKING:
 class Normal:
     """Independent normal entries with the root mean square of ``model.initializer_range``."""
 
+    def size(self, spread: float) -> float:
+        """Root mean square of the entries, where ``spread`` is that of normal ones."""
+        return spread
+
 
 @dataclass(frozen=True)
 class Constant:
     """All entries alike."""
 
     value: float = 1.0
+
+    def size(self, spread: float) -> float:
+        """Root mean square of the entries."""
+        return abs(self.value)
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,24 @@ class Uniform:
     low: float
     high: float
     through: tuple[str, ...] = ()
+
+    def size(self, spread: float) -> float:
+        """Root mean square of the entries: of a thousand equal parts of the interval."""
+        squares = []
+        for part in range(1000):
+            value = self.low + (self.high - self.low) * (part + 0.5) / 1000
+            for name in self.through:
+                value = _THROUGH[name](value)
+            squares.append(value * value)
+        return math.sqrt(math.fsum(squares) / len(squares))
+
+
+# Of one number; ``lrm.model.init`` has them for tensors.
+_THROUGH: dict[str, Callable[[float], float]] = {
+    "log": math.log,
+    "exp": math.exp,
+    "inverse_softplus": lambda x: x + math.log(-math.expm1(-x)),
+}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ from types import ModuleType
 import torch
 from torch import Tensor
 
+from lrm.errors import first_line
+
 
 @dataclass(frozen=True)
 class Package:
@@ -102,14 +104,14 @@ def missing(package: str, kernel: str) -> str | None:
             return f"not installed; run {PACKAGES[package].install}"
         return f"installed, but needs {error.name}, which is not; install that"
     except Exception as error:  # a broken binary fails in many ways
-        return f"installed, but importing it fails ({first_line(error)}); install it anew"
+        return f"installed, but importing it fails ({kind_and_line(error)}); install it anew"
     return None
 
 
-def first_line(error: Exception) -> str:
+def kind_and_line(error: Exception) -> str:
     """The kind of an error and the first line of its text."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
+    kind = type(error).__name__
+    return f"{kind}: {first_line(error)}" if str(error).strip() else kind
 
 
 @cache
@@ -144,7 +146,7 @@ def _bare_import(name: str) -> ModuleType:
 def scan_mamba_ssm(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk: int, D: Tensor | None
 ) -> Tensor:
-    """``kernels.ssd`` by the Triton kernels of Mamba2's authors.
+    """``ops.ssd`` by the Triton kernels of Mamba2's authors.
 
     They index one group's B and C from all of its heads, take any length, and want the chunk to
     be a power of two of at least 16.
@@ -156,7 +158,7 @@ def scan_mamba_ssm(
 def scan_fla(
     x: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, chunk: int, D: Tensor | None
 ) -> Tensor:
-    """``kernels.ssd`` as simple gated linear attention: q = C, k = B, v = x dt, log gate A dt.
+    """``ops.ssd`` as simple gated linear attention: q = C, k = B, v = x dt, log gate A dt.
 
     Queries and keys have one head per value head, so B and C are copied to every head of their
     group; dt x is rounded to x's dtype. The chunk is the package's own, 64.
@@ -169,7 +171,7 @@ def scan_fla(
 
 
 def attention_flash_attn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
-    """``kernels.attention`` by flash-attn, which groups queries itself."""
+    """``ops.attention`` by flash-attn, which groups queries itself."""
     mixed = load("flash_attn", "attention")(
         *(t.transpose(1, 2) for t in (q, k, v)),
         softmax_scale=scale,
@@ -180,7 +182,7 @@ def attention_flash_attn(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tenso
 
 
 def convolution_causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """``kernels.causal_conv1d`` with channels last in memory.
+    """``ops.causal_conv1d`` with channels last in memory.
 
     The kernel takes weight and bias in float32 beside x in half precision, kernels of 2 to 4
     and channels that are a multiple of 8.
@@ -190,7 +192,7 @@ def convolution_causal_conv1d(x: Tensor, weight: Tensor, bias: Tensor | None) ->
 
 
 def delta_fla(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor) -> tuple[Tensor, Tensor]:
-    """``kernels.gated_delta`` by the Triton kernels of Gated DeltaNet's authors.
+    """``ops.gated_delta`` by the Triton kernels of Gated DeltaNet's authors.
 
     Queries and keys come in v's dtype, gates in float32. The package's state is (dk, dv) and its
     chunk 64; the inverse within a chunk is taken in float32 and rounded to v's dtype.

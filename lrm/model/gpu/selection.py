@@ -107,7 +107,7 @@ def _disagreement(
     try:
         found = results(partial(function, implementation=package), leaves)
     except Exception as error:  # a compiler, a driver or a check of the package
-        return f"it fails at these shapes ({adapters.first_line(error)})"
+        return f"it fails at these shapes ({adapters.kind_and_line(error)})"
     far = distances(found, results(function, {n: leaf.float() for n, leaf in leaves.items()}))
     worst = max(far, key=lambda name: far[name] if far[name] == far[name] else float("inf"))
     if far[worst] <= TOLERANCE:

@@ -19,12 +19,6 @@ from lrm.plan.run import TheoryRun
 from lrm.plan.schedule import lr_factor
 
 
-def batches_of(run: TheoryRun, corpus: data.Corpus) -> data.Batches:
-    """Those of all draws, whose order is made once."""
-    train = run.settings.train
-    return data.Batches(corpus.train, train.batch_size, train.sequence_length, run.seed)
-
-
 @dataclass(frozen=True)
 class Network:
     """A model of ``run`` as ``draw`` begins it, its optimizer, and the batch of each step."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,10 @@ import torch
 from lrm import data
 from lrm.model.blocks.gdn import GATES
 from lrm.noise.gated_delta import gates
-from lrm.noise.gated_delta.network import Network, batches_of
+from lrm.noise.gated_delta.network import Network
 from lrm.noise.gated_delta.read import course, distance, mean_square
 from lrm.noise.gated_delta.sizes import sizes
-from lrm.noise.log import Log, Tell, carry_out, corpus_of
+from lrm.noise.log import Log, Tell, carry_out
 from lrm.plan.run import Report, TheoryRun
 
 
@@ -27,11 +28,14 @@ def run(
 
     Raises UserError for a corpus that is not the one of the run's identity.
     """
-    corpus = corpus_of(run, corpora)
     simulate = {"sizes": _sizes, "gates": _gates, "read": _read}[run.settings.theory.simulate]
     precision = "float64" if simulate is _read else "float32"
-    simulations = [functools.partial(simulate, run, batches_of(run, corpus))]
-    carry_out(run, path, report, lambda: simulations, precision, corpus)
+
+    def simulations(corpus: data.Corpus | None) -> list[Callable[[Log, Tell], None]]:
+        batches = data.batches_of(run.settings, corpus, run.seed)
+        return [functools.partial(simulate, run, batches)]
+
+    carry_out(run, path, corpora, report, simulations, precision)
 
 
 class _Means:

@@ -32,7 +32,7 @@ def run(
     ``_flow``, ``_start``, ``_adam``, ``_sde`` and ``_sgd`` say which tables each writes. What ends
     in ``_error`` or ``_deficit`` is 0 where the theory is right.
     """
-    carry_out(run, path, report, lambda: [functools.partial(_simulate, run)], "float64")
+    carry_out(run, path, corpora, report, lambda _: [functools.partial(_simulate, run)], "float64")
 
 
 def _simulate(run: TheoryRun, log: Log, tell: Tell) -> None:

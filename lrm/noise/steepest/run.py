@@ -35,7 +35,7 @@ def run(
     run: TheoryRun, path: Path, corpora: Path, report: Report = lambda step, loss: None
 ) -> None:
     """Compute what ``run.settings.theory`` says; ``_directions`` and ``_head`` name the tables."""
-    carry_out(run, path, report, lambda: [functools.partial(_simulate, run)], "float64")
+    carry_out(run, path, corpora, report, lambda _: [functools.partial(_simulate, run)], "float64")
 
 
 def _simulate(run: TheoryRun, log: Log, tell: Tell) -> None:

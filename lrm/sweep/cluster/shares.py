@@ -1,8 +1,9 @@
 """How the runs of a sweep are shared out over jobs, and what that costs.
 
-Runs of one shape make a share: what was compiled for one serves all of them. A share has as many
-tasks as its estimated work needs. Each task gets all runs of the share, beginning with another one,
-and claims them one after another. So no task is idle while runs are left, whatever the estimates.
+Runs of one model, on batches of one size, make a share: most of what was compiled for one serves
+the others. A share has as many tasks as its estimated work needs. Each task gets all runs of the
+share, beginning with another one, and claims them one after another. So no task is idle while runs
+are left, whatever the estimates.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _USED = 0.8  # of a task's hours
 
 @dataclass(frozen=True)
 class Share:
-    """Runs of one shape, by how many ``tasks``; ``seconds`` of all runs, and of the ``longest``."""
+    """Runs of one size, by how many ``tasks``; ``seconds`` of all runs, and of the ``longest``."""
 
     jobs: tuple[Job, ...]
     workers: int  # of each task
@@ -39,7 +40,7 @@ class Share:
 
 
 def shares(jobs: Iterable[Job], cluster: Cluster, results: Path | None = None) -> list[Share]:
-    """The jobs by shape; a run that begins with another's multipliers is in that one's share.
+    """The jobs by size; a run that begins with another's multipliers is in that one's share.
 
     Runs that have finished in ``results`` say how long others take; else estimates do.
     """
@@ -47,7 +48,7 @@ def shares(jobs: Iterable[Job], cluster: Cluster, results: Path | None = None) -
     rates: dict[tuple[str, str], float | None] = {}
     for job in jobs:
         run, place = job[0], (job[0].experiment, job[0].scale)
-        found.setdefault(_shape(run), []).append(job)
+        found.setdefault(_sizes(run), []).append(job)
         if results is not None and place not in rates:
             rates[place] = speed.measured_rate(results, run)
 
@@ -57,7 +58,7 @@ def shares(jobs: Iterable[Job], cluster: Cluster, results: Path | None = None) -
     return [_share(alike, cluster, [seconds(run) for run, _ in alike]) for alike in found.values()]
 
 
-def _shape(run: Run) -> str:
+def _sizes(run: Run) -> str:
     while run.after is not None:
         run = run.after
     train = run.settings.train

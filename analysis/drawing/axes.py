@@ -175,8 +175,9 @@ def dots(
     """
     for place, (name, values) in enumerate(reversed(named.items())):
         height, colour = place + raised, colours[name]
-        look = {"marker": markers[name] if markers else _MARKERS.get(colour, "o"), "lw": 0,
-                "color": colour, "ms": 3.2}  # fmt: skip
+        marker = markers[name] if markers else _MARKERS.get(colour, "o")
+        size = 5.5 if marker == "*" else 3.2  # of a star the rays alone reach so far
+        look = {"marker": marker, "lw": 0, "color": colour, "ms": size}
         under = height - below - apart * (np.arange(len(values)) % 2)
         axis.plot(np.sort(values), under, **look, alpha=0.45, mew=0)
         left_out = hollow.get(name, ()) if hollow else ()

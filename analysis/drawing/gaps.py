@@ -56,7 +56,7 @@ def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: f
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0, labelsize=SMALL)
-    axis.xaxis.set_major_locator(MaxNLocator(3))
+    axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 
 
 def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], digits: int = 3) -> None:
@@ -82,7 +82,8 @@ def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], digits:
             x, side = (low, 1) if mean <= low else (high, -1)
             said = f"← {said}" if mean <= low else f"{said} →"
         axis.annotate(said, (x, place), (4 * side, 0), textcoords="offset points", va="center",
-                      ha="left" if side > 0 else "right", fontsize=SMALL)  # fmt: skip
+                      ha="left" if side > 0 else "right", fontsize=SMALL, zorder=5,
+                      bbox={"color": "white", "pad": 0.4})  # fmt: skip
 
 
 def told_of_points(rows: pd.DataFrame) -> str:
@@ -92,12 +93,13 @@ def told_of_points(rows: pd.DataFrame) -> str:
     """
     seeds = rows["seed"].dropna().unique()
     judging = sum(seeds >= FIRST_JUDGING_SEED)
+    exploring = len(seeds) - judging
     parts = []
     if judging:
-        parts.append("full points: seeds that judge")
+        parts.append(f"{'full ' if exploring else ''}points: seeds that judge")
     if judging > 1:
         parts.append("bars: their means with 95% intervals")
-    if exploring := len(seeds) - judging:
+    if exploring:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"
         parts.append(f"hollow: {who}, not judged")
     return "; ".join(parts)

@@ -10,7 +10,7 @@ from matplotlib.colors import to_hex, to_rgb
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 STYLE_FILE = Path(__file__).with_name("lrm.mplstyle")
-# Okabe-Ito: told apart by colour-blind readers, and in grey by lightness.
+# Okabe-Ito: told apart by colour-blind readers; in grey markers or dashes tell them apart.
 ARM_COLOURS = {"FPN": "#D55E00", "SPN": "#0072B2", "VPN": "#009E73"}
 ARM_LOOKS = {
     arm: {"color": colour, "marker": marker}

@@ -43,7 +43,7 @@ TITLES = {
     "b": "b   Muon beside AdamW: one tensor moved otherwise − as is",
 }
 _BELOW = 0.36
-MESSAGE = "Steepest descent of every layer loses to Muon, alone or beside AdamW"
+MESSAGE = "Steepest descent of every layer loses to Muon, on every matrix or beside AdamW"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

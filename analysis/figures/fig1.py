@@ -60,6 +60,8 @@ ARMS = {
     "SPN": ARM_LOOKS["SPN"] | {"label": "learned scalar (SPN)"},
     "VPN": ARM_LOOKS["VPN"] | {"label": "learned vector (VPN)"},
 }
+# Dashes where lines have no markers.
+PATHS = {"FPN": (0, (1, 1)), "SPN": "-", "VPN": (0, (4, 1.2))}
 # Wide and pale below what is trained, from which it often cannot be told.
 NOISE = {"color": shade(NOISE_COLOUR, 0.5), "lw": 3.5}
 NOISE["label"] = f"noise: {BROWNIAN} (W and c)"
@@ -229,7 +231,7 @@ def _name_norms(axis, rows: pd.DataFrame) -> None:
 def _paths(axis, rows: pd.DataFrame, arms, stage_end: int) -> None:
     """Strong and weak weight decay, named above the upper lines and below the lower ones."""
     looks = {("brownian", "VPN"): NOISE | {"zorder": 2}}
-    looks |= {("train", arm): {"color": ARM_COLOURS[arm]} for arm in arms}
+    looks |= {("train", arm): {"color": ARM_COLOURS[arm], "ls": PATHS[arm]} for arm in arms}
     late = rows[(rows["step"] > 0.5 * stage_end) & (rows["step"] <= stage_end)]
     late = late[late["arm"].isin(arms) & (late["kind"] == "train")].groupby("S")["value"]
     top = late.median().idxmax()

@@ -39,7 +39,7 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = ("scale_diversity",)
 LOOKS = {
-    "NONE": {"color": ARM_COLOURS["FPN"], "zorder": 3},
+    "NONE": {"color": ARM_COLOURS["FPN"], "ls": (0, (1, 0.8)), "zorder": 3},
     "VECTOR": {"color": ARM_COLOURS["VPN"], "zorder": 4},
     "ABM": {"color": NOISE_COLOUR, "ls": "--", "zorder": 5},
 }

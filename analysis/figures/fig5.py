@@ -34,7 +34,7 @@ MESSAGE = "From s ∝ 1/d matrices and logits keep their norms, and outputs stay
 # Panels of the drawing: title, axis, quantities' panel, and which of them.
 PANELS = (
     ("a   Norms of matrices hardly change\n", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
-    ("b   Logits stay from both starts; dt and\n     gate fall, Q·K shows no steady trend",
+    ("b   Logits stay; from ∝ 1/d dt and gate\n     fall, Q·K shows no steady trend",
      "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
     ("c   Outputs to the stream stay or fall;\n     from 1 (dashed) they grow (MLP: open)",
      "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
@@ -46,7 +46,7 @@ BENT = 1.2
 # Slopes that muP expects of multipliers, and that they start with, dotted in their colours.
 EXPECTED = {"projector": -1.0, "dt": -1.0, "Q·K": -2.0}
 GUIDE = {"lw": 0.9, "ls": (0, (1, 1)), "zorder": 1}
-DASHED = {"lw": 0.9, "ls": "--", "zorder": 2}
+DASHED = {"lw": 0.9, "ls": "--", "zorder": 2, "markerfacecolor": "white", "ms": 2.8, "mew": 0.7}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -86,7 +86,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             said = f"{quantity.removesuffix(' output')}: {_exponent(rows)}"
             other = groups.get((ws.FROM_ONE, panel, quantity))
             if other is not None and panel != "matrices":  # whose lines would lie on each other
-                median(axis, other, "width", None, color=look["color"], **DASHED)
+                median(axis, other, "width", None, **look | DASHED)
                 said += f"\nfrom 1: {_exponent(other)}"
             ends[-1][said] = end(rows, "width"), shade(look["color"], -0.25)
         if panel == "multipliers":
@@ -98,7 +98,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.yaxis.set_major_locator(FixedLocator([0.04, 0.05, 0.06, 0.08, 0.1]))
         label(axis, title, ylabel=name, xlabel="width $d$")
     of_guides = "d: slopes of muP and of the start, −1 and −2 (Q·K)"
-    handles = [key("start at s ∝ 1/d", lw=1.2), key("b–d: start at 1", **DASHED)]
+    handles = [key("start at s ∝ 1/d", lw=1.2), key("b–d: start at 1", marker="o", **DASHED)]
     legend_below(figure, [*handles, key(of_guides, **GUIDE)], 3)
     lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
     note = f"s: a matrix's scale, learned × fixed; multipliers' LR {lr:g}"

@@ -47,7 +47,7 @@ NAMES = {
     NONE: NO_MULTIPLIERS,
 }
 SHORT = {INCLUDED: "in the norm", NONE: NO_MULTIPLIERS}
-MESSAGE = "Multipliers dominate the early norm; leaving them out of clipping leads to the end"
+MESSAGE = "Multipliers dominate the early norm; left out of clipping they keep a lead to the end"
 # The norm that clipping compares with its threshold, and the other.
 CLIPPED = {EXCLUDED: "tensors", INCLUDED: "all", NONE: "all"}
 NORMS = {"all": "all gradients", "tensors": "all but multipliers'"}
@@ -139,7 +139,8 @@ def _name_last(axis, rows: pd.DataFrame) -> None:
     """Mean and 95% interval of both differences at the last step, and a name for the line at 0."""
     last = rows["step"].max()
     values = rows[rows["step"] == last].groupby("arm")["value"]
-    look = {"textcoords": "offset points", "fontsize": SMALL}
+    look = {"textcoords": "offset points", "fontsize": SMALL,
+            "bbox": {"color": "white", "pad": 0.4}}  # fmt: skip
     for arm, side in ((NONE, "high"), (INCLUDED, "low")):
         found = interval(values.get_group(arm))
         height = getattr(found, side) if found.n > 1 else found.mean

@@ -56,6 +56,11 @@ def _message(table: pd.DataFrame) -> str:
     share = share_of_draws(table)
     ends = f"{share.low:.0%} to {share.high:.0%}".replace("-", "−")
     said = f"The draw explains about {share.mean:.0%} of the variance between runs (95%: {ends})"
+    if share.low < 0 and share.high > 0.25:
+        return (
+            "What the draw explains of the variance between runs is open:\n"
+            f"{share.mean:.0%} (95%: {ends})"
+        )
     parts = ["less than a quarter"] if share.high < 0.25 else []
     parts += ["whether it is more than chance is open"] if share.low < 0 else []
     return ",\n".join([said, "; ".join(parts)]) if parts else said

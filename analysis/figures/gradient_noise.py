@@ -58,7 +58,8 @@ TICKS = (0.003, 0.01, 0.03, 0.1, 0.3, 1)
 # Where the name of a point may stand: points to its right and above it, and its side.
 ASIDE = [(3, 5, "left"), (-3, 5, "right"), (3, -5, "left"), (-3, -5, "right"),
          (5, 0, "left"), (-5, 0, "right"), (0, 7, "center"), (0, -7, "center"),
-         (5, 8, "left"), (-5, 8, "right"), (5, -8, "left"), (-5, -8, "right")]  # fmt: skip
+         (5, 8, "left"), (-5, 8, "right"), (5, -8, "left"), (-5, -8, "right"),
+         (0, 15, "center"), (10, 15, "left"), (-10, 15, "right"), (0, 23, "center")]  # fmt: skip
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -89,7 +90,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             "\na: medians over seeds, on top means of each seed's median; lines: 95% intervals; "
             "arrow: it goes on\n"
             "b: a point is a matrix of one layer, means over seeds with 95% intervals; square-root "
-            "axes, y-ranges differ"
+            "axes"
         )
     caption(figure, context, note)
     # Names need the room that legend and caption leave.
@@ -152,12 +153,15 @@ def _departures(part, numbers: pd.DataFrame) -> dict:
 
     Returns what ``_name`` wants, by axis.
     """
-    axes = part.subplots(len(BLOCKS), 1, sharex=True, height_ratios=[1, 1.5, 1])
+    axes = part.subplots(len(BLOCKS), 1, sharex=True, sharey=True)
     rows = numbers.assign(departure=1 - numbers["slope"])
     blocks, points = rows["tensor"].map(block_of), {}
     for axis, block in zip(axes, BLOCKS, strict=True):
         points[axis] = _block(axis, rows[blocks == block], BLOCK_LOOKS[block]["color"])
         axis.text(0.02, 0.98, block, transform=axis.transAxes, va="top")
+    axes[0].set_ylim(0, max(SMALLEST, 1.5 * max(own["y"].max() for own in points.values())))
+    ticks = [0, *[tick for tick in TICKS if tick < axes[0].get_ylim()[1]][-3:]]
+    axes[0].set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     matrices = rows.assign(departure=rows["departure"].abs()).groupby("seed")[["W", "departure"]]
     ranks = matrices.apply(lambda own: spearmanr(own["W"], own["departure"]).statistic)
     said = with_interval(ranks, 2).replace("-", "−")
@@ -177,7 +181,7 @@ def _departures(part, numbers: pd.DataFrame) -> dict:
 def _block(axis, rows: pd.DataFrame, colour: str) -> pd.DataFrame:
     """A point for each matrix of a block; returns their names, places and colours."""
     points = []
-    for (tensor, _), own in rows.groupby(["tensor", "layer"]):
+    for (tensor, layer), own in rows.groupby(["tensor", "layer"]):
         sign = np.sign(own["departure"].mean())
         x, y = interval(own["W"]), interval(sign * own["departure"])
         if x.n > 1:
@@ -186,13 +190,10 @@ def _block(axis, rows: pd.DataFrame, colour: str) -> pd.DataFrame:
             axis.vlines(x.mean, max(y.low, 0), y.high, **line)
         fill = {"markerfacecolor": "white"} if sign < 0 else {}
         axis.plot(x.mean, y.mean, ls="", ms=3.6, zorder=3, marker="o", color=colour, **fill)
-        points.append((_short(tensor), x.mean, y.mean, shade(colour, -0.35)))
+        points.append((f"{_short(tensor)}$_{int(layer)}$", x.mean, y.mean, shade(colour, -0.35)))
     points = pd.DataFrame(points, columns=["name", "x", "y", "colour"])
     # A square root spreads the many that hardly depart.
     axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
-    axis.set_ylim(0, max(SMALLEST, 1.5 * points["y"].max()))
-    ticks = [tick for tick in TICKS if tick < axis.get_ylim()[1]]
-    axis.set_yticks(ticks := [0, *ticks[-3:]], [f"{tick:g}" for tick in ticks])
     axis.set_ylabel("|1 − slope|")
     return points
 

@@ -53,12 +53,12 @@ CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 # and 95%: as it is, and with FPN at S = 1/2 and 2, which are near its best (a test computes them).
 SPREAD = {0.125: ((0.189, 0.249), (-0.079, 0.026)), 8.0: ((0.114, 0.182), (0.004, 0.068))}
 MESSAGE = (
-    "{n}Start, β₂ and clipping leave what freezing costs. Against FPN at S = 1,\n"
-    "a factor of 1/S removes the cost; the factor SPN learned removes most of it\n"
-    "at S = 1/8, a third of the way at S = 8"
+    "{n}Start, β₂ and clipping do not change what freezing costs.\n"
+    "Against FPN at S = 1, a factor of 1/S removes the cost; the factor SPN learned\n"
+    "removes most of it at S = 1/8, a third of the way at S = 8"
 )
 # What the panels show, by S.
-LOSSES = {0.125: "both batches\ntake a third", 8.0: "batch × 4\ntakes half"}
+LOSSES = {0.125: "batch × ¼ or 4:\na third less", 8.0: "batch × 4:\nhalf"}
 NORMS = {0.125: "frozen > 2 × noise\nwithout a factor", 8.0: "frozen below\nnoise"}
 RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
 # Look and name of the strips, in the order of ``SPREAD``.
@@ -141,6 +141,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles += [Patch(**look, label=name) for look, name in STRIPS if spread]
     legend_below(figure, handles, 2)
     note = "no intervals; " if len(context.seeds) == 1 else ""
+    note += "SPN: learned scalar; "
     note += (
         f"noise: Brownian motion; factor: of the output, fixed\n{S_MEANS}, of the LM head\n"
         "runs with a fixed factor have no VPN of their own, those of 4 times the steps no FPN"

@@ -33,16 +33,16 @@ GAINS = [
     _against("one number each", "NONE", "SCALAR", "none"),
 ]
 ASKED = [
-    _against("decay on all vectors", "UNIFIED_ALIKE", "UNIFIED", "dnp"),
-    _against("decay on none", "UNIFIED_FREE", "UNIFIED", "dnp"),
-    _against("rows on the LM head", "UNIFIED_HEAD", "UNIFIED", "ap"),
+    _against("decay on all vectors", "UNIFIED_ALIKE", "UNIFIED", "unified"),
+    _against("decay on none", "UNIFIED_FREE", "UNIFIED", "unified"),
+    _against("rows on the LM head", "UNIFIED_HEAD", "UNIFIED", "unified"),
 ]
 PANELS = {"a": GAINS, "c": ASKED}
 MESSAGE = (
     "One learned number for each matrix gains as much as a vector.\n"
     "Without weight decay on matrices vectors gain about a quarter"
 )
-SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "norm behind")}
+SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "a norm behind each matrix")}
 SIZES = {0.25: "¼", 1.0: "1", 4.0: "4"}
 
 
@@ -80,10 +80,17 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes["b"].set_xscale("log", base=4)
     axes["b"].set_xticks(list(SIZES), SIZES.values())
     axes["b"].minorticks_off()
-    label(axes["b"], "b   Fixed scale S", xlabel="S of the matrices", ylabel="loss − loss at S = 1")
+    label(
+        axes["b"],
+        "b   Fixed scale S",
+        xlabel="S of the matrices",
+        ylabel="loss − loss at S = 1 (nats)",
+    )
     handles = [
         key(f"b: {name}", color=LOOKS[design][0], marker=LOOKS[design][2], ms=4)
         for design, name in SCALED.values()
     ]
     legend_below(figure, handles, 2)
-    return caption(figure, context, f"b: medians and range; {told_of_points(numbers)}")
+    note = "S: a fixed factor on every matrix; b: medians and range\n"
+    note += "unified design: vectors on both sides, a norm between, magnitude and direction apart\n"
+    return caption(figure, context, note + told_of_points(numbers))

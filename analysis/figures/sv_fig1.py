@@ -67,6 +67,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             median(axis, own, "length", color=colour, marker=marker, ms=4)
             if design == "standard":
                 axis.axhline(own["value"].median(), color=colour, lw=0.8, ls=":")
+                ends = own["value"].min(), own["value"].max()
+                axis.vlines(1.0, *ends, color=colour, lw=1.6, alpha=0.4, zorder=1)
         axis.set_xticks([1.0, 1.2, 1.4], ["1", "1.2", "1.4"])
         axis.set_xlim(0.9, 1.5)
         label(axis, TITLES[panel], xlabel="steps, × usual")
@@ -86,4 +88,4 @@ def draw(numbers: pd.DataFrame, context: Context):
         for design, name in {"none": "no scale vectors", "standard": "standard vectors"}.items()
     ]
     legend_below(figure, handles, 2)
-    return caption(figure, context, f"a, b: medians and range; {told_of_points(numbers)}")
+    return caption(figure, context, f"a, b: medians and range of seeds; {told_of_points(numbers)}")

@@ -17,7 +17,7 @@ EXPERIMENTS = {"sv_necessity": ("STANDARD *", "WIDE *", "UNIFIED *")}
 PANELS = {
     "a": [
         Comparison("wider MLP", "sv_necessity", "WIDE", "STANDARD", "standard"),
-        Comparison("unified design", "sv_necessity", "UNIFIED", "STANDARD", "dnp"),
+        Comparison("unified design", "sv_necessity", "UNIFIED", "STANDARD", "unified"),
     ]
 }
 

@@ -16,7 +16,7 @@ from analysis.drawing.style import SMALL
 from analysis.quantities.norms import at_step, over_layers
 from analysis.quantities.vector_decay import SIDES
 from analysis.tables.context import Context
-from analysis.tables.results import Tables
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
 # Of each model: the experiment, the arm, and what stands above its panel.
 MODELS = {
@@ -50,7 +50,7 @@ NAMES = {
     "norm.attention.out": "output norm", "norm.mlp.down": "output norm",
 }  # fmt: skip
 MATRICES = ("embedding", "query", "key", "value", "out", "gate", "up", "down", "LM head")
-COLOURS = {"input": "#117733", "output": "#CC6677", "matrix": "#dddddd"}
+COLOURS = {"input": "#117733", "output": "#A8344A", "matrix": "#dddddd"}
 # Of all boxes of a row together and of each, where rows are 1 apart.
 _WIDTH, _HEIGHT = 4.2, 0.62
 
@@ -61,6 +61,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     for model, (experiment, arm, _) in MODELS.items():
         found = tables[experiment].pick(kind="train", arm=arm, stat="effective_norm")
         found = at_step(found[found["tensor"].isin(NAMES)], np.inf)
+        judging = found["seed"] >= FIRST_JUDGING_SEED
+        found = found[judging] if judging.any() else found
         means = over_layers(found.assign(of=found["tensor"].astype("str")))
         rows.append(means.rename(columns={"of": "tensor"}).assign(model=model))
     return pd.concat(rows, ignore_index=True)[["model", "tensor", "seed", "value"]]
@@ -84,8 +86,13 @@ def draw(numbers: pd.DataFrame, context: Context):
         Patch(color=COLOURS["matrix"], label="matrix"),
     ]
     legend_below(figure, handles, 3)
-    note = "one layer is drawn; numbers: size of the vector at the end, 1 at the start"
-    return caption(figure, context, note)
+    note = "one layer is drawn; numbers: RMS of the vector at the end, 1 at the start\n"
+    note += "(geometric mean over layers and seeds)"
+    counted = numbers.groupby("model")["seed"].nunique()
+    n = "   ".join(
+        f"{panel}: n = {counted[model]}" for panel, model in zip("ab", MODELS, strict=True)
+    )
+    return caption(figure, context, note, n=n)
 
 
 def _row(axis, height: int, row: tuple[str | None, ...], sizes: pd.Series) -> None:
@@ -111,6 +118,9 @@ def _row(axis, height: int, row: tuple[str | None, ...], sizes: pd.Series) -> No
             side = "input" if name in SIDES["input"] else "output"
             look, ink = {"fc": COLOURS[side], "ec": "none"}, "white"
             text = f"{NAMES[name]}  {sizes[name]:.2f}".strip()
+            if not NAMES[name] and number == 0:  # its row has no room for names
+                place = (x - width / 2 - 0.05, height)
+                axis.text(*place, "norms", ha="right", va="center", fontsize=SMALL)
         box = FancyBboxPatch(
             (x - width / 2 + 0.12, height - _HEIGHT / 2), width - 0.24, _HEIGHT,
             boxstyle="round,pad=0,rounding_size=0.12", zorder=2, **look,

@@ -59,7 +59,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         median(axis, own, "step", color=colour, lw=1.6, ls=_DASHES[tensor])
         median(axis, other, "step", band=None, zorder=4, markevery=2, **_CROSS)
         last = own.loc[own["step"] == own["step"].max(), "value"]
-        said = f"{NAMES[tensor]} {last.median():.2f}\n[{last.min():.2f}, {last.max():.2f}]"
+        said = f"{NAMES[tensor]} {last.median():.2f}\n{last.min():.2f}–{last.max():.2f}"
         ends[said] = end(own, "step"), colour
     axis.axhline(1, **NEUTRAL)
     axis.set_yscale("log")
@@ -78,5 +78,5 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = f"noise: {BROWNIAN} under the same schedule\n"
     note += f"ratios: geometric mean over layers; {BANDS_RANGE}; "
     lr = planned("sv_heterogeneity", context)[OWN]["optimizer"]["lr"]
-    note += f"numbers: at the end\nshared scale vectors, at LR {lr:g}"
+    note += f"numbers: median and range at the end\nshared scale vectors, at LR {lr:g}"
     return caption(figure, dataclasses.replace(context, seeds=seeds), note)

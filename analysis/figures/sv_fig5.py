@@ -81,7 +81,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[0].set_xlim(low - 0.14 * (high - low), high + 0.13 * (high - low))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
         rows = panels[panel]
-        draw_gaps(axis, rows, PANELS[panel], below=_BELOW if panel == "a" else 0.0)
+        draw_gaps(axis, rows, PANELS[panel], below=_BELOW if panel == "a" else 0.3)
         write_gaps(axis, rows, PANELS[panel])
         if alone[panel] and of_chance and panel in NORMED:
             least = NORMED[panel] / len(PANELS[panel])

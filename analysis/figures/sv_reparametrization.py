@@ -82,7 +82,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[0].set_xlim(low - 0.2 * (high - low), high + 0.55 * (high - low))
     for axis, (panel, lines) in zip(axes, PANELS.items(), strict=True):
         rows = numbers[numbers["panel"] == panel]
-        draw_gaps(axis, rows, lines)
+        draw_gaps(axis, rows, lines, below=0.3)
         write_gaps(axis, rows, lines)
         _zero(axis, *ZEROS[panel])
         axis.set_ylim(-0.6, len(lines) + 0.2)

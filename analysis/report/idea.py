@@ -117,7 +117,9 @@ def _freed(axis, published: pd.DataFrame) -> None:
     text = {"size": 7, "transform": axis.transAxes}
     axis.text(0.97, 0.6, "‖W‖\nfollows S", color=NOISE_COLOUR, ha="right", **text)
     axis.text(0.1, 0.5, "s‖W‖", color=_SCALED, **text)
-    axis.text(0.03, 0.96, "s not there yet", color="#666666", rotation=90, va="top", **text)
+    grey = {"color": "#666666", "rotation": 90, "va": "top"} | text
+    axis.text(0.03, 0.96, "s not there yet", **grey)
+    axis.text(0.97, 0.96, "s moves in coarse steps", ha="right", **grey)
     said = f"medians and range\nof {late['seed'].nunique()} seeds"
     axis.text(0.97, 0.03, said, ha="right", **text)
     judged = late.loc[late["judged"].astype(bool), "S"]

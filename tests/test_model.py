@@ -443,7 +443,7 @@ def test_taps_hold_the_output_of_every_linear_map(mixer):
     assert set(activations) == expected | points | {"residual@0", "residual@1"}
     assert not any(t.requires_grad for t in activations.values())
     assert torch.equal(activations["projector"], logits)
-    assert torch.equal(plain.logits(plain.hidden(tokens)), logits)
+    assert torch.equal(plain.logits(plain.hidden(tokens)[0]), logits)
     u = activations["norm.mixer@1"]
     for address in addresses(config):
         if address.layer == 1 and address.name in (

@@ -71,7 +71,7 @@ class FalconH1(nn.Module):
         rotation, ``ssm.*`` right behind ``in_proj``, ``ssm.conv`` behind the SiLU,
         ``projector`` for the logits; and ``residual@l`` for the stream after layer l.
         """
-        hidden, imbalance = self._hidden(tokens, activations)
+        hidden, imbalance = self.hidden(tokens, activations)
         if targets is None:
             return self.logits(hidden, activations)
         factor = self.forward_multipliers.get("projector", 1.0)
@@ -81,12 +81,13 @@ class FalconH1(nn.Module):
             objective = objective + self.config.experts.balance * imbalance
         return loss, objective
 
-    def hidden(self, tokens: Tensor, activations: Activations = None) -> Tensor:
-        """Final normalised states (batch, length, d) of tokens (batch, length)."""
-        return self._hidden(tokens, activations)[0]
+    def hidden(
+        self, tokens: Tensor, activations: Activations = None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Final normalised states (batch, length, d) of tokens (batch, length).
 
-    def _hidden(self, tokens: Tensor, activations: Activations) -> tuple[Tensor, Tensor | None]:
-        """``hidden``, and the mean imbalance of the layers' experts where they have any."""
+        And the mean imbalance of the layers' experts, where they have any.
+        """
         factor = self.forward_multipliers.get("embedding", 1.0)
         stream = ops.embedding(tokens, self.model.embed_tokens.weight, factor)
         record(activations, None, {"embedding": stream})

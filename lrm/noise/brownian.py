@@ -22,7 +22,7 @@ from lrm.noise.closed_form import expected_square, has_closed_form
 from lrm.noise.log import Log, Tell, carry_out
 from lrm.noise.tensor import Walker, seed_of, simulate, walkers
 from lrm.plan.run import BrownianRun, Report
-from lrm.plan.schedule import constant_end
+from lrm.plan.schedule import stage_ends
 
 # Values of a walked vector that are kept, of all its draws together.
 _KEPT = 1 << 12
@@ -55,8 +55,7 @@ def run(
 
 def _walk(walker: Walker, run: BrownianRun, log: Log, tell: Tell) -> None:
     settings = run.settings
-    total = settings.train.steps
-    ends = (constant_end(settings.schedule, total), total)
+    ends = stage_ends(settings.schedule, settings.train.steps)
 
     def report(step: int, values: Tensor) -> None:
         tell(step)

@@ -29,7 +29,7 @@ from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Settings
 from lrm.plan.rules import TensorPlan
 from lrm.plan.run import NoiseRun, Report
-from lrm.plan.schedule import constant_end, lr_factor
+from lrm.plan.schedule import lr_factor, stage_ends
 
 CASES = ("one_input", "fresh_inputs")
 
@@ -103,7 +103,7 @@ def simulate(
     walker = Walker(plan.key, address.size, *rates, 0.0, False, matrix=plan.matrix)
     optimizer = Optimizer(entries_of(walker, values, gradient), settings.optimizer, settings.train)
     total = settings.train.steps
-    ends = (constant_end(settings.schedule, total), total)
+    ends = stage_ends(settings.schedule, total)
     steps, found = [], []
     for step in range(total):
         if case == "one_input":

@@ -19,7 +19,7 @@ from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Settings
 from lrm.plan.newton_schulz import noise_draws
 from lrm.plan.rules import Matrix, TensorPlan
-from lrm.plan.schedule import constant_end, lr_factor
+from lrm.plan.schedule import lr_factor, stage_ends
 from lrm.plan.timescales import initial_norm
 
 
@@ -124,7 +124,7 @@ def simulate(
     walked = values[:, : walker.size // shape[2]] if walker.matrix else values
     optimizer = Optimizer(entries, settings.optimizer, settings.train)
     total = settings.train.steps
-    ends = (constant_end(settings.schedule, total), total)
+    ends = stage_ends(settings.schedule, total)
     steps, norms = [0], [_norms(walked, walker)]
     for step in range(total):
         noise.normal_(generator=generator)

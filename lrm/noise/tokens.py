@@ -18,7 +18,7 @@ from lrm.data import Batches
 from lrm.multipliers.groups import Entry
 from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Settings
-from lrm.plan.schedule import constant_end, lr_factor
+from lrm.plan.schedule import lr_factor, stage_ends
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def simulate(
     leaf.grad = torch.zeros_like(values)
     entry = Entry(("embedding",), leaf, leaf, None, lr, weight_decay, False)
     optimizer = Optimizer([entry], settings.optimizer, settings.train)
-    ends = (constant_end(settings.schedule, total), total)
+    ends = stage_ends(settings.schedule, total)
     seen = np.zeros(vocabulary)
     steps, norms, row_norms = [0], [_norms(values, 0)], {}
     for step in range(total):

@@ -8,8 +8,11 @@ MuP 3* (Su, https://kexue.fm/archives/11647).
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lrm.plan.msign import COEFFICIENTS
 
@@ -29,6 +32,26 @@ def newton_schulz(matrices: Tensor, iterations: int, eps: float) -> Tensor:
         gram = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, gram, x, beta=a)
     return x.mT if tall else x
+
+
+def moments(
+    state: MutableMapping[nn.Parameter, dict[str, Any]],
+    leaves: Sequence[nn.Parameter],
+    momentum: float,
+    nesterov: bool,
+) -> list[Tensor]:
+    """What each leaf's gradient becomes by ``momentum``, as an average: B <- μ B + (1 − μ) G.
+
+    With ``nesterov`` μ B + (1 − μ) G of the new B. B lies in ``state`` as ``momentum_buffer``; of
+    leaves without nesterov what is returned is B itself.
+    """
+    gradients = [leaf.grad for leaf in leaves]
+    for leaf in leaves:
+        if not state[leaf]:
+            state[leaf]["momentum_buffer"] = torch.zeros_like(leaf)
+    buffers = [state[leaf]["momentum_buffer"] for leaf in leaves]
+    torch._foreach_lerp_(buffers, gradients, 1 - momentum)
+    return torch._foreach_lerp(gradients, buffers, momentum) if nesterov else buffers
 
 
 def per_token(rows: Tensor) -> Tensor:

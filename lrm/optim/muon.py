@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lrm.optim.directions import newton_schulz
+from lrm.optim.directions import moments, newton_schulz
 from lrm.optim.exchange import Exchange
 from lrm.optim.rows import Rows
 from lrm.plan.config import OptimizerConfig
@@ -80,15 +80,7 @@ class Muon(torch.optim.Optimizer):
     def _directions(self, leaves: list[nn.Parameter]) -> list[Tensor]:
         """What lies here of the momenta to orthogonalise, in the precision for that."""
         config = self._config
-        gradients = [leaf.grad for leaf in leaves]
-        for leaf in leaves:
-            if not self.state[leaf]:
-                self.state[leaf]["momentum_buffer"] = torch.zeros_like(leaf)
-        buffers = [self.state[leaf]["momentum_buffer"] for leaf in leaves]
-        torch._foreach_lerp_(buffers, gradients, 1 - config.muon_momentum)
-        found = buffers
-        if config.muon_nesterov:
-            found = torch._foreach_lerp(gradients, buffers, config.muon_momentum)
+        found = moments(self.state, leaves, config.muon_momentum, config.muon_nesterov)
         if leaves[0].dtype != torch.float64:
             precision = getattr(torch, config.newton_schulz_precision)
             found = [direction.to(precision) for direction in found]

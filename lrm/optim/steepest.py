@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError
-from lrm.optim.directions import normalized, per_token
+from lrm.optim.directions import moments, normalized, per_token
 
 # The L2 norm of a tensor of which the leaf's part lies here, and of how many entries.
 Norm = Callable[[nn.Parameter, Tensor], tuple[Tensor, int]]
@@ -71,16 +71,9 @@ class Steepest(torch.optim.Optimizer):
         return loss
 
     def _moments(self, group: dict[str, Any], leaves: list[nn.Parameter]) -> list[Tensor]:
-        gradients = [leaf.grad for leaf in leaves]
-        momentum = group["momentum"]
-        if momentum == 0:
-            return gradients
-        for leaf in leaves:
-            if not self.state[leaf]:
-                self.state[leaf]["momentum_buffer"] = torch.zeros_like(leaf)
-        buffers = [self.state[leaf]["momentum_buffer"] for leaf in leaves]
-        torch._foreach_lerp_(buffers, gradients, 1 - momentum)
-        return torch._foreach_lerp(gradients, buffers, momentum) if group["nesterov"] else buffers
+        if group["momentum"] == 0:
+            return [leaf.grad for leaf in leaves]
+        return moments(self.state, leaves, group["momentum"], group["nesterov"])
 
     def _direction(self, group: dict[str, Any], leaf: nn.Parameter, moment: Tensor) -> Tensor:
         """What the LR multiplies; a tensor of its own."""

@@ -60,6 +60,11 @@ def constant_end(schedule: ScheduleConfig, steps: int) -> int:
     return steps - schedule.decay_steps
 
 
+def stage_ends(schedule: ScheduleConfig, steps: int) -> tuple[int, int]:
+    """Numbers of steps done when the decay begins and when the training ends; both are measured."""
+    return constant_end(schedule, steps), steps
+
+
 @functools.cache
 def snapshot_steps(train: TrainConfig) -> tuple[int, ...]:
     """The numbers of steps after which weights are kept, in their order."""

@@ -18,7 +18,7 @@ from lrm import data
 from lrm.errors import Diverged
 from lrm.plan.config import Settings
 from lrm.plan.run import Report
-from lrm.plan.schedule import constant_end, lr_factor
+from lrm.plan.schedule import lr_factor, stage_ends
 from lrm.store.rundir import RunDirectory
 from lrm.train import probes
 from lrm.train.activation_gradients import activation_gradients
@@ -131,6 +131,7 @@ class ProbeLog:
         self._learner, self._settings, self._tokens = learner, settings, tokens
         self._batches, self._steps, self._record = batches, steps, record
         self._autocast, self._micro_batch = autocast, micro_batch
+        self._ends = stage_ends(settings.schedule, settings.train.steps)
         self.seconds = 0.0
 
     @functools.cached_property
@@ -154,11 +155,6 @@ class ProbeLog:
     def due(self, done: int) -> bool:
         """Whether norms are measured after ``done`` steps: at intervals and at stages' ends."""
         return done % self._settings.probes.every == 0 or done in self._ends
-
-    @property
-    def _ends(self) -> tuple[int, int]:
-        total = self._settings.train.steps
-        return constant_end(self._settings.schedule, total), total
 
     def take(self, done: int) -> None:
         """Measure and write; the steps before it have been written."""

@@ -67,6 +67,7 @@ def first_line(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
+    """``text`` with escapes in place of what a terminal would act on."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 

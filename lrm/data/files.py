@@ -61,7 +61,10 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
 
 
 def recipe(config: DataConfig) -> dict[str, Any]:
-    """Names, sizes and times of the files, and the field that is read."""
+    """Names, sizes and times of the files, and the field that is read.
+
+    Raises UserError where they cannot be listed.
+    """
     try:
         stats = [(name, path.stat()) for name, path in named_files(config)]
     except OSError as error:

@@ -94,7 +94,10 @@ def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:
 
 
 def located(model: str) -> Path:
-    """The folder of ``model``: itself, or what the Hugging Face hub has under that name."""
+    """The folder of ``model``: itself, or what the Hugging Face hub has under that name.
+
+    Raises UserError where neither has it, or the hub cannot be reached.
+    """
     if Path(model).is_dir():
         return Path(model)
     if model.startswith((".", "/", "~")) or model.count("/") != 1:

@@ -141,5 +141,7 @@ def _norms(raw: Tensor, walker: Walker) -> Tensor:
 
 
 def seed_of(seed: int, key: str) -> int:
+    """What a simulation named ``key`` draws from: of its own, whatever else the seed draws."""
+    # The word is that of the first simulations; another one would change published numbers.
     digest = hashlib.sha256(f"brownian/{seed}/{key}".encode()).digest()
     return int.from_bytes(digest[:7], "big")

@@ -310,7 +310,10 @@ class Experiment:
 
 
 def load(path: Path) -> Experiment:
-    """Read ``experiments/<name>/config.yaml``; the experiment is named by its directory."""
+    """Read ``experiments/<name>/config.yaml``; the experiment is named by its directory.
+
+    Raises UserError, opened by the path, for what is missing, misspelt or of another type.
+    """
     body = read_yaml(path)
     header = {key: body.pop(key) for key in Header.model_fields if key in body}
     experiment = Experiment(

@@ -29,7 +29,10 @@ class Width(Strict):
 
 
 def at_width(merged: dict[str, Any], width: Width, where: str) -> dict[str, Any]:
-    """The settings with the model made as wide as ``width`` asks for."""
+    """The settings with the model made as wide as ``width`` asks for.
+
+    Raises UserError where ``model.hidden_size`` is not stated, and where a size would be none.
+    """
     model = merged.get("model", {})
     stated = model.get("hidden_size")
     if not isinstance(stated, int) or stated < 1:

@@ -186,7 +186,7 @@ def _no_preset(name: str, scale: str, where: str) -> UserError:
 
 
 def mapping(layer: dict[str, Any], key: str, where: str) -> dict[str, Any]:
-    """``layer[key]``, which must map names to something, or be absent."""
+    """``layer[key]``, or nothing where it is absent; UserError where it is no mapping."""
     value = layer.get(key, {})
     if not isinstance(value, dict):
         raise UserError(f"{where}: {key} must map names to values, found {shown(value)}")
@@ -223,6 +223,7 @@ def layer_of(layer: Any, allowed: tuple[str, ...], where: str) -> dict[str, Any]
 
 
 def check_keys(layer: Any, allowed: tuple[str, ...], where: str) -> None:
+    """Raise UserError where ``layer`` is no mapping, or has a key that is not ``allowed``."""
     if not isinstance(layer, dict):
         raise UserError(f"{where}: expected a mapping of settings, found {shown(layer)}")
     for key in layer:
@@ -243,7 +244,10 @@ def names_in(data: Any) -> set[str]:
 
 
 def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
-    """Replace ``$axis`` by the value of the grid point, keeping its type."""
+    """Replace ``$axis`` by the value of the grid point, keeping its type.
+
+    Raises UserError where ``names`` lacks what is asked for.
+    """
     if isinstance(data, dict):
         return {key: substitute(value, names, where) for key, value in data.items()}
     if isinstance(data, list):
@@ -263,6 +267,7 @@ def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
 
 
 def merge(base: dict[str, Any], layer: dict[str, Any]) -> dict[str, Any]:
+    """``base`` with ``layer`` above it, mapping by mapping; a list replaces the other whole."""
     merged = dict(base)
     for key, value in layer.items():
         both = isinstance(value, dict) and isinstance(merged.get(key), dict)

@@ -26,7 +26,8 @@ from lrm.store.files import make_folder
 from lrm.store.rundir import is_complete, read_description, read_outcome
 from lrm.sweep import dry_run, machine, together, twins
 from lrm.sweep.cluster.settings import ENGINES, Cluster, read
-from lrm.sweep.scheduler import Job, sweep, sweep_together
+from lrm.sweep.scheduler import sweep, sweep_together
+from lrm.sweep.twins import Job
 
 # Seconds; what is longer has to be asked for.
 _DAY = 86400.0

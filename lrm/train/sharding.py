@@ -62,7 +62,10 @@ def average_gradients(multipliers: Multipliers) -> None:
 
 @torch.no_grad()
 def load_whole(model: nn.Module, state: dict[str, Tensor]) -> None:
-    """Take the state of a whole model, into whatever part of it lies here."""
+    """Take the state of a whole model, into whatever part of it lies here.
+
+    Raises UserError where it is that of another model.
+    """
     own = model.state_dict()
     if own.keys() != state.keys():
         raise UserError("the checkpoint is that of another model; remove it and start again")

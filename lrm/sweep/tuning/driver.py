@@ -10,7 +10,7 @@ from typing import Any
 from lrm.plan.experiment import Experiment
 from lrm.plan.run import Run, TrainRun
 from lrm.plan.search import Search, Stage
-from lrm.sweep.scheduler import Job
+from lrm.sweep.twins import Job
 from lrm.sweep.tuning import presets
 from lrm.sweep.tuning.points import Point, layer
 from lrm.sweep.tuning.stages import ArmSearch, Decision, Trial

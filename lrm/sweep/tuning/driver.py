@@ -10,11 +10,11 @@ from typing import Any
 from lrm.plan.experiment import Experiment
 from lrm.plan.run import Run, TrainRun
 from lrm.plan.search import Search, Stage
-from lrm.sweep.twins import Job
 from lrm.sweep.tuning import presets
 from lrm.sweep.tuning.points import Point, layer
 from lrm.sweep.tuning.stages import ArmSearch, Decision, Trial
 from lrm.sweep.tuning.trials import TrialLog, TrialRun, has_ended, outcome
+from lrm.sweep.twins import Job
 
 
 class ArmTuning:

@@ -59,21 +59,26 @@ def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: f
     axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 
 
-def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], digits: int = 3) -> None:
-    """The value of each line of ``draw_gaps`` beside its points; to be called at the axis' limits.
+def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None:
+    """``write_values`` of the lines of ``draw_gaps``."""
+    write_values(axis, rows, [each.name for each in compared])
+
+
+def write_values(axis, rows: pd.DataFrame, names: Sequence[str]) -> None:
+    """The value of each line beside its points, ``names`` from above; to be called at its limits.
 
     With several seeds that judge it is their mean with its interval, to the right of them, else it
-    has ``digits``. What lies beyond the axis has its value at the edge, with an arrow.
+    has three digits. What lies beyond the axis has its value at the edge, with an arrow.
     """
     low, high = axis.get_xlim()
-    for place, each in enumerate(reversed(compared)):
-        own = rows[rows["name"] == each.name]
+    for place, name in enumerate(reversed(names)):
+        own = rows[rows["name"] == name]
         judging = own.loc[own["seed"] >= FIRST_JUDGING_SEED, "value"]
         points = own["value"] if judging.empty else judging
         if points.empty:
             continue
         mean = points.mean()
-        said = f"{mean:z.{digits}f}" if judging.empty else with_interval(judging)
+        said = f"{mean:z.3f}" if judging.empty else with_interval(judging)
         said = said.replace("-", "−")
         # An interval is so long that on the left it would run into the names.
         side = 1 if mean >= 0 or not judging.empty else -1

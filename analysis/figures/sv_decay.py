@@ -10,8 +10,8 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, plain_log_axis
 from analysis.quantities.vector_decay import sizes
 from analysis.tables.context import Context, stacked
@@ -33,7 +33,12 @@ SPLIT = {
         Comparison("q, k, gate too", "sv_decay", "DNP_NEEDED", "DNP_INPUT", "dnp"),
     ]
 }
-TITLES = {"a": "a   Input vectors", "b": "b   Output vectors", "c": "c   Curvature"}
+TITLES = {
+    "a": "a   Input vectors grow, less with decay",
+    "b": "b   Output vectors shrink by decay",
+    "c": "c   The curvature grows with and without",
+}
+MESSAGE = "Weight decay on input vectors bounds neither them nor the curvature in this training"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -53,6 +58,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of two panels."""
     figure, axes = page(2, 2, 3.8, w_pad=0.05, h_pad=0.04)
+    headline(figure, MESSAGE, context)
     axes = axes.flatten()
     panels = dict(tuple(numbers.groupby("panel")))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=False):
@@ -66,7 +72,12 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.axhline(1, **NEUTRAL)
         axis.set_ylabel("size (1 at the start)")
     axes[2].set_ylabel("largest eigenvalue")
-    draw_gaps(axes[3], panels["d"], SPLIT["d"])
+    rows = panels["d"]
+    draw_gaps(axes[3], rows, SPLIT["d"], below=0.25)
+    low, high = rows["value"].min(), rows["value"].max()
+    axes[3].set_xlim(low - 0.1 * (high - low), high + 0.9 * (high - low))
+    axes[3].set_ylim(-0.7, 1.5)
+    write_gaps(axes[3], rows, SPLIT["d"])
     label(axes[3], "d   Behind norms of DNP", xlabel="loss − decay on inputs alone (nats)")
     handles = [key(name, color=colour, ls=line) for colour, name, line in LOOKS.values()]
     legend_below(figure, handles, 4)

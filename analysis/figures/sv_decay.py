@@ -38,7 +38,7 @@ TITLES = {
     "b": "b   Output vectors shrink by decay",
     "c": "c   The curvature grows with and without",
 }
-MESSAGE = "Weight decay on input vectors bounds neither them nor the curvature in this training"
+MESSAGE = "With weight decay input vectors grow less; the curvature grows with and without it"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -75,7 +75,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     rows = panels["d"]
     draw_gaps(axes[3], rows, SPLIT["d"], below=0.25)
     low, high = rows["value"].min(), rows["value"].max()
-    axes[3].set_xlim(low - 0.1 * (high - low), high + 0.9 * (high - low))
+    axes[3].set_xlim(low - 0.1 * (high - low), high + 1.3 * (high - low))
     axes[3].set_ylim(-0.7, 1.5)
     write_gaps(axes[3], rows, SPLIT["d"])
     label(axes[3], "d   Behind norms of DNP", xlabel="loss − decay on inputs alone (nats)")

@@ -119,9 +119,9 @@ def _freed(axis, published: pd.DataFrame) -> None:
     axis.text(0.1, 0.5, "s‖W‖", color=_SCALED, **text)
     grey = {"color": "#666666", "rotation": 90, "va": "top"} | text
     axis.text(0.03, 0.96, "s not there yet", **grey)
-    axis.text(0.97, 0.96, "s moves in coarse steps", ha="right", **grey)
+    axis.text(0.97, 0.345, "coarse steps", ha="right", **grey | {"size": 6.5})
     said = f"medians and range\nof {late['seed'].nunique()} seeds"
-    axis.text(0.97, 0.03, said, ha="right", **text)
+    axis.text(0.85, 0.03, said, ha="right", **text)
     judged = late.loc[late["judged"].astype(bool), "S"]
     ends = " to ".join(power_of_two(s) for s in (judged.min(), judged.max()))
     label(axis, f"c   s‖W‖ stays within 10%\n     for S = {ends}",

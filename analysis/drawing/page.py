@@ -75,7 +75,7 @@ def key_of_decay(label: str = "decay of the learning rate begins") -> Line2D:
 def key_of_shade(numbers: pd.DataFrame) -> list[Patch]:
     """A legend's entry for the grey of ``s_axis``, if some but not all of ``judged`` are true."""
     mixed = numbers["judged"].any() and not numbers["judged"].all()
-    said = "not judged: too far for a learned scale, or its steps are too coarse"
+    said = "not judged: too far for a learned scale, or too coarse a step"
     return [Patch(**NOT_JUDGED, label=said)] if mixed else []
 
 

@@ -103,7 +103,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = (
         "λ: weight decay of multipliers; the paper's Σηλ: as much weight decay in total",
         f"a: small: {layers} layers of each seed as LR decay begins; large: medians with 95% "
-        "intervals (the paper's λ: the median alone)",
+        "intervals\n(the paper's λ: the median alone)",
         "scale: RMS of the rows' multipliers × RMS of the columns'; start: where grey lines cross",
         f"noise: {BROWNIAN}, n = {draws} draws, λ = 0; b: {BANDS_RANGE}",
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import warm
 
 from analysis import notebooks
 from analysis.quantities.stats import with_interval
@@ -143,27 +144,37 @@ def test_outputs_are_stored(path):
 
 @per_notebook
 def test_runs_on_the_reference(path, tmp_path):
-    copy = Path(shutil.copy(path, tmp_path))
+    before = read(path)
+    before.cells.append(nbformat.v4.new_code_cell(LOADED))
+    copy = tmp_path / path.name
+    nbformat.write(before, copy)
     notebooks.run(copy)
     assert_fit_to_store(copy)
-    before, after = read(path), read(copy)
+    after = read(copy)
     assert [cell.source for cell in after.cells] == [cell.source for cell in before.cells]
     assert "source: reference, in results\n" in printed(after)
+    needed = ["torch"] if path.stem in TRAINS else []
+    assert f"loaded: {needed}\n" in printed(after)
+
+
+class WarmManager(notebooks.Manager):
+    """Starts kernels that have all modules loaded already."""
+
+    def format_kernel_cmd(self, *arguments, **named):
+        return [warm.python, *super().format_kernel_cmd(*arguments, **named)[1:]]
 
 
 @per_notebook
-def test_runs_on_own_runs(path, tmp_path, results):
+def test_runs_on_own_runs(path, tmp_path, results, monkeypatch):
+    monkeypatch.setattr(notebooks, "Manager", WarmManager)
     notebook = read(path)
     code(notebook)[0].source = PARAMETERS.format(results=str(results), source="runs")
-    notebook.cells.append(nbformat.v4.new_code_cell(LOADED))
     copy = tmp_path / path.name
     nbformat.write(notebook, copy)
     notebooks.run(copy)
     assert len(images(read(copy))) >= 3
     assert f"source: runs, in {results}" in printed(read(copy))
     assert SAID.get(path.stem, "") in printed(read(copy))
-    needed = ["torch"] if path.stem in TRAINS else []
-    assert f"loaded: {needed}\n" in printed(read(copy))
 
 
 def test_numbers_in_tables():

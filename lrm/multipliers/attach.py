@@ -202,8 +202,8 @@ class Multipliers:
     def merge(self) -> nn.Module:
         """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2).
 
-        Raises UserError where a module has lost the parameter, or was given another class since;
-        the model is then as it was.
+        Raises UserError where a module has lost the parameter, or was parametrized since; the model
+        is then as it was.
         """
         weights = self.weights
         for name in weights:
@@ -212,8 +212,8 @@ class Multipliers:
         for name in weights:
             # Of a parameter that was tied each module may hold another one now: ``to_empty`` and
             # loading by assignment leave them apart.
-            apart = {id(p): p for o, a in self._owners[name] if (p := o._parameters[a]) is not None}
-            for parameter in apart.values():
+            held = [owner._parameters.get(attribute) for owner, attribute in self._owners[name]]
+            for parameter in {id(each): each for each in held if each is not None}.values():
                 parameter.copy_(self.effective[name].write(parameter))
             for owner, attribute in self._owners[name]:
                 restore(owner, attribute)

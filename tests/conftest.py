@@ -87,13 +87,15 @@ TINY_DELTA = {
 
 
 def pytest_configure(config):
-    """One server of commands and one folder of compiled layers for all processes of pytest."""
-    if not hasattr(config, "workerinput"):
-        server = warm.Server()
-        config.add_cleanup(server.close)
-        warm.python = str(server.python)
-    else:
-        warm.python = config.workerinput["python"]
+    """The servers of commands and one folder of compiled layers for all processes of pytest."""
+    for kind in warm.MODULES:
+        if not hasattr(config, "workerinput"):
+            server = warm.Server(kind)
+            config.add_cleanup(server.close)
+            called = str(server.python)
+        else:
+            called = config.workerinput[kind]
+        setattr(warm, kind, called)
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(Path(warm.python).with_name("compiled"))
     # Else every process that compiles starts another, which imports torch, to compile for it.
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -101,8 +103,8 @@ def pytest_configure(config):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node):
-    """Tell a process of pytest-xdist of the server."""
-    node.workerinput["python"] = warm.python
+    """Tell a process of pytest-xdist of the servers."""
+    node.workerinput |= {kind: getattr(warm, kind) for kind in warm.MODULES}
 
 
 def pytest_runtest_setup(item):

@@ -6,12 +6,12 @@ import json
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import warm
 import yaml
 
 from analysis.tables.criteria import every_criterion
@@ -59,7 +59,7 @@ SMALL = {
 def call(*arguments, code=0, **options):
     """``python -m lrm.bench``; returns its output and its progress."""
     found = subprocess.run(
-        [sys.executable, "-m", "lrm.bench", *map(str, arguments)],
+        [warm.python, "-m", "lrm.bench", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,

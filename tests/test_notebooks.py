@@ -142,8 +142,19 @@ def test_outputs_are_stored(path):
     assert_fit_to_store(path)
 
 
+@pytest.fixture
+def warm_kernels(monkeypatch):
+    """Kernels start with what most notebooks import; a fresh one spends two seconds on that."""
+
+    class Manager(notebooks.Manager):
+        def format_kernel_cmd(self, *arguments, **named):
+            return [warm.kernels, *super().format_kernel_cmd(*arguments, **named)[1:]]
+
+    monkeypatch.setattr(notebooks, "Manager", Manager)
+
+
 @per_notebook
-def test_runs_on_the_reference(path, tmp_path):
+def test_runs_on_the_reference(path, tmp_path, warm_kernels):
     before = read(path)
     before.cells.append(nbformat.v4.new_code_cell(LOADED))
     copy = tmp_path / path.name
@@ -157,16 +168,8 @@ def test_runs_on_the_reference(path, tmp_path):
     assert f"loaded: {needed}\n" in printed(after)
 
 
-class WarmManager(notebooks.Manager):
-    """Starts kernels that have all modules loaded already."""
-
-    def format_kernel_cmd(self, *arguments, **named):
-        return [warm.python, *super().format_kernel_cmd(*arguments, **named)[1:]]
-
-
 @per_notebook
-def test_runs_on_own_runs(path, tmp_path, results, monkeypatch):
-    monkeypatch.setattr(notebooks, "Manager", WarmManager)
+def test_runs_on_own_runs(path, tmp_path, results, warm_kernels):
     notebook = read(path)
     code(notebook)[0].source = PARAMETERS.format(results=str(results), source="runs")
     copy = tmp_path / path.name

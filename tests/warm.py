@@ -22,24 +22,34 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-# To be called as Python is; conftest.py puts the server's here.
+# To be called as Python is; conftest.py puts the servers' here: one of commands that may train, and
+# one of notebooks, without torch.
 python = sys.executable
+kernels = sys.executable
 # What commands spend their time on; the rest they load themselves.
-MODULES = ("lrm.train.loop", "lrm.noise.brownian", "lrm.sweep.command", "analysis.drawing.style",
-           "analysis.figures.__main__", "analysis.claims.__main__", "analysis.publish")  # fmt: skip
+_DRAWING = ("analysis.drawing.style", "analysis.claims.__main__")
+MODULES = {
+    "python": ("lrm.train.loop", "lrm.noise.brownian", "lrm.sweep.command", "analysis.publish",
+               "analysis.figures.__main__", *_DRAWING),
+    "kernels": ("ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib_inline.backend_inline",
+                "matplotlib.pyplot", "seaborn", "scipy.stats", "analysis.explore", *_DRAWING),
+}  # fmt: skip
 
 
 class Server:
-    """Makes the file ``python``; imports nothing before that is called. ``close`` ends it."""
+    """Makes the file ``python``; imports nothing before that is called. ``close`` ends it.
 
-    def __init__(self):
+    ``kind``, a key of ``MODULES``: what is loaded.
+    """
+
+    def __init__(self, kind: str):
         # Not below pytest's folder: the name of a socket may have about a hundred characters.
         self.folder = tempfile.TemporaryDirectory(prefix="warm")
         self.python = Path(self.folder.name) / "python"
         call = shlex.join([sys.executable, "-IS", __file__, str(self.python)])
         self.python.write_text(f'#!/bin/sh\nexec {call} "$@"\n')
         self.python.chmod(0o755)
-        command = [sys.executable, __file__, "serve", str(self.python)]
+        command = [sys.executable, __file__, "serve", str(self.python), kind]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=Path(__file__).parents[1]
         )
@@ -66,7 +76,7 @@ def ask(python: str, arguments: list[str]) -> int:
         return int(door.makefile().readline() or 1)
 
 
-def serve(python: str) -> tuple[list[str], dict]:
+def serve(python: str, kind: str) -> dict:
     """Fork a process for each request until standard input ends; returns only in these processes.
 
     Returns the request. A caller that ends before its process takes that process with it.
@@ -100,7 +110,7 @@ def serve(python: str) -> tuple[list[str], dict]:
             if caller in ready:
                 _kill(pid)
         if door in ready:
-            _load()
+            _load(kind)
             caller, _ = door.accept()
             _, streams, _, _ = socket.recv_fds(caller, 1, 3)
             request = json.loads(caller.makefile().readline())
@@ -120,11 +130,11 @@ def serve(python: str) -> tuple[list[str], dict]:
             events.register(caller, selectors.EVENT_READ)
 
 
-def _load() -> None:
+def _load(kind: str) -> None:
     import gc
     import importlib
 
-    for name in MODULES:
+    for name in MODULES[kind]:
         importlib.import_module(name)
     gc.freeze()  # collections in the processes would copy every page
 
@@ -209,7 +219,7 @@ def become(request: dict) -> NoReturn:
 if __name__ == "__main__":
     if sys.argv[1] == "serve":
         sys.executable = sys.argv[2]  # what these processes start is forked too
-        become(serve(sys.argv[2]))
+        become(serve(*sys.argv[2:]))
     else:
         code = ask(sys.argv[1], sys.argv[2:])
         if code < 0:

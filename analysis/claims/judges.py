@@ -9,6 +9,8 @@ import importlib
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -70,7 +72,14 @@ def configuration_hash(experiment: str) -> str:
 
     At the first of the scales that judge at which the experiment is made.
     """
-    loaded = load(EXPERIMENTS / experiment / "config.yaml")
+    path = EXPERIMENTS / experiment / "config.yaml"
+    return _runs_hash(path, path.read_bytes())
+
+
+@cache
+def _runs_hash(path: Path, text: bytes) -> str:
+    """Of the configuration at ``path``, whose ``text`` this is now."""
+    loaded = load(path)
     scale = next(each for each in _JUDGE if each in loaded.header.at)
     runs = loaded.runs(scale, [0])
     ids = sorted(dataclasses.replace(run, corpus="any").id for run in runs)
@@ -88,20 +97,35 @@ def _used(thing: Any, seen: set[int]) -> Iterator[str]:
         return
     if not thing.__module__.startswith("analysis."):
         return
+    tree, named = _syntax(thing)
+    yield tree
+    names = vars(inspect.getmodule(thing))
+    for name, attribute in named:
+        if attribute is None and name in names:
+            yield from _value(names[name], seen)
+        elif attribute is not None:
+            module = names.get(name)
+            if isinstance(module, ModuleType) and module.__name__.startswith("analysis."):
+                yield from _value(getattr(module, attribute), seen)
+
+
+@cache
+def _syntax(thing: FunctionType | type) -> tuple[str, list[tuple[str, str | None]]]:
+    """The syntax tree of ``thing`` as text, and the names in it: ``a`` as (a, None), ``a.b`` too.
+
+    Claims share most of what judges them.
+    """
     tree = ast.parse(textwrap.dedent(inspect.getsource(thing)))
+    named = []
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_text(body[0]):
             node.body = body[1:] or [ast.Pass()]
-    yield ast.dump(tree)
-    names = vars(inspect.getmodule(thing))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and node.id in names:
-            yield from _value(names[node.id], seen)
+        if isinstance(node, ast.Name):
+            named.append((node.id, None))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            module = names.get(node.value.id)
-            if isinstance(module, ModuleType) and module.__name__.startswith("analysis."):
-                yield from _value(getattr(module, node.attr), seen)
+            named.append((node.value.id, node.attr))
+    return ast.dump(tree), list(dict.fromkeys(named))
 
 
 def _value(value: Any, seen: set[int]) -> Iterator[str]:

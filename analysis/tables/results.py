@@ -19,6 +19,9 @@ from analysis.tables.find import RESULTS, find
 from lrm.cli import FIRST_JUDGING_SEED as FIRST_JUDGING_SEED
 from lrm.errors import UserError
 
+# Rows are chosen from tables again and again; of texts that Arrow keeps that copies every letter.
+pd.set_option("mode.string_storage", "python")
+
 _IDENTITY = ["experiment", "run", "kind", "arm", "seed", "scale", "corpus"]
 
 

@@ -304,6 +304,12 @@ def test_what_is_missing_is_told_in_one_line(results, tmp_path, monkeypatch):
         elsewhere.execute(train.path(results).parent / "elsewhere", results / "data")
     with pytest.raises(UserError, match="keeps no weights of step 7; there are those of the steps"):
         export(train.path(results), tmp_path / "out", step=7)
+    now = data.prepare(
+        evaluated.settings.data, evaluated.settings.model.vocab_size, results / "data"
+    )
+    with monkeypatch.context() as changed, pytest.raises(UserError, match="the corpus .* has chan"):
+        changed.setattr(data.build, "prepare", lambda *_: dataclasses.replace(now, hash="another"))
+        evaluated.execute(train.path(results).parent / "another", results / "data")
     monkeypatch.setattr(harness.metadata, "version", _missing)
     with pytest.raises(UserError, match=r"not installed; run pip install 'lrm-suite\[evaluation"):
         harness.Harness(SUITE)

@@ -28,8 +28,8 @@ def run(
     Probes ``score``, between 0 and 1, of ``task.<name>``, at the steps of the snapshots; vectors
     ``correct``, of every example. ``run.json`` has the digest of the suite's examples under
     ``execution``, because they may differ between machines. Raises UserError where that run has not
-    finished, the harness is missing, the device is not usable, or the held-out documents do not
-    suffice for the suite.
+    finished, the corpus is another one by now, the harness is missing, the device is not usable, or
+    the held-out documents do not suffice for the suite.
     """
     source = path.parent / run.after_id
     with open_run(path) as directory:
@@ -39,7 +39,7 @@ def run(
             raise UserError(f"{run.label}: {source} has not finished; train it first")
         torch.set_num_threads(run.execution.threads)
         settings = run.settings
-        corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
+        corpus = data.prepare_planned(settings, run.corpus, corpora)
         device = device_of(run.execution.device)
         execution = {"device": device.type, "precision": "float32", "lm_eval": harness.version()}
         wanted, folder = run.evaluation.suite, None

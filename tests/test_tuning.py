@@ -25,6 +25,7 @@ from lrm.store.digests import sealed
 from lrm.store.files import write_listed
 from lrm.sweep.tuning import command as tuning_command
 from lrm.sweep.tuning import presets, trials
+from lrm.sweep.tuning.driver import ArmTuning, Tuning
 from lrm.sweep.tuning.points import Point, layer
 from lrm.sweep.tuning.stages import ArmSearch, Decision, Trial
 from lrm.sweep.tuning.trials import TrialLog, TrialRun
@@ -166,8 +167,8 @@ def base_of(arm: str) -> TrainRun:
     return TrainRun(EXPERIMENT.name, "tiny", arm, {}, 0, *EXPERIMENT.settings("tiny", arm))
 
 
-def settings_at(arm: str, point: Point):
-    given = layer(point, EXPERIMENT.search("tiny"), base_of(arm))
+def settings_at(arm: str, point: Point, search: Search = EXPERIMENT.search("tiny")):  # noqa: B008
+    given = layer(point, search, base_of(arm))
     return EXPERIMENT.settings("tiny", arm, given)[0]
 
 
@@ -202,13 +203,20 @@ def test_a_forward_factor_is_where_multipliers_start():
     assert scalar.init == 2.0
 
 
-def test_the_group_of_vectors_holds_the_multipliers_lr():
-    point = Point().times("lr", "vectors", 2.0).times("forward", "mlp", 0.5)
-    settings = settings_at("ADAM_LRM", point)
-    row, column = plan_of(settings, "mlp.up@0").multipliers
-    assert column.lr == 2 * settings_at("ADAM_LRM", Point()).multipliers.lr
-    assert row.lr == 0.5 * column.lr
-    assert plan_of(settings, "norm.final").lr == 2 * plan_of(settings, "mlp.up@0").lr
+def test_multipliers_have_a_group_of_their_own_or_share_one():
+    search = EXPERIMENT.search("tiny")
+    shared = {"vectors": (*search.groups["vectors"], "multipliers")}
+    together = search.model_copy(update={"groups": {**search.groups, **shared}})
+    apart = Point().times("lr", "vectors", 3.0).times("lr", "multipliers", 2.0)
+    for point, rules_of, factor in (
+        (apart, search, 3.0),
+        (Point().times("lr", "vectors", 2.0), together, 2.0),
+    ):
+        settings = settings_at("ADAM_LRM", point.times("forward", "mlp", 0.5), rules_of)
+        row, column = plan_of(settings, "mlp.up@0").multipliers
+        assert column.lr == 2 * settings_at("ADAM_LRM", Point()).multipliers.lr
+        assert row.lr == 0.5 * column.lr
+        assert plan_of(settings, "norm.final").lr == factor * plan_of(settings, "mlp.up@0").lr
 
 
 def test_a_group_of_tensors_with_and_without_multipliers_is_refused():
@@ -222,6 +230,7 @@ def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
     """An arm that uses the preset has the settings of the trial."""
     search = EXPERIMENT.search("tiny")
     point = Point(-3).times("lr", "vectors", 2.0).times("forward", "mlp", 0.5)
+    point = point.times("lr", "multipliers", 0.25)
     point = point.times("weight_decay", "attention", 1 / 1024)
     records = [{"outcome": "finished", "flops": 1e9, "tokens": 10}]
     decision = Decision("FULL", point, ("a note",))
@@ -247,6 +256,29 @@ def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
     )
     (run,) = load(config).runs("tiny", [0])
     assert run.settings == settings_at(arm, point)
+
+
+def test_trials_of_another_name_are_taken_over(tmp_path):
+    """What computes the same is in the log once more, under the own name, and does not run."""
+    log, stages = TrialLog(tmp_path / "log.jsonl"), EXPERIMENT.search("smoke").stages
+
+    def begun(arm):
+        base = TrainRun(EXPERIMENT.name, "smoke", arm, {}, 0, *EXPERIMENT.settings("smoke", arm),
+                        corpus="any")  # fmt: skip
+        tuning = ArmTuning(EXPERIMENT, base, stages, log)
+        return tuning, tuning.advance(tmp_path)
+
+    first, jobs = begun("ADAM_LRM")
+    assert first.shares is None and len(jobs) > 1
+    for n, (run, _) in enumerate(jobs):
+        log.add({"id": run.id, "arm": run.arm, "stage": "NONE", "point": {}, "seed": run.seed,
+                 "steps": 6, "outcome": "finished", "loss": 3.0 + n, "early_loss": 4.0,
+                 "tokens": 100, "flops": 2.0, "seconds": 0.1})  # fmt: skip
+    other, asked = begun("ADAM_LRM_APART")
+    assert other.shares == "ADAM_LRM"
+    assert [record["loss"] for record in other.records] == [3.0 + n for n in range(len(jobs))]
+    assert asked and not {run.computation for run, _ in asked} & {r.computation for r, _ in jobs}
+    assert Tuning([first, other], tmp_path).following(jobs[0][0])
 
 
 # Trials.

@@ -131,8 +131,11 @@ def _no():
 
 
 def test_arms_are_those_of_the_experiment(smoke_runs):
-    assert set(tuning.ARMS) == {run.arm for run in smoke_runs("tuning_ablation")}
+    for name, arms in (("tuning_ablation", tuning.ARMS), ("tuning_apart", tuning.APART)):
+        assert set(arms) == {run.arm for run in smoke_runs(name)}
     assert tuning.ARMS["MUON_LRM_LRWD"] == ("Muon", "vector", "LRWD")
+    assert tuning.APART["MUON_SCALAR_APART_FULL"] == ("Muon", "scalar", "FULL")
+    assert tuning.arms_of(small()) is tuning.ARMS
 
 
 def test_gaps_are_paired_by_batch_and_averaged_in_windows():
@@ -166,6 +169,12 @@ def test_costs_add_up_over_tiers():
     assert spent.loc[("Adam", "scalar", "NONE"), "tokens"] == 10
     assert spent.loc["Adam", "vector"].isna().all(axis=None)
     assert len(spent) == len(tuning.ARMS)
+    # Where the search set the LR apart, its trials are those of arms that say so.
+    more = log.assign(arm=log["arm"].replace("ADAM_SCALAR", "ADAM_SCALAR_APART"))
+    spent = tuning.costs(small(ADAM_LRM_APART_NONE={}, trials=more))
+    assert spent.loc["Adam", "none"]["flops"].tolist() == [3.0, 7.0, 7.0, 15.0]
+    assert spent.loc["Adam", "scalar"]["flops"].tolist() == [16.0] * 4
+    assert len(spent) == len(tuning.APART)
 
 
 def rules(**forward):

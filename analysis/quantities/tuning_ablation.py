@@ -20,17 +20,27 @@ TIERS = ("NONE", "LR", "LRWD", "FULL")
 TUNED = TIERS[1:]
 WITHOUT, SCALAR, WITH = "none", "scalar", "vector"
 _INFIXES = {WITHOUT: "", SCALAR: "_SCALAR", WITH: "_LRM"}
+# What stands behind it where the search set the multipliers' LR apart (tuning_apart).
+_APART = "_APART"
 _LEVELS = ["optimizer", "multipliers", "tier"]
-# Optimizer, multipliers and tier of each arm. Scalars are not tuned.
-ARMS = {
-    f"{optimizer}{infix}_{tier}": (name, kind, tier)
-    for optimizer, name in OPTIMIZERS.items()
-    for kind, infix in _INFIXES.items()
-    for tier in (TIERS if kind != SCALAR else TIERS[:1])
-}
+# Optimizer, multipliers and tier of each arm. Scalars are tuned in full where the LR is apart.
+ARMS, APART = (
+    {
+        f"{optimizer}{infix}{apart if infix else ''}_{tier}": (name, kind, tier)
+        for optimizer, name in OPTIMIZERS.items()
+        for kind, infix in _INFIXES.items()
+        for tier in (TIERS if kind != SCALAR or apart else TIERS[:1])
+    }
+    for apart in ("", _APART)
+)
 # The constant stage is read in so many parts.
 PARTS = 6
 _MULTIPLIER_NORMS = ("row_multiplier_norm", "column_multiplier_norm", "scalar_multiplier_norm")
+
+
+def arms_of(tables: Tables) -> dict[str, tuple[str, str, str]]:
+    """``APART`` where there are runs of its own arms, else ``ARMS``."""
+    return APART if tables.runs["arm"].isin(APART.keys() - ARMS.keys()).any() else ARMS
 
 
 def losses(tables: Tables) -> pd.DataFrame:
@@ -46,13 +56,14 @@ def losses_before_decay(tables: Tables) -> pd.DataFrame:
 @kept
 def _validation_losses(tables: Tables, step: float) -> pd.DataFrame:
     rows = at_step(tables.pick(kind="train", stat="validation_loss"), step)
-    return _by_configuration(rows.pivot(index="seed", columns="arm", values="value"))
+    return _by_configuration(tables, rows.pivot(index="seed", columns="arm", values="value"))
 
 
-def _by_configuration(table: pd.DataFrame) -> pd.DataFrame:
-    """A table with arms in columns as one with the levels of ``ARMS`` there; nan where missing."""
-    table = table.reindex(columns=list(ARMS))
-    table.columns = pd.MultiIndex.from_tuples(ARMS.values(), names=_LEVELS)
+def _by_configuration(tables: Tables, table: pd.DataFrame) -> pd.DataFrame:
+    """A table with arms in columns as one with their configurations there; nan where missing."""
+    arms = arms_of(tables)
+    table = table.reindex(columns=list(arms))
+    table.columns = pd.MultiIndex.from_tuples(arms.values(), names=_LEVELS)
     return table
 
 
@@ -70,7 +81,7 @@ def gaps(tables: Tables, probes: int = 1) -> pd.DataFrame:
         steps = table.index.get_level_values("step")
         windows = pd.Index(-(-steps // (probes * every)) * probes * every, name="step")
         table = table.groupby([table.index.get_level_values("seed"), windows]).mean()
-    table = _by_configuration(table)
+    table = _by_configuration(tables, table)
     with_them = table.xs(WITH, axis=1, level="multipliers")
     return table.xs(WITHOUT, axis=1, level="multipliers") - with_them
 
@@ -97,22 +108,24 @@ def costs(tables: TunedTables) -> pd.DataFrame:
     """
     spent = tables.trials.assign(trials=1).groupby(["arm", "stage"])[["trials", "tokens", "flops"]]
     by_stage = spent.sum()
+    # The search has one arm for all tiers; a stage that needed no trial has no line in the log.
+    searched = {
+        arm: stages.droplevel("arm").reindex(TIERS, fill_value=0).cumsum()
+        for arm, stages in by_stage.groupby("arm")
+    }
     found = {}
-    for optimizer, name in OPTIMIZERS.items():
-        for kind, infix in _INFIXES.items():
-            arm = f"{optimizer}{infix}"
-            if arm in by_stage.index.get_level_values("arm"):
-                # A stage that needed no trial of its own has no line in the log.
-                stages = by_stage.loc[arm].reindex(TIERS, fill_value=0).cumsum()
-                found[name, kind] = stages if kind != SCALAR else stages[:1]
-    every = pd.MultiIndex.from_tuples(ARMS.values(), names=_LEVELS)
-    return pd.concat(found, names=_LEVELS).reindex(every)
+    for name, configuration in arms_of(tables).items():
+        arm, _, tier = name.rpartition("_")
+        if arm in searched:
+            found[configuration] = searched[arm].loc[tier]
+    every = pd.MultiIndex.from_tuples(arms_of(tables).values(), names=_LEVELS)
+    return pd.DataFrame(found, by_stage.columns, every).T
 
 
 def kept_nothing(tables: Tables, optimizer: str, multipliers: str, tier: str) -> bool:
     """Whether the search kept nothing in a tier, so that its runs are those of the tier before."""
     runs = tables.trained.drop_duplicates("arm").set_index("arm")["description"]
-    arms = {configuration: arm for arm, configuration in ARMS.items()}
+    arms = {configuration: arm for arm, configuration in arms_of(tables).items()}
     before = TIERS[TIERS.index(tier) - 1]
     now, then = (runs[arms[optimizer, multipliers, each]] for each in (tier, before))
     return now["settings"] == then["settings"]
@@ -133,7 +146,8 @@ def scales(tables: Tables) -> pd.DataFrame:
             {r["tensor"]: r["forward"] for r in runs[arm]["rules"] if r["multiplier"] is None}
             for arm in (f"{optimizer}_FULL", f"{optimizer}_NONE")
         )
-        norms = tables.pick(kind="train", arm=f"{optimizer}_LRM_LRWD", stat=_MULTIPLIER_NORMS)
+        vectors = [arm for arm, found in arms_of(tables).items() if found == (name, WITH, "LRWD")]
+        norms = tables.pick(kind="train", arm=tuple(vectors), stat=_MULTIPLIER_NORMS)
         norms = at_step(norms[norms["value"].notna()], tables.stage_end)
         keys = ["seed", "tensor", "layer"]
         learned = norms.groupby(keys, dropna=False)["value"].prod().rename("learned").reset_index()

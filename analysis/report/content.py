@@ -205,10 +205,13 @@ def gather(scale: str, source: str, results: Path) -> Site:
 def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
     """One claim for each number and experiment: of several entries the newest that was judged.
 
-    An entry replaces only those of its own experiment. Another experiment asks something else
-    (S6.2 is about bfloat16, S6.3 about float16), so that its entry stands beside them.
+    An entry replaces those of its own experiment, and of the one that this ``replaces``. Another
+    experiment asks something else (S6.2 is about bfloat16, S6.3 about float16), so that its entry
+    stands beside them.
     """
     criteria = every_criterion()
+    configs = {name: load(EXPERIMENTS / name / "config.yaml") for name in ordered()}
+    replaced = {name: config.header.replaces or name for name, config in configs.items()}
     texts = {name: facts_of(EXPERIMENTS / name / "config.yaml")["text"] for name in ordered()}
     entries: dict[tuple[str, str], list[Claim]] = {}
     for record in records:
@@ -217,7 +220,8 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
         parts = [(part, strip(part)) for part in record["parts"]]
         needed = [(part, strip(part)) for part in record["contrast"]]
         claim = Claim(record, experiment, text, parts, needed, published.get(record["id"]))
-        entries.setdefault((_number(claim.id), experiment), []).append(claim)
+        asked = _number(claim.id), replaced.get(experiment, experiment)
+        entries.setdefault(asked, []).append(claim)
     found = []
     for of_claim in entries.values():
         # Those that wait for their seeds come last; they say so on the page.

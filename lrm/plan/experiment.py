@@ -78,6 +78,8 @@ class Header(Strict):
     search: dict[str, Any] | None = None
     # The experiment whose search found the presets of its arms.
     tuned_by: str | None = None
+    # The experiment of which it is the better one: claims of that number are its own, once judged.
+    replaces: str | None = None
     # The tasks with which the snapshots of its runs are evaluated (lrm.plan.evaluation).
     # ``scales`` in it changes what it says for one scale.
     evaluation: dict[str, Any] | None = None
@@ -115,9 +117,7 @@ class Experiment:
         axes: set[str] = set()
         used: set[str] = set()
         noise = self.header.brownian
-        for name, arm in self.arms.items():
-            if scale not in arm.said.get("scales", SCALES):
-                continue
+        for name in self.arms_at(scale):
             walks = noise is not None and _matches(name, noise.arms)
             layers, points = self._points(scale, name)
             if len(runs) + len(points) * len(seeds) > MOST_RUNS:
@@ -214,6 +214,13 @@ class Experiment:
         own = mapping(scales, scale, f"{where}.scales")
         said = {key: value for key, value in said.items() if key != "scales"}
         return validate(kind, merge(said, own), where)
+
+    def arms_at(self, scale: str) -> dict[str, Arm]:
+        """The arms that there are at ``scale``; UserError where there is no such scale."""
+        _check_scale(scale)
+        return {
+            name: arm for name, arm in self.arms.items() if scale in arm.said.get("scales", SCALES)
+        }
 
     def settings(
         self,

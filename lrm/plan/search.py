@@ -47,6 +47,9 @@ class Search(Strict):
     stages: dict[str, Stage] = Field(min_length=1)
     # Patterns of arms that have the first stage alone.
     first_stage_only: tuple[str, ...] = ()
+    # Arms that the log has under another name too: of its trials they take over those that compute
+    # what they ask for.
+    trials_of: dict[str, str] = Field(default_factory=dict)
     # Base LRs lie on a grid of this ratio around the scale's, with so many on either side at first.
     lr_ratio: float = Field(2**0.5, gt=1, le=4)
     reach: int = Field(2, ge=1, le=8)

@@ -55,7 +55,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
 def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     scale, results = options.scale, options.results
     search = experiment.search(scale)
-    arms = _arms(experiment, search, options.only)
+    arms = _arms(experiment, scale, options.only)
     bases = [
         TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
         for arm in arms
@@ -101,19 +101,18 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     print("\n".join(_table(tuning)))
 
 
-def _arms(
-    experiment: Experiment, search: Search, only: list[str]
-) -> dict[str, Mapping[str, Stage]]:
+def _arms(experiment: Experiment, scale: str, only: list[str]) -> dict[str, Mapping[str, Stage]]:
     """The arms to search, each with its stages."""
+    search, there = experiment.search(scale), experiment.arms_at(scale)
     first, *_ = search.stages.items()
     found = {}
-    for arm in experiment.arms:
+    for arm in there:
         if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only):
             alone = any(fnmatch.fnmatchcase(arm, said) for said in search.first_stage_only)
             found[arm] = dict([first]) if alone else search.stages
     if not found:
         said = " ".join(f"--only {shown(pattern)}" for pattern in only)
-        raise UserError(f"{said} selects no arm; there are {', '.join(experiment.arms)}")
+        raise UserError(f"{said} selects no arm; there are {', '.join(there)}")
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -35,6 +36,8 @@ class ArmTuning:
         self._experiment, self._base, self._log = experiment, base, log
         self._rules: Search = experiment.search(base.scale)
         self.stages = stages
+        # The arm whose trials it takes over.
+        self.shares = self._rules.trials_of.get(self.name)
         self.search = ArmSearch(self._rules, stages)
         self._asking = self.search.run()
         self._asked: dict[Trial, TrialRun] = {}
@@ -71,20 +74,29 @@ class ArmTuning:
         if run.id in self._log.records:
             return self._log.records[run.id]
         path = run.path(results)
-        if not has_ended(path):
+        found = self._taken_over(run)
+        if found is None and has_ended(path):
+            found = outcome(run, path)
+        if found is None:
             return None
         self._log.add(
             {
+                **found,
                 "id": run.id,
                 "arm": self.name,
                 "stage": list(self.stages)[len(self.search.decisions)],
                 "point": presets.record_of(trial.point),
                 "seed": trial.seed,
                 "steps": run.settings.train.steps,
-                **outcome(run, path),
             }
         )
         return self._log.records[run.id]
+
+    def _taken_over(self, run: TrialRun) -> dict[str, Any] | None:
+        """The record of a run of the arm ``shares`` that computes the same."""
+        if self.shares is None:
+            return None
+        return self._log.records.get(dataclasses.replace(run, arm=self.shares).id)
 
     def run_of(self, trial: Trial) -> TrialRun:
         """The run of a trial, with the limit above which it is stopped."""
@@ -140,8 +152,11 @@ class Tuning:
         return [job for arm in self.arms for job in arm.advance(self._results)]
 
     def following(self, run: Run) -> list[Job]:
-        """What there is to run after ``run``, whose arm may have waited for it alone."""
-        return [job for arm in self.arms if arm.name == run.arm
+        """What there is to run after ``run``, for which its arm may have waited alone.
+
+        So may one that takes over the trials of that arm.
+        """
+        return [job for arm in self.arms if run.arm in (arm.name, arm.shares)
                 for job in arm.advance(self._results)]  # fmt: skip
 
     def presets(self) -> Iterator[tuple[str, str]]:

@@ -11,6 +11,7 @@ from matplotlib.text import Text
 
 from analysis import publish
 from analysis.claims.judges import judge_of
+from analysis.drawing import tiers
 from analysis.drawing.style import STYLE_FILE
 from analysis.figures import fig7, tuning_mechanism
 from analysis.quantities import tuning_ablation as tuning
@@ -344,7 +345,7 @@ def test_figure_7_shows_every_seed_and_what_tuning_costs():
 def test_figure_7_without_a_log_says_so():
     numbers, _, texts = drawn(fig7, realistic(log=False))
     assert set(numbers["panel"]) == {"loss", "gap"} and numbers["flops"].isna().all()
-    assert [text.get_text() for text in texts].count(fig7.NO_LOG) == 2
+    assert [text.get_text() for text in texts].count(tiers.NO_LOG) == 2
 
 
 def test_the_mechanism_has_r_or_says_that_there_is_nothing_to_compare():

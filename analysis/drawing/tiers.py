@@ -1,0 +1,309 @@
+"""Losses of tiers of tuning, gains over training, and gains over what tuning cost.
+
+Figure 7 says what is drawn; ``messages`` are the figure's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.ticker import MaxNLocator
+
+from analysis.drawing.axes import decay_line, name_ends
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
+from analysis.drawing.style import (
+    ARM_LOOKS,
+    NEUTRAL,
+    NO_MULTIPLIERS,
+    OPTIMIZER_NAMES,
+    SMALL,
+    shade,
+)
+from analysis.quantities import tuning_ablation as tuning
+from analysis.quantities.stats import interval, with_interval
+from analysis.quantities.tuning_ablation import OPTIMIZERS, SCALAR, TIERS, WITH, WITHOUT
+from analysis.tables.context import Context
+from analysis.tables.find import NothingFound
+from analysis.tables.trials import TunedTables
+
+LOOKS = {WITHOUT: ARM_LOOKS["FPN"], SCALAR: ARM_LOOKS["SPN"], WITH: ARM_LOOKS["VPN"]}
+NAMES = {
+    WITHOUT: NO_MULTIPLIERS,
+    SCALAR: "one scalar for each matrix",
+    WITH: "vector multipliers",
+}
+SHORT = {WITHOUT: NO_MULTIPLIERS, SCALAR: "scalars", WITH: "vectors"}
+# Where the arms of a tier stand beside it.
+PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
+# The more is tuned, the darker, in a colour that no arm has; dashes tell tiers apart too.
+TIER_LOOKS = {
+    tier: {"color": shade("#5E3C99", share), "ls": dashes}
+    for tier, share, dashes in zip(
+        TIERS, (0.35, 0.1, -0.3, -0.7), ((0, (1, 1)), "--", "-.", "-"), strict=True
+    )
+}
+# What the panels of a row have in common.
+SHARED = ({"sharey": True}, {"sharey": True}, {"sharex": True, "sharey": True})
+# Differences are averaged over about so many parts of the training.
+WINDOWS = 25
+# Runs that a tier shares with the one before.
+AGAIN = {"markerfacecolor": "white", "mew": 0.7, "alpha": 1}
+# Behind words on a grid.
+BEHIND = {"color": "white", "pad": 0.8}
+NO_LOG = "There is no log\nof the search:\nrun make tune."
+
+
+def numbers(table: TunedTables) -> pd.DataFrame:
+    """Columns: panel, optimizer, multipliers, tier, seed, step, value, trials, flops, window and
+    decay, the step at which it begins.
+
+    Panel ``loss`` holds losses after the decay, ``gap`` losses without minus with in the ``window``
+    of steps that ends at ``step``, ``cost`` gains over NONE without multipliers.
+    """
+    settings = table.settings
+    every, steps = settings["probes"]["every"], settings["train"]["steps"]
+    probes = max(1, round(steps / WINDOWS / every))
+    final = tuning.losses(table)
+    gaps = tuning.gaps(table, probes)
+    parts = [_tidy(final, panel="loss"), _tidy(gaps, panel="gap", multipliers=WITH)]
+    try:
+        spent = tuning.costs(table)[["trials", "flops"]].reset_index()
+    except NothingFound:
+        pass
+    else:
+        gains = []
+        for name in OPTIMIZERS.values():
+            own = final.xs(name, axis=1, level="optimizer", drop_level=False)
+            gains.append(_tidy(own.rsub(final[name, WITHOUT, "NONE"], axis=0), panel="cost"))
+        parts.append(pd.concat(gains).merge(spent.dropna()))
+    rows = pd.concat(parts, ignore_index=True)
+    # The last window may be shorter.
+    rows = rows.assign(step=rows["step"].clip(upper=steps).astype("Int64"), window=probes * every,
+                       decay=table.stage_end)  # fmt: skip
+    rows["trials"] = rows.get("trials", pd.Series(dtype=float)).astype("Int64")
+    columns = ["panel", "optimizer", "multipliers", "tier", "seed", "step", "value", "trials",
+               "flops", "window", "decay"]  # fmt: skip
+    return rows.reindex(columns=columns).sort_values(columns[:6], ignore_index=True)
+
+
+def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
+    """A row for each finite number of a table, with the names of its rows and columns."""
+    rows = table.melt(ignore_index=False).reset_index().dropna(subset="value")
+    if "step" not in rows:
+        rows["step"] = np.nan
+    return rows.assign(**columns)
+
+
+def draw(
+    numbers: pd.DataFrame, context: Context, messages: Sequence[str], said_of_search: Sequence[str]
+):
+    """Three rows, each under its message, and in each a panel for each optimizer.
+
+    ``said_of_search``: lines of the caption on what was tuned, and how.
+    """
+    figure = sheet(6.5, w_pad=0.04, h_pad=0.03)
+    panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
+    spent = numbers["flops"].max()
+    unit = 10.0 ** np.floor(np.log10(spent))
+    parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
+    letters, rows = iter("abcdef"), []
+    for part, message, shared in zip(parts, messages, SHARED, strict=True):
+        headline(part, message, context)
+        rows.append(part.subplots(1, len(OPTIMIZERS), **shared))
+        for axis, optimizer in zip(rows[-1], OPTIMIZERS.values(), strict=True):
+            label(axis, f"{next(letters)}   {OPTIMIZER_NAMES[optimizer]}")
+    losses, gaps, costs = rows
+    for axis, optimizer in zip(losses, OPTIMIZERS.values(), strict=True):
+        _losses(axis, panels["loss", optimizer])
+    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+        _gaps(axis, panels["gap", optimizer])
+    for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
+        _costs(axis, panels.get(("cost", optimizer)), unit)
+        _scalars(axis, panels["loss", optimizer], spent)
+    low, high = losses[0].get_ylim()
+    losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
+    if spent > 0:
+        low, high = costs[0].get_ylim()
+        costs[0].set_ylim(low, high + 0.45 * (high - low))  # for words
+        costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
+    losses[0].set_ylabel("validation loss (nats)")
+    gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
+    costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
+    _legend(figure)
+    intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
+    window = int(numbers["window"].iloc[0])
+    note = f"c, d: means over {window} steps{intervals}; e, f: lines begin at NONE"
+    caption(figure, context, "\n".join((note, *said_of_search)))
+    figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
+    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
+    return figure
+
+
+def _legend(figure) -> None:
+    handles = [key(NAMES[kind], **look, ls="") for kind, look in LOOKS.items()]
+    handles += [
+        key("mean over seeds", lw=1.8, color="#777777"),
+        key("the same seed", lw=0.6, color="#aaaaaa"),
+        key(
+            "hollow, thin bar: nothing kept, as the tier before",
+            color="#777777",
+            marker="o",
+            ls="",
+            **AGAIN,
+        ),
+    ]
+    legend_below(figure, handles, 3, columnspacing=0.9)
+
+
+def _losses(axis, rows: pd.DataFrame) -> None:
+    """Every seed of every arm, tier by tier; pairs of a seed are joined.
+
+    Tiers that share all their runs share a column.
+    """
+    tables = {
+        tier: rows[rows["tier"] == tier].pivot(index="seed", columns="multipliers", values="value")
+        for tier in TIERS
+    }
+    columns: list[list[str]] = []
+    for tier, table in tables.items():
+        before = tables[columns[-1][0]] if columns else pd.DataFrame()
+        both = table.columns.intersection(before.columns)
+        if len(both) and table[both].equals(before[both]):
+            columns[-1].append(tier)
+        else:
+            columns.append([tier])
+    last: dict[str, pd.Series] = {}
+    places = [np.mean([TIERS.index(tier) for tier in tiers]) for tiers in columns]
+    for place, (tier, *_) in zip(places, columns, strict=True):
+        table = tables[tier]
+        ends = [place + PLACES[WITHOUT], place + PLACES[WITH]]
+        axis.plot(ends, table[[WITHOUT, WITH]].T, color="#bbbbbb", lw=0.6, zorder=1)
+        for kind in table:
+            x, look = place + PLACES[kind], LOOKS[kind]
+            again = kind in last and last[kind].equals(table[kind])
+            own = {"ls": "", "ms": 3.2, "mew": 0, "alpha": 0.6, "zorder": 2}
+            own |= AGAIN if again else {}
+            axis.plot([x] * len(table), table[kind], **look | own)
+            bar = {"lw": 0.9 if again else 1.8, "zorder": 4}
+            axis.plot([x - 0.12, x + 0.12], [table[kind].mean()] * 2, color=look["color"], **bar)
+            last[kind] = table[kind]
+    axis.set_xticks(places, [" = ".join(tiers) for tiers in columns])
+    axis.grid(axis="x", visible=False)
+    axis.yaxis.set_major_locator(MaxNLocator(6))
+    axis.set_xlim(-0.5, len(TIERS) - 0.5)
+    for tier, what, x, side in (
+        (TIERS[0], "vectors' gain at ", 0.02, "left"),
+        (TIERS[-1], "at ", 0.98, "right"),
+    ):
+        said = _said(tables[tier][WITHOUT] - tables[tier][WITH])
+        axis.text(x, 0.985, f"{what}{tier}:\n{said}", ha=side, va="top", bbox=BEHIND,
+                  transform=axis.transAxes, fontsize=SMALL, linespacing=1.15)  # fmt: skip
+
+
+def _said(values: pd.Series) -> str:
+    """Mean and interval, with a digit more where an end that is not 0 would be rounded to it."""
+    said = with_interval(values, 3)
+    found = interval(values)
+    if found.n > 1 and found.low * found.high > 0 and " 0.000" in said.replace("[", " "):
+        said = with_interval(values, 4)
+    return said.replace("-", "−")
+
+
+def _gaps(axis, rows: pd.DataFrame) -> None:
+    """Means over seeds of each tier, with intervals over seeds."""
+    for tier, own in _gap_tables(rows):
+        middle = [interval(values) for values in own.to_numpy()]
+        look = TIER_LOOKS[tier] | {"zorder": 3}
+        axis.plot(own.index, [one.mean for one in middle], **look)
+        if own.shape[1] > 1:
+            low, high = [one.low for one in middle], [one.high for one in middle]
+            axis.fill_between(own.index, low, high, color=look["color"], alpha=0.2, lw=0)
+    axis.axhline(0, **NEUTRAL)
+    decay_line(axis, rows["decay"].iloc[0])
+    axis.annotate("LR decay →", (rows["decay"].iloc[0], 0.97), (-3, 0), ha="right", va="top",
+                  xycoords=axis.get_xaxis_transform(), textcoords="offset points",
+                  color="#555555", fontsize=SMALL, bbox=BEHIND)  # fmt: skip
+    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.set_xlabel("step")
+
+
+def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """By tier a table of steps × seeds."""
+    return [
+        (tier, rows[rows["tier"] == tier].pivot(index="step", columns="seed", values="value"))
+        for tier in TIERS
+    ]
+
+
+def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
+    """What ``name_ends`` wants; tiers with the same runs share a name."""
+    ends: list[tuple[list[str], pd.DataFrame]] = []
+    for tier, own in _gap_tables(rows):
+        if ends and ends[-1][1].equals(own):
+            ends[-1][0].append(tier)
+        else:
+            ends.append(([tier], own))
+    return {
+        " = ".join(tiers): (own.iloc[-1].mean(), shade(TIER_LOOKS[tiers[-1]]["color"], -0.25))
+        for tiers, own in ends
+    }
+
+
+def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
+    """Means with intervals, a line through the tiers of an arm, and its name at the last."""
+    axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
+    if rows is None:
+        axis.set(xticks=[], yticks=[], xlabel="")
+        axis.text(0.5, 0.5, NO_LOG, transform=axis.transAxes, ha="center", va="center",
+                  fontsize=7, color="#444444")  # fmt: skip
+        return
+    rows = rows.assign(flops=rows["flops"] / unit)
+    for kind, own in rows.groupby("multipliers"):
+        each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
+        each = each.loc[[tier for tier in TIERS if tier in each.index]]
+        look = LOOKS[kind]
+        means = [gain.mean for gain in each["value"]]
+        # At these the search kept nothing: the loss is that of the tier before.
+        again = [n > 0 and mean == means[n - 1] for n, mean in enumerate(means)]
+        axis.plot(each["flops"], means, **look | {"lw": 0.8, "marker": ""})
+        for (flops, gain), same in zip(each.itertuples(index=False), again, strict=True):
+            axis.plot(flops, gain.mean, **look | {"ms": 4.5, "mew": 0} | (AGAIN if same else {}))
+            if gain.n > 1 and not same:
+                axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
+        colour = shade(look["color"], -0.25)
+        _name(axis, each[~np.array(again)].iloc[1:], colour)
+        last = each["value"].iloc[-1]
+        alone = len(each) == 1  # named above, where no line goes
+        place = {"ha": "center", "va": "bottom"} if alone else {"va": "center"}
+        axis.annotate(SHORT[kind], (each["flops"].iloc[-1], last.high if alone and last.n > 1
+                      else last.mean), (0, 3) if alone else (5, 0), textcoords="offset points",
+                      color=colour, fontsize=SMALL, **place)  # fmt: skip
+    axis.axhline(0, **NEUTRAL)
+    axis.xaxis.set_major_locator(MaxNLocator(6))
+
+
+def _name(axis, each: pd.DataFrame, colour: str) -> None:
+    """The names of tiers beside their points, below the line."""
+    for tier, (flops, gain) in each.iterrows():
+        axis.annotate(tier, (flops, gain.mean), (3, -3), ha="left", va="top", color=colour,
+                      textcoords="offset points", fontsize=SMALL)  # fmt: skip
+
+
+def _scalars(axis, losses: pd.DataFrame, spent: float) -> None:
+    """What scalars gain on no multipliers, both at NONE, and where all is tuned.
+
+    Where scalars have no other tier than NONE, it is that of NONE in both lines.
+    """
+    if spent > 0:
+        table = losses.pivot(index="seed", columns=["multipliers", "tier"], values="value")
+        every = TIERS[-1] in table[SCALAR]
+        own = {TIERS[0]: TIERS[0], TIERS[-1]: TIERS[-1] if every else TIERS[0]}
+        lines = [f"scalars{'' if every else f' at {TIERS[0]}'}, gain on {NO_MULTIPLIERS}"]
+        for tier in (TIERS[0], TIERS[-1]):
+            gain = table[WITHOUT, tier] - table[SCALAR, own[tier]]
+            lines.append(f"at {tier}: {_said(gain)}")
+        axis.text(0.02, 0.985, "\n".join(lines), va="top", transform=axis.transAxes, bbox=BEHIND,
+                  fontsize=SMALL, linespacing=1.15)  # fmt: skip

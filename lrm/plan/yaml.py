@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
 import functools
 import re
@@ -109,6 +110,12 @@ def _refuse(place: yaml.Event | yaml.Node, problem: str) -> None:
 
 def parse(text: str, where: str) -> Any:
     """What a YAML text says, as plain data; UserError, opened by ``where`` and the line."""
+    return copy.deepcopy(_parsed(text, where))  # who asks may change it
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str, where: str) -> Any:
+    """One command reads the same few files again and again; each takes a hundredth of a second."""
     try:
         return _Loader(text).get_single_data()
     except yaml.YAMLError as error:

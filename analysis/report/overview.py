@@ -59,7 +59,7 @@ class Row:
     text: str = PAPER
 
     @property
-    def waits(self) -> bool:
+    def unjudged(self) -> bool:
         """Whether none of its claims, if it has any, is judged so far."""
         return none_judged(self.claims)
 
@@ -150,7 +150,7 @@ def _judged(shown: Iterable[Row], folder: str) -> list[str]:
     """
     text = ["<table><tr><th>figure<th>question<th>answer<th>claims"]
     for row in shown:
-        if row.waits:
+        if row.unjudged:
             continue
         link = f'<a href="{folder}{row.name}">{html.escape(row.question, quote=False)}</a>'
         cells = (_numbers(row.figures), link, row.conclusion, _verdicts(row.claims))
@@ -184,7 +184,7 @@ def listing(shown: Iterable[Row]) -> str:
     shown = list(shown)
     summed = _wrapped(head(current(), _ledger()["multiplicity"]))
     others = _judged((row for row in shown if row.text != PAPER), "")
-    rest = [f"- [{row.question}]({row.name}) {row.conclusion}" for row in shown if row.waits]
+    rest = [f"- [{row.question}]({row.name}) {row.conclusion}" for row in shown if row.unjudged]
     return "\n".join([*summed, "", *others, "", *rest]) + "\n"
 
 

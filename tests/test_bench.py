@@ -6,6 +6,7 @@ import json
 import math
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -56,10 +57,10 @@ SMALL = {
 }
 
 
-def call(*arguments, code=0, **options):
+def call(*arguments, code=0, python=None, **options):
     """``python -m lrm.bench``; returns its output and its progress."""
     found = subprocess.run(
-        [warm.python, "-m", "lrm.bench", *map(str, arguments)],
+        [python or warm.python, "-m", "lrm.bench", *map(str, arguments)],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -364,9 +365,8 @@ def test_without_transformers_one_line_names_the_remedy(tmp_path):
         "u.find_spec = lambda name, *a: None if name == 'transformers' else found(name, *a)\n"
     )
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    _, progress = call(
-        "--results", tmp_path, code=2, env={"PYTHONPATH": path, "PATH": "", "OMP_NUM_THREADS": "1"}
-    )
+    environment = {"PYTHONPATH": path, "PATH": "", "OMP_NUM_THREADS": "1"}
+    _, progress = call("--results", tmp_path, code=2, python=sys.executable, env=environment)
     assert progress.count("\n") == 1
     assert "transformers" in progress and "pip install 'lrm-suite[evaluation]'" in progress
 

@@ -125,7 +125,7 @@ def test_figures_draw(trained, figure):
         learned = numbers[numbers["seed"].notna()]
         panels = {"a": len(BLOCKS), "b": len(BLOCKS), "c": len(fig2.INSIDE) - 1, "d": 1}
         for panel, series in panels.items():
-            assert (learned["panel"] == panel).sum() == 2 * 4 * series  # of four layers
+            assert (learned["panel"] == panel).sum() == 2 * 8 * series
         assert (learned["value"] > 0).all()
     else:
         spreads = numbers[numbers["quantity"] == "spread"]

@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import matplotlib.pyplot as plt
 import pytest
 
+from analysis.claims.judging import HOLDS, UNJUDGED
 from analysis.report import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import LIBRARY, Site, _figure, gather, newest
@@ -121,6 +122,16 @@ def test_the_rows_of_the_overview_and_the_library_sum_to_its_head():
     shown = [claim.id for row in rows() for claim in row.claims]
     shown += [claim.id for claim in claims if claim.experiment == LIBRARY]
     assert sorted(shown) == sorted(claim.id for claim in claims)
+
+
+def test_an_experiment_that_replaces_another_takes_its_claims_once_they_are_judged():
+    ledger = json.loads((RESULTS / "reference/tiny/claims.json").read_text())["claims"]
+    records = {record["id"]: record for record in ledger if record["id"] in ("T1", "T1.2")}
+    for verdict, counts, other in ((UNJUDGED, "T1", "T1.2"), (HOLDS, "T1.2", "T1")):
+        of_both = [records["T1"], records["T1.2"] | {"verdict": verdict}]
+        [claim] = newest(of_both, {})
+        assert (claim.id, [each.id for each in claim.earlier]) == (counts, [other])
+    assert claim.experiment == "tuning_apart"
 
 
 def test_a_figure_of_an_earlier_version_is_not_drawn_yet(tmp_path):

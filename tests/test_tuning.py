@@ -1,6 +1,7 @@
 """The search for hyperparameters: what it decides, what it tries, that it is resumed."""
 
 import argparse
+import dataclasses
 import json
 import math
 import os
@@ -279,6 +280,13 @@ def test_trials_of_another_name_are_taken_over(tmp_path):
     assert [record["loss"] for record in other.records] == [3.0 + n for n in range(len(jobs))]
     assert asked and not {run.computation for run, _ in asked} & {r.computation for r, _ in jobs}
     assert Tuning([first, other], tmp_path).following(jobs[0][0])
+
+
+def test_trials_of_an_arm_that_is_not_there():
+    said = {**EXPERIMENT.header.search, "trials_of": {"ADAM_LRM_APRAT": "ADAM_LRM"}}
+    header = EXPERIMENT.header.model_copy(update={"search": said})
+    with pytest.raises(UserError, match="trials_of: no arm 'ADAM_LRM_APRAT'; there are ADAM"):
+        tuning_command._arms(dataclasses.replace(EXPERIMENT, header=header), "smoke", [])
 
 
 # Trials.

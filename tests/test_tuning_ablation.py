@@ -342,6 +342,20 @@ def test_figure_7_shows_every_seed_and_what_tuning_costs():
     assert said >= {"NONE", "FULL"}  # a tier is named at its line and beside its point
 
 
+def test_scalars_of_every_tier_are_compared_with_their_own_tier():
+    """As where a search tunes them in full; else it is their one tier that is compared."""
+    numbers, _, texts = drawn(fig7, realistic())
+    assert any(text.get_text().startswith("scalars at NONE, gain") for text in texts)
+    own = numbers[numbers["multipliers"] == "scalar"]
+    others = [own.assign(tier=tier, value=own["value"] - 0.01) for tier in tuning.TUNED]
+    context = Context("tiny", sorted(own["seed"].unique()), "a corpus", "reference")
+    with plt.style.context(STYLE_FILE):
+        page = tiers.draw(pd.concat([numbers, *others]), context, fig7.MESSAGES, fig7.TUNED)
+    said = [text.get_text() for axis in page.axes for text in axis.findobj(Text)]
+    plt.close(page)
+    assert sum(text.startswith("scalars, gain on no multipliers") for text in said) == 2
+
+
 def test_figure_7_without_a_log_says_so():
     numbers, _, texts = drawn(fig7, realistic(log=False))
     assert set(numbers["panel"]) == {"loss", "gap"} and numbers["flops"].isna().all()

@@ -104,6 +104,12 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
 def _arms(experiment: Experiment, scale: str, only: list[str]) -> dict[str, Mapping[str, Stage]]:
     """The arms to search, each with its stages."""
     search, there = experiment.search(scale), experiment.arms_at(scale)
+    for arm in (*search.trials_of, *search.trials_of.values()):
+        if arm not in experiment.arms:
+            raise UserError(
+                f"{experiment.path}: search.trials_of: no arm {shown(arm)}; there are "
+                f"{', '.join(experiment.arms)}"
+            )
     first, *_ = search.stages.items()
     found = {}
     for arm in there:

@@ -36,8 +36,6 @@ NOT_DESIGNED = {
     )
 }
 
-# Whose search has not ended at this scale: its presets are not there yet.
-
 
 def missing_at(experiment: Experiment, scale: str) -> str | None:
     """What an experiment that cannot be planned at ``scale`` says of it; None if it can be."""
@@ -45,7 +43,7 @@ def missing_at(experiment: Experiment, scale: str) -> str | None:
         return f"there are no runs at {scale}; use"
     if (experiment.name, scale) in NOT_DESIGNED:
         return "config.yaml: .*; define it|config.yaml: .* must divide"
-    tuned = (PRESETS / "tuned" / scale).exists() and (experiment.name, scale) not in NOT_SEARCHED
+    tuned = (PRESETS / "tuned" / scale).exists()
     if "tuned/$scale" in experiment.path.read_text() and not tuned:
         return f"run make tune SCALE={scale} PUBLISH=1"
     return None

@@ -128,6 +128,25 @@ def test_what_does_not_last_in_full_runs_is_dropped():
     assert "gained -0." in arm.decisions[1].notes[0]
 
 
+def test_what_fails_together_is_tried_alone_where_the_search_says_so():
+    """In full runs the MLP's LR still gains, and the projector's takes more than that away."""
+
+    def loss(trial):
+        factors = dict(trial.point.factors)
+        mlp, projector = (factors.get(("lr", name), 1.0) == 2.0 for name in GROUPS)
+        gain = 0.2 * mlp + (-0.3 if trial.full else 0.1) * projector
+        return abs(trial.point.lr) - gain + noise(trial, 1e-4)
+
+    stages = {"NONE": {}, "LR": {"tune": "lr", "groups": ("mlp", "projector")}}
+    once, twice = (
+        searched(rules(stages=stages, factors=(2.0,), rounds=1, retry=retry), loss).decisions[-1]
+        for retry in (False, True)
+    )
+    assert once.point == Point() and "gained -0." in once.notes[0]
+    assert dict(twice.point.factors) == {("lr", "mlp"): 2.0}
+    assert twice.notes == once.notes, "what failed is still told"
+
+
 def test_noise_alone_is_seldom_kept():
     """With nothing to gain, two standard errors of few seeds and full runs let little through."""
     kept = 0

@@ -59,6 +59,9 @@ class Search(Strict):
     seeds: tuple[int, ...] = Field((0, 1), min_length=2)
     confirm_seeds: tuple[int, ...] = Field((2, 3), min_length=2)
     errors: float = Field(2.0, ge=0)
+    # Where the changes of a stage do not gain together in full runs, the one that gained most in
+    # short runs is tried alone.
+    retry: bool = False
     length: float = Field(0.5, gt=0, le=1)
     # A run whose training loss at a third of its steps is so much worse, in nats, than that of what
     # it is compared with is stopped.

@@ -136,42 +136,63 @@ class ArmSearch:
 
     def _tuned(self, stage: Stage, before: Point) -> Generator[list[Trial], Losses, Point]:
         """Change groups as long as that gains, then compare with ``before`` in full runs."""
-        search = self._search
-        found = yield from self._changed(stage, before)
+        found, single = yield from self._changed(stage, before)
         if found == before:
             self._notes.append("this tier added nothing")
             return before
-        seeds = search.confirm_seeds
+        # Many changes at once are many chances that one of them was noise, and takes all down.
+        alone = [single] if self._search.retry and single != found else []
+        for each in (found, *alone):
+            if (confirmed := (yield from self._confirmed(before, each))) is not None:
+                return confirmed
+        return before
+
+    def _confirmed(
+        self, before: Point, found: Point
+    ) -> Generator[list[Trial], Losses, Point | None]:
+        """``found`` with its base LR settled, where it gains on ``before`` in full runs."""
+        seeds = self._search.confirm_seeds
         self.incumbent = before
         whole = [Trial(point, seed, full=True) for point in (before, found) for seed in seeds]
         if not self._allowed(whole):
-            return before
+            return None
         yield from self._ask(whole)
         found = yield from self._settled(found, seeds, full=True)
         gains = self._gains(before, found, seeds, full=True)
-        if _exceeds(gains, search.errors):
+        if _exceeds(gains, self._search.errors):
             return found
         new = ", ".join(text for text in found.said if text not in before.said)
         self._notes.append(
             f"{new} gained {_mean_gain(gains):+.4f} in full runs, which is within the errors"
         )
-        return before
+        return None
 
-    def _changed(self, stage: Stage, point: Point) -> Generator[list[Trial], Losses, Point]:
-        """Rounds of changes of one group each, and of those together that gain."""
+    def _changed(
+        self, stage: Stage, before: Point
+    ) -> Generator[list[Trial], Losses, tuple[Point, Point]]:
+        """Rounds of changes of one group each, and of those together that gain.
+
+        Second: the point with that change alone which gained most in the first round.
+        """
         search = self._search
         changes = [(group, factor) for group in stage.groups for factor in search.factors]
+        point = alone = before
         for _ in range(search.rounds):
             kept = yield from self._kept(stage, point, changes)
             if kept is None:
                 break
-            point, changes = kept
-        return point
+            first = point == before
+            point, changes, best = kept
+            alone = best if first else alone
+        return point, alone
 
     def _kept(
         self, stage: Stage, point: Point, changes: Sequence[Change]
-    ) -> Generator[list[Trial], Losses, tuple[Point, list[Change]] | None]:
-        """The point with the changes that gain, and these; None if none does."""
+    ) -> Generator[list[Trial], Losses, tuple[Point, list[Change], Point] | None]:
+        """The point with the changes that gain, these, and the point with the best of them alone.
+
+        None if no change gains.
+        """
         search, seeds = self._search, self._search.seeds
         self.incumbent = point
         first, *others = seeds
@@ -197,8 +218,9 @@ class ArmSearch:
         if not best:
             return None
         single = max(best.values(), key=lambda c: _mean_gain(gaining[c]))
+        alone = hopeful[single]
         if len(best) == 1:
-            return hopeful[single], [single]
+            return alone, [single], alone
         together = point
         for change in best.values():
             together = together.times(stage.tune, *change)
@@ -208,8 +230,8 @@ class ArmSearch:
             gain = self._gains(point, together, seeds)
             more = _mean_gain(gain) > _mean_gain(gaining[single])
             if more and _exceeds(gain, search.errors, spread):
-                return together, list(best.values())
-        return hopeful[single], [single]
+                return together, list(best.values()), alone
+        return alone, [single], alone
 
     def _gains(
         self, before: Point, after: Point, seeds: Sequence[int], full: bool = False

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 import matplotlib.pyplot as plt
 import pytest
 
-from analysis.claims.judging import HOLDS, UNJUDGED
+from analysis.claims.judging import HOLDS, OPEN, UNJUDGED
 from analysis.report import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import LIBRARY, Site, _figure, gather, newest
@@ -127,8 +127,13 @@ def test_the_rows_of_the_overview_and_the_library_sum_to_its_head():
 def test_an_experiment_that_replaces_another_takes_its_claims_once_they_are_judged():
     ledger = json.loads((RESULTS / "reference/tiny/claims.json").read_text())["claims"]
     records = {record["id"]: record for record in ledger if record["id"] in ("T1", "T1.2")}
-    for verdict, counts, other in ((UNJUDGED, "T1", "T1.2"), (HOLDS, "T1.2", "T1")):
-        of_both = [records["T1"], records["T1.2"] | {"verdict": verdict}]
+    for verdict, n, counts, other in (
+        (UNJUDGED, 0, "T1", "T1.2"),
+        (OPEN, 3, "T1", "T1.2"),  # of eight seeds
+        (OPEN, 8, "T1.2", "T1"),
+        (HOLDS, 8, "T1.2", "T1"),
+    ):
+        of_both = [records["T1"], records["T1.2"] | {"verdict": verdict, "n": n}]
         [claim] = newest(of_both, {})
         assert (claim.id, [each.id for each in claim.earlier]) == (counts, [other])
     assert claim.experiment == "tuning_apart"
@@ -231,7 +236,8 @@ def test_own_runs_stand_beside_what_is_published(tmp_path):
 
 
 def record(claim: str, verdict: str) -> dict:
-    return {"id": claim, "verdict": verdict, "parts": [], "contrast": [], "statement": "it is so"}
+    said = {"id": claim, "verdict": verdict, "statement": "it is so", "n": 8, "planned": 8}
+    return said | {"parts": [], "contrast": []}
 
 
 def test_the_newest_entry_that_was_judged_comes_first():

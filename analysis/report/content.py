@@ -205,6 +205,7 @@ def gather(scale: str, source: str, results: Path) -> Site:
 def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
     """One claim for each number and experiment: of several entries the newest that was judged.
 
+    One whose seeds are not all there yet is open whatever they say, and does not count as judged.
     An entry replaces those of its own experiment, and of the one that this ``replaces``. Another
     experiment asks something else (S6.2 is about bfloat16, S6.3 about float16), so that its entry
     stands beside them.
@@ -225,11 +226,17 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
     found = []
     for of_claim in entries.values():
         # Those that wait for their seeds come last; they say so on the page.
-        of_claim.sort(key=lambda c: (c.record["verdict"] == UNJUDGED, -_entry(c.id)))
+        of_claim.sort(key=lambda c: (_waits(c.record), -_entry(c.id)))
         first, *others = of_claim
         first.earlier.extend(others)
         found.append(first)
     return found
+
+
+def _waits(record: dict[str, Any]) -> bool:
+    """Whether seeds are missing of those that an entry has planned, or all."""
+    n, planned = record["n"] or 0, record["planned"] or 0
+    return record["verdict"] == UNJUDGED or n < planned
 
 
 def _text(statement: str, named: str | None) -> str:

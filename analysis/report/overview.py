@@ -109,8 +109,8 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     texts = sorted({claim.text for claim in claims}, key=_place)
     return (
         f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} claims "
-        f"{len(claims) - len(own) - len(apart)} stand in the tables, {len(apart)} belong to "
-        f"experiments that are not judged yet, and {len(own)} are about the library. "
+        f"{len(claims) - len(own) - len(apart)} stand in the tables, and {len(own)} are about the "
+        f"library. The other {len(apart)} belong to experiments that are not judged yet. "
         f"Of {counts['tested']} parts whose numbers differ from seed to seed {counts['held']} "
         f"hold, {counts['survive_holm']} after Holm's correction for testing all."
     )

@@ -181,9 +181,9 @@ class ArmSearch:
             kept = yield from self._kept(stage, point, changes)
             if kept is None:
                 break
-            first = point == before
-            point, changes, best = kept
-            alone = best if first else alone
+            if point == before:
+                alone = kept[2]
+            point, changes, _ = kept
         return point, alone
 
     def _kept(

@@ -27,6 +27,9 @@ from lrm.plan.scales import SCALES
 from lrm.store.digests import MANIFEST, manifest_of
 from lrm.store.files import write_atomic
 
+# What is published of a drawing beside its numbers. A pdf is made anew by make.
+FORMATS = ("png", "svg")
+
 
 def main() -> None:
     """Parse the command line, publish, draw, judge."""
@@ -67,7 +70,7 @@ def _main(options: argparse.Namespace) -> None:
         if not drawn:
             raise UserError(f"no figure is published at {options.scale} in {drawings}")
         for figure in drawn:
-            render(figure, options.scale, "reference", options.results, drawings)
+            render(figure, options.scale, "reference", options.results, drawings, FORMATS)
         return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
@@ -80,7 +83,7 @@ def _main(options: argparse.Namespace) -> None:
             if experiment not in experiments_of(figure):
                 continue
             try:
-                render(figure, options.scale, "reference", options.results, drawings)
+                render(figure, options.scale, "reference", options.results, drawings, FORMATS)
             except NothingFound as error:  # a figure may read several experiments
                 print(f"{figure} is not drawn yet: {error}")
     judge_and_write(options.scale, "reference", options.results)

@@ -34,7 +34,6 @@ NAMES = {
     SCALAR: "one scalar for each matrix",
     WITH: "vector multipliers",
 }
-SHORT = {WITHOUT: NO_MULTIPLIERS, SCALAR: "scalars", WITH: "vectors"}
 # Where the arms of a tier stand beside it.
 PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
 # The more is tuned, the darker, in a colour that no arm has; dashes tell tiers apart too.
@@ -127,14 +126,14 @@ def draw(
     if spent > 0:
         low, high = costs[0].get_ylim()
         costs[0].set_ylim(low, high + 0.45 * (high - low))  # for words
-        costs[0].set_xlim(0, 1.3 * spent / unit)  # for names
+        costs[0].set_xlim(0, 1.06 * spent / unit)
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
     costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
     _legend(figure)
     intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
-    note = f"c, d: means over {window} steps{intervals}; e, f: lines begin at NONE"
+    note = f"c, d: means over {window} steps{intervals}; e, f, from left: {', '.join(TIERS)}"
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
@@ -253,7 +252,7 @@ def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
 
 
 def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
-    """Means with intervals, a line through the tiers of an arm, and its name at the last."""
+    """Means with intervals, a line through the tiers of an arm."""
     axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
     if rows is None:
         axis.set(xticks=[], yticks=[], xlabel="")
@@ -273,23 +272,8 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
             axis.plot(flops, gain.mean, **look | {"ms": 4.5, "mew": 0} | (AGAIN if same else {}))
             if gain.n > 1 and not same:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
-        colour = shade(look["color"], -0.25)
-        _name(axis, each[~np.array(again)].iloc[1:], colour)
-        last = each["value"].iloc[-1]
-        alone = len(each) == 1  # named above, where no line goes
-        place = {"ha": "center", "va": "bottom"} if alone else {"va": "center"}
-        axis.annotate(SHORT[kind], (each["flops"].iloc[-1], last.high if alone and last.n > 1
-                      else last.mean), (0, 3) if alone else (5, 0), textcoords="offset points",
-                      color=colour, fontsize=SMALL, **place)  # fmt: skip
     axis.axhline(0, **NEUTRAL)
     axis.xaxis.set_major_locator(MaxNLocator(6))
-
-
-def _name(axis, each: pd.DataFrame, colour: str) -> None:
-    """The names of tiers beside their points, below the line."""
-    for tier, (flops, gain) in each.iterrows():
-        axis.annotate(tier, (flops, gain.mean), (3, -3), ha="left", va="top", color=colour,
-                      textcoords="offset points", fontsize=SMALL)  # fmt: skip
 
 
 def _scalars(axis, losses: pd.DataFrame, spent: float) -> None:

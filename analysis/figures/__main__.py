@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import importlib
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -61,12 +62,19 @@ def _render_all(options: argparse.Namespace, target: Path) -> None:
         raise SystemExit(2)
 
 
-def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> Path:
+def render(
+    figure: str,
+    scale: str,
+    source: str,
+    folder: Path,
+    target: Path,
+    formats: Sequence[str] = FORMATS,
+) -> Path:
     """Draw ``figure`` of the runs or the reference under ``folder`` into the folder ``target``.
 
-    Writes png, pdf, svg and csv. Does nothing where the tables, the log of the search that tuned
-    them, the style and the code are those of the last drawing, and its files are as they were
-    drawn.
+    Writes a csv and the picture in each of ``formats``, of which png is one. Does nothing where the
+    tables, the log of the search that tuned them, the style and the code are those of the last
+    drawing, and its files are as they were drawn.
     Returns the path of the png; raises UserError where runs are missing or come from several
     corpora.
     """
@@ -86,11 +94,13 @@ def render(figure: str, scale: str, source: str, folder: Path, target: Path) -> 
     outputs = {f"{figure}.csv": csv_of(numbers).encode()}
     with plt.style.context(STYLE_FILE):
         drawing = module.draw(numbers, context)
-        outputs |= {f"{figure}.{kind}": picture(drawing, kind) for kind in FORMATS}
+        outputs |= {f"{figure}.{kind}": picture(drawing, kind) for kind in formats}
+    plt.close(drawing)
     for name, content in outputs.items():
         write_atomic(target / name, content)
     write_stamp(stamp, inputs, outputs)
-    print(f"drew {png}, with pdf, svg and csv beside it")
+    others = [kind for kind in formats if kind != "png"]
+    print(f"drew {png}, with {', '.join(others)} and csv beside it")
     return png
 
 

@@ -7,9 +7,9 @@ arm has runs of its own has no column. What vector multipliers gain at the first
 is written, with 95% intervals over seeds. Middle: what vector multipliers gain over training, batch
 by batch the same data, averaged over a window of steps; means of each tier with 95% intervals.
 Bottom (ours): what an arm gains on NONE without multipliers, over the FLOPs that the search had
-spent when it had found the arm's tuning; bars are 95% intervals. Each line begins at NONE; a tier
-is named where the search kept something for it. Written is what scalars gain at NONE, and on FULL
-without multipliers. The csv has the number of trials too.
+spent when it had found the arm's tuning; bars are 95% intervals. The points of a line are, from
+left, NONE, LR, LRWD and FULL. Written is what scalars gain at NONE, and on FULL without
+multipliers. The csv has the number of trials too.
 """
 
 from __future__ import annotations

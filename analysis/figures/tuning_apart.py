@@ -1,0 +1,36 @@
+"""Figure 7 where the search set the multipliers' learning rate apart (section 5.1).
+
+As figure 7, of a second search on new seeds: one factor for the multipliers' LR, another for that
+of norms, convolutions and biases; scalars are tuned in every tier.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from analysis.drawing import tiers
+from analysis.tables.context import Context
+from analysis.tables.trials import TunedTables
+
+EXPERIMENTS = ("tuning_apart",)
+# The message of each row, of AdamW and of Muon.
+MESSAGES = (
+    "With all tuned scalars lead and vectors trail with AdamW; with Muon neither gain matters",
+    "Vectors keep their early lead at NONE, with Muon at LR = LRWD too, and lose it at FULL",
+    "With AdamW scalars lead at every cost of search; with Muon until all is tuned",
+)
+# What a tier tunes, and how, in the words of the caption.
+TUNED = (
+    "tuned: NONE base LR; LR also LRs of groups; LRWD also weight decay; FULL also forward factors",
+    "the search: factors apart for the LR of multipliers and that of norms, convolutions, biases",
+)
+
+
+def numbers(tables: dict[str, TunedTables]) -> pd.DataFrame:
+    """As ``analysis.drawing.tiers.numbers``."""
+    return tiers.numbers(tables["tuning_apart"])
+
+
+def draw(numbers: pd.DataFrame, context: Context):
+    """As ``analysis.drawing.tiers.draw``."""
+    return tiers.draw(numbers, context, MESSAGES, TUNED)

@@ -15,7 +15,7 @@ from analysis.tables.trials import TunedTables
 EXPERIMENTS = ("tuning_apart",)
 # The message of each row, of AdamW and of Muon.
 MESSAGES = (
-    "With all tuned scalars lead and vectors trail with AdamW; with Muon neither gain matters",
+    "All tuned: with AdamW scalars lead, vectors trail; with Muon neither gain matters",
     "Vectors keep their early lead at NONE, with Muon at LR = LRWD too, and lose it at FULL",
     "With AdamW scalars lead at every cost of search; with Muon until all is tuned",
 )

@@ -342,21 +342,32 @@ def test_figure_7_shows_every_seed_and_what_tuning_costs():
     assert gap.groupby("optimizer")["value"].mean()["Adam"] == pytest.approx(0.03, abs=0.005)
     assert set(numbers["window"]) == {100} and set(numbers["decay"]) == {1840}
     said = {text.get_text() for text in texts}
-    assert said >= {"NONE", "FULL"}  # a tier is named at its line and beside its point
+    assert said >= {"NONE", "FULL"}  # a tier is named at its line
 
 
-def test_scalars_of_every_tier_are_compared_with_their_own_tier():
-    """As where a search tunes them in full; else it is their one tier that is compared."""
+def test_gains_of_scalars_are_written_at_the_tiers_that_they_have():
+    """As where a search tunes them in full; else at the one tier that they have."""
+
+    def written(texts):
+        return sum(text.get_text().startswith("scalars ") for text in texts)
+
     numbers, _, texts = drawn(fig7, realistic())
-    assert any(text.get_text().startswith("scalars at NONE, gain") for text in texts)
+    assert written(texts) == 2  # AdamW and Muon
     own = numbers[numbers["multipliers"] == "scalar"]
     others = [own.assign(tier=tier, value=own["value"] - 0.01) for tier in tuning.TUNED]
     context = Context("tiny", sorted(own["seed"].unique()), "a corpus", "reference")
     with plt.style.context(STYLE_FILE):
         page = tiers.draw(pd.concat([numbers, *others]), context, fig7.MESSAGES, fig7.TUNED)
-    said = [text.get_text() for axis in page.axes for text in axis.findobj(Text)]
+    assert written(text for axis in page.axes for text in axis.findobj(Text)) == 4
     plt.close(page)
-    assert sum(text.startswith("scalars, gain on no multipliers") for text in said) == 2
+
+
+def test_a_gain_that_barely_differs_from_0_has_a_digit_more():
+    assert tiers._said(pd.Series([0.01, 0.02])) == "0.015 ± 0.064"
+    assert tiers._said(pd.Series([0.010, 0.0110, 0.0212])) == "0.014 ± 0.015"
+    barely = pd.Series([-1.0, 0.0, 1.0]) * 1e-3 + 2.6e-3  # half an interval is 2.484e-3
+    assert tiers._said(barely) == "0.0026 ± 0.0025" and tiers._said(-barely) == "−0.0026 ± 0.0025"
+    assert tiers._said(pd.Series([-0.0123])) == "−0.012"
 
 
 def test_figure_7_without_a_log_says_so():

@@ -22,7 +22,7 @@ from analysis.drawing.style import (
     shade,
 )
 from analysis.quantities import tuning_ablation as tuning
-from analysis.quantities.stats import interval, with_interval
+from analysis.quantities.stats import interval, with_half
 from analysis.quantities.tuning_ablation import OPTIMIZERS, SCALAR, TIERS, WITH, WITHOUT
 from analysis.tables.context import Context
 from analysis.tables.find import NothingFound
@@ -34,8 +34,9 @@ NAMES = {
     SCALAR: "one scalar for each matrix",
     WITH: "vector multipliers",
 }
+SHORT = {SCALAR: "scalars", WITH: "vectors"}
 # Where the arms of a tier stand beside it.
-PLACES = {WITHOUT: -0.28, SCALAR: 0.0, WITH: 0.28}
+PLACES = {SCALAR: -0.28, WITHOUT: 0.0, WITH: 0.28}
 # The more is tuned, the darker, in a colour that no arm has; dashes tell tiers apart too.
 TIER_LOOKS = {
     tier: {"color": shade("#5E3C99", share), "ls": dashes}
@@ -120,18 +121,15 @@ def draw(
         _gaps(axis, panels["gap", optimizer])
     for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
         _costs(axis, panels.get(("cost", optimizer)), unit)
-        _scalars(axis, panels["loss", optimizer], spent)
     low, high = losses[0].get_ylim()
-    losses[0].set_ylim(top=high + 0.24 * (high - low))  # for what stands at the top
+    losses[0].set_ylim(top=high + 0.3 * (high - low))  # for what stands at the top
     if spent > 0:
-        low, high = costs[0].get_ylim()
-        costs[0].set_ylim(low, high + 0.45 * (high - low))  # for words
         costs[0].set_xlim(0, 1.06 * spent / unit)
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
     costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
     _legend(figure)
-    intervals = "; bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
+    intervals = "; ±, bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
     window = int(numbers["window"].iloc[0])
     note = f"c, d: means over {window} steps{intervals}; e, f, from left: {', '.join(TIERS)}"
     caption(figure, context, "\n".join((note, *said_of_search)))
@@ -158,7 +156,7 @@ def _legend(figure) -> None:
 
 
 def _losses(axis, rows: pd.DataFrame) -> None:
-    """Every seed of every arm, tier by tier; pairs of a seed are joined.
+    """Every seed of every arm, tier by tier; the arms of a seed are joined.
 
     Tiers that share all their runs share a column.
     """
@@ -178,8 +176,9 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     places = [np.mean([TIERS.index(tier) for tier in tiers]) for tiers in columns]
     for place, (tier, *_) in zip(places, columns, strict=True):
         table = tables[tier]
-        ends = [place + PLACES[WITHOUT], place + PLACES[WITH]]
-        axis.plot(ends, table[[WITHOUT, WITH]].T, color="#bbbbbb", lw=0.6, zorder=1)
+        joined = [kind for kind in PLACES if kind in table]
+        ends = [place + PLACES[kind] for kind in joined]
+        axis.plot(ends, table[joined].T, color="#bbbbbb", lw=0.6, zorder=1)
         for kind in table:
             x, look = place + PLACES[kind], LOOKS[kind]
             again = kind in last and last[kind].equals(table[kind])
@@ -193,22 +192,33 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
     axis.set_xlim(-0.5, len(TIERS) - 0.5)
-    for tier, what, x, side in (
-        (TIERS[0], "vectors' gain at ", 0.02, "left"),
-        (TIERS[-1], "at ", 0.98, "right"),
-    ):
-        said = _said(tables[tier][WITHOUT] - tables[tier][WITH])
-        axis.text(x, 0.985, f"{what}{tier}:\n{said}", ha=side, va="top", bbox=BEHIND,
-                  transform=axis.transAxes, fontsize=SMALL, linespacing=1.15)  # fmt: skip
+    _gains(axis, tables)
+
+
+def _gains(axis, tables: dict[str, pd.DataFrame]) -> None:
+    """What each kind of multipliers gains at the first and at the last tier, in its colour."""
+    for tier, x, side in ((TIERS[0], 0.02, "left"), (TIERS[-1], 0.98, "right")):
+        table = tables[tier]
+        kinds = [kind for kind in SHORT if kind in table]
+        lines = [(f"gain at {tier}", "#222222")]
+        lines += [(f"{SHORT[kind]} {_said(table[WITHOUT] - table[kind])}", _dark(kind))
+                  for kind in kinds]  # fmt: skip
+        for place, (text, colour) in enumerate(lines):
+            axis.annotate(text, (x, 0.985), (0, -1.25 * SMALL * place), ha=side, va="top",
+                          xycoords="axes fraction", textcoords="offset points", color=colour,
+                          fontsize=SMALL, bbox=BEHIND)  # fmt: skip
+
+
+def _dark(kind: str):
+    """The colour of words on a kind of multipliers."""
+    return shade(LOOKS[kind]["color"], -0.25)
 
 
 def _said(values: pd.Series) -> str:
-    """Mean and interval, with a digit more where an end that is not 0 would be rounded to it."""
-    said = with_interval(values, 3)
+    """Mean and half of the interval, with a digit more where its end would seem to be 0."""
     found = interval(values)
-    if found.n > 1 and found.low * found.high > 0 and " 0.000" in said.replace("[", " "):
-        said = with_interval(values, 4)
-    return said.replace("-", "−")
+    nearest = min(abs(found.low), abs(found.high))
+    return with_half(values, 4 if nearest < 0.0005 else 3)
 
 
 def _gaps(axis, rows: pd.DataFrame) -> None:
@@ -274,20 +284,3 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
                 axis.plot([flops] * 2, [gain.low, gain.high], color=look["color"], lw=1.0)
     axis.axhline(0, **NEUTRAL)
     axis.xaxis.set_major_locator(MaxNLocator(6))
-
-
-def _scalars(axis, losses: pd.DataFrame, spent: float) -> None:
-    """What scalars gain on no multipliers, both at NONE, and where all is tuned.
-
-    Where scalars have no other tier than NONE, it is that of NONE in both lines.
-    """
-    if spent > 0:
-        table = losses.pivot(index="seed", columns=["multipliers", "tier"], values="value")
-        every = TIERS[-1] in table[SCALAR]
-        own = {TIERS[0]: TIERS[0], TIERS[-1]: TIERS[-1] if every else TIERS[0]}
-        lines = [f"scalars{'' if every else f' at {TIERS[0]}'}, gain on {NO_MULTIPLIERS}"]
-        for tier in (TIERS[0], TIERS[-1]):
-            gain = table[WITHOUT, tier] - table[SCALAR, own[tier]]
-            lines.append(f"at {tier}: {_said(gain)}")
-        axis.text(0.02, 0.985, "\n".join(lines), va="top", transform=axis.transAxes, bbox=BEHIND,
-                  fontsize=SMALL, linespacing=1.15)  # fmt: skip

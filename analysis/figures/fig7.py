@@ -1,15 +1,14 @@
 """Figure 7 (section 5.1): four tiers of tuning, without and with multipliers; what tuning costs.
 
 Left AdamW, right Muon. A gain above 0 is better in all panels. Top: loss after the decay at each
-tier; points are seeds, a thin line joins the two arms of a seed, bars are means. Where the search
-kept nothing at a tier, its runs are those of the tier before: they are hollow, and a tier where no
-arm has runs of its own has no column. What vector multipliers gain at the first and the last tier
-is written, with 95% intervals over seeds. Middle: what vector multipliers gain over training, batch
-by batch the same data, averaged over a window of steps; means of each tier with 95% intervals.
-Bottom (ours): what an arm gains on NONE without multipliers, over the FLOPs that the search had
-spent when it had found the arm's tuning; bars are 95% intervals. The points of a line are, from
-left, NONE, LR, LRWD and FULL. Written is what scalars gain at NONE, and on FULL without
-multipliers. The csv has the number of trials too.
+tier; points are seeds, a thin line joins the arms of a seed, bars are means. Where the search kept
+nothing at a tier, its runs are those of the tier before: they are hollow, and a tier where no arm
+has runs of its own has no column. What scalars and vectors gain on no multipliers at the first and
+the last tier is written, with 95% intervals over seeds. Middle: what vector multipliers gain over
+training, batch by batch the same data, averaged over a window of steps; means of each tier with 95%
+intervals. Bottom (ours): what an arm gains on NONE without multipliers, over the FLOPs that the
+search had spent when it had found the arm's tuning; bars are 95% intervals. The points of a line
+are, from left, NONE, LR, LRWD and FULL. The csv has the number of trials too.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ EXPERIMENTS = ("tuning_apart",)
 # The message of each row, of AdamW and of Muon.
 MESSAGES = (
     "All tuned: with AdamW scalars lead, vectors trail; with Muon neither gain matters",
-    "Vectors keep their early lead at NONE, with Muon at LR = LRWD too, and lose it at FULL",
+    "Vectors keep an early lead at NONE, and with Muon at LR = LRWD, and lose it elsewhere",
     "With AdamW scalars lead at every cost of search; with Muon until all is tuned",
 )
 # What a tier tunes, and how, in the words of the caption.

@@ -276,6 +276,35 @@ def test_gradients_of_gradients_and_function_transforms(implementation):
 
 
 @both
+def test_function_transforms_within_same_weights_take_the_values_they_are_given(implementation):
+    """What is built once there is W̄ of the module's own parameters, and of no others."""
+    model = network(implementation)
+    x = torch.randn(40, 4, dtype=torch.float64)
+    own = dict(model.named_parameters())
+    others = {name: 2.0 * value.detach() for name, value in own.items()}
+    only = {name: value for name, value in others.items() if ".multipliers." in name}
+
+    def called(values, x=x):
+        return (torch.func.functional_call(model, values, (x,)) ** 2).mean()
+
+    def found():
+        with torch.no_grad():
+            values = [called(others), called(only), called(own), called(others)]
+        slopes = torch.func.grad(called)(others)
+        each = torch.func.vmap(lambda row: called(others, row[None]))(x)
+        return [*values, *slopes.values(), each]
+
+    want = found()
+    assert not torch.equal(want[0], want[1]) and not torch.equal(want[1], want[2])
+    with lrm.same_weights(model):
+        plain = called({})
+        within = found()
+        again = called({})
+    torch.testing.assert_close(within, want, rtol=1e-12, atol=1e-14)
+    assert torch.equal(plain, again) and torch.equal(plain, want[2])
+
+
+@both
 def test_an_optimizer_that_does_not_move_everything_is_told_at_its_first_step(implementation):
     plain = network()
     early = torch.optim.AdamW(plain.parameters())
@@ -327,6 +356,32 @@ def test_an_optimizer_that_does_not_move_everything_is_told_at_its_first_step(im
     with pytest.raises(UserError, match="within lrm.same_weights"), lrm.same_weights(model):
         steps(model, optimizer, 1)
     steps(model, optimizer, 1)
+
+
+@both
+def test_an_optimizer_of_vectors_alone_or_of_replaced_parameters_is_told(implementation):
+    model = network(implementation)
+    biases = torch.optim.SGD([model[0].bias, model[2].bias], lr=0.1)
+    with pytest.raises(UserError, match="lacks 6 of 6 weights and multipliers"):
+        steps(model, biases, 2)
+    model = network(implementation)
+    biases = torch.optim.SGD([model[0].bias, model[2].bias], lr=0.1)
+    with pytest.raises(UserError, match="within lrm.same_weights"), lrm.same_weights(model):
+        steps(model, biases, 1)
+    groups = lrm.build_param_groups(model, 1e-3, 0.1)
+    rest = torch.optim.AdamW([group for group in groups if group["kind"] != "vector"])
+    for step in range(3):  # beside one that moves the rest
+        objective(model, step).backward()
+        biases.step(), rest.step()
+
+    model = network(implementation)
+    with_groups = adamw(model)
+    by_hand = torch.optim.AdamW([p for p in model.parameters() if p.dim() == 2])
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    for optimizer in (with_groups, by_hand):
+        with pytest.raises(UserError, match="weights that the model had before others took their"):
+            steps(model, optimizer, 1)
+    steps(model, adamw(model), 3)
 
 
 def test_compiled_layers_compute_with_a_plain_tensor_within_a_step():

@@ -3,7 +3,9 @@
 import ast
 import importlib.util
 import re
+import socket
 import warnings
+from functools import partial
 from pathlib import Path
 
 import peft
@@ -13,6 +15,9 @@ import transformers
 
 import lrm
 from lrm.errors import UserError
+from lrm.multipliers.attach import IMPLEMENTATIONS, Multipliers
+from lrm.multipliers.report import Attached
+from lrm.multipliers.sharding import whole
 
 PAGE = Path(lrm.__file__).parent / "multipliers" / "RECIPES.md"
 
@@ -28,6 +33,9 @@ def blocks() -> dict[str, str]:
 
 
 BEGIN, *RECIPES = blocks()
+# Recipes that train nothing.
+STILL = ("Another vocabulary", "Checkpoints", "Going on with another placement", "A log of norms",
+         "Sharded checkpoints")  # fmt: skip
 
 
 def need(code: str) -> None:
@@ -48,21 +56,69 @@ def recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
-    def run(title: str, names: dict | None = None) -> dict:
+    def run(title: str, implementation: str = "forward", **given) -> dict:
+        names: dict = {}
         torch.manual_seed(0)
-        if names is None:
-            names = {}
-            exec(compile(blocks()[BEGIN], BEGIN, "exec"), names)
-        exec(compile(blocks()[title], title, "exec"), names)
+        exec(compile(blocks()[BEGIN], BEGIN, "exec"), names)
+        names |= given
+        attached: list[Attached] = []
+
+        def attach(*arguments, **named):
+            attached.append(lrm.attach_multipliers(
+                *arguments, **{"implementation": implementation, **named}
+            ))  # fmt: skip
+            return attached[-1]
+
+        # Of merged models the values that they had.
+        class Lrm:
+            attach_multipliers = staticmethod(attach)
+            __getattr__ = staticmethod(lambda name: getattr(lrm, name))
+
+        merge = Multipliers.merge
+        learned: dict[str, torch.Tensor] = {}
+
+        def note(handle):
+            for name, _, raw in handle.named():
+                learned[name] = whole(raw.detach()).clone()
+
+        def noting(handle):
+            note(handle)
+            return merge(handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Multipliers, "merge", noting)
+            # A minute less than with the default one, whose C++ the suite's own tests compile.
+            patch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+            code = blocks()[title].replace("import torch, transformers, lrm", "")
+            names["lrm"] = Lrm()
+            if title == "Several processes":
+                for name, value in of_torchrun().items():
+                    patch.setenv(name, value)
+            exec(compile(code, title, "exec"), names)
+        for handle in attached:
+            note(handle)
+        names["learned"] = learned
         return names
 
     return run
+
+
+def of_torchrun() -> dict[str, str]:
+    """The environment that torchrun gives to one process."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    found = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    return {name: str(value) for name, value in found.items()}
 
 
 @pytest.mark.parametrize("title", RECIPES)
 def test_recipe(title, recipe):
     need(blocks()[title])
     names = recipe(title)
+    assert names["learned"]
+    if title not in STILL:
+        assert all((value != 1).any() for value in names["learned"].values())
     before = transformers.LlamaForCausalLM(names["config"])
     for folder in ("merged", "average"):
         if Path(folder).exists():
@@ -111,6 +167,46 @@ def test_recipe(title, recipe):
     elif title == "A log of norms":
         assert "model.layers.*.mlp.up_proj.weight" in repr(names["handle"])
         assert all(value > 0 for value in names["log"].values())
+
+
+@pytest.mark.parametrize("title", ["transformers' Trainer", "accelerate", "Several processes"])
+def test_recipes_with_the_other_implementation(title, recipe):
+    """The same multipliers to rounding, in float32."""
+    found = [recipe(title, implementation)["learned"] for implementation in IMPLEMENTATIONS]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_recipe_trains_as_without_a_compiler(recipe, monkeypatch):
+    compiled = recipe("torch.compile")["learned"]
+    monkeypatch.setattr(torch, "compile", lambda model, **how: model)
+    torch.testing.assert_close(recipe("torch.compile")["learned"], compiled, rtol=1e-4, atol=1e-5)
+
+
+def test_muon_moves_matrices_and_not_the_stacks_of_experts(recipe):
+    torch.manual_seed(0)
+    model = transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, moe_intermediate_size=24,
+        num_hidden_layers=1, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        num_experts=4, num_experts_per_tok=2,
+    ))  # fmt: skip
+    names = recipe("Muon for the matrices", model=model)
+    muon, adamw = ([p for g in o.param_groups for p in g["params"]] for o in names["optimizers"])
+    assert len(muon) == 5 and all(p.dim() == 2 for p in muon)  # q, k, v, out and the router
+    assert sum(p.dim() == 3 for p in adamw) == 2
+    assert {id(p) for p in muon + adamw} == {id(p) for p in model.parameters()}
+
+
+def test_a_list_of_rates_keeps_those_of_each_group(recipe):
+    """The page's advice for ``OneCycleLR``."""
+    optimizer = recipe("accelerate")["optimizer"].optimizer
+    rates = [group["lr"] for group in optimizer.param_groups]
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rates, total_steps=10)
+    top = [0.0] * len(rates)
+    for _ in range(9):
+        optimizer.step()
+        schedule.step()
+        top = [max(*pair) for pair in zip(top, schedule.get_last_lr(), strict=True)]
+    assert top == pytest.approx(rates, rel=0.05) and len(set(rates)) == 2
 
 
 def test_a_trainer_goes_on_from_its_checkpoint(recipe):

@@ -4,10 +4,13 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed as dist
+import transformers
 from torch import nn
 
 import lrm
 from lrm.errors import UserError
+from lrm.multipliers.effective import EffectiveWeight
 from lrm.multipliers.layout import layout
 from lrm.multipliers.roles import roles
 
@@ -62,6 +65,8 @@ def convolutional() -> nn.Module:
 def test_convolutions_are_not_left_out_in_silence():
     with pytest.warns(UserWarning, match="'all' leaves out convolutions, which hold most weights"):
         lrm.attach_multipliers(convolutional())
+    with pytest.warns(UserWarning, match="'all' leaves out convolutions"):
+        lrm.attach_multipliers(convolutional(), {"preset": "all", "4.weight": "scalar"})
     model = convolutional()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -102,6 +107,76 @@ def test_the_report_and_norms():
     assert norms["column_multiplier/0.weight"] == 3.0 and norms["row_multiplier/1.1.weight"] == 1.0
     lrm.merge_multipliers(model)
     assert repr(handle) == "no multipliers; they were merged" and handle.norms() == {}
+
+
+def test_the_report_says_why_there_are_none_and_what_is_odd():
+    model = transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=8)
+    )
+    model.lm_head = nn.Linear(16, 32)  # no longer tied
+    model = nn.ModuleDict({"text": model, "image": nn.Conv2d(3, 2, 3)}).bfloat16()
+    block = model["text"].transformer.h[0]
+    block.attn.c_attn.weight.requires_grad_(False)
+    lines = repr(lrm.attach_multipliers(model, "hidden")).splitlines()
+    told = {line.split()[0]: line.split("  ")[-1].strip() for line in lines[2:-3]}
+    assert told["text.transformer.wte.weight"] == "none, by the placement"
+    assert told["text.lm_head.weight"].startswith("none, as heads by default")
+    assert told["image.weight"] == "none; placement='convolutions' has them"
+    assert told["text.transformer.wpe.weight"] == "none"
+    assert [line.split(" (")[0] for line in lines[-3:]] == [
+        "1 frozen: their multipliers learn and they do not",
+        "4 in half precision: their multipliers are in float32",
+        "4 whose role is told by their names alone; role={...} says another one",
+    ]
+    model.to(torch.float8_e4m3fn)
+    assert {p.dtype for n, p in model.named_parameters() if "multipliers" in n} == {torch.float32}
+
+
+def test_what_cannot_be_attached_leaves_the_model_as_it_was(monkeypatch):
+    """A scripted layer, a module with such a name, and a failure behind some layers."""
+    scripted = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)))
+    with pytest.raises(UserError, match="1.weight belongs to a scripted module, .* before script"):
+        lrm.attach_multipliers(scripted, "hidden")
+    named = two()
+    named[0].multipliers = nn.Linear(1, 1)
+    with pytest.raises(UserError, match="'multipliers' of its own, .*; rename it, or give"):
+        lrm.attach_multipliers(named, {"0.weight": "row"})
+    model, build = two(), EffectiveWeight.__init__
+    names = list(model.state_dict())
+
+    def fail(self, weight, *arguments):
+        if weight is model[1][1]._parameters["weight"]:
+            raise RuntimeError("no memory")
+        build(self, weight, *arguments)
+
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="no memory"):
+        patch.setattr(EffectiveWeight, "__init__", fail)
+        lrm.attach_multipliers(model)
+    for each in (scripted, model):
+        assert type(each[0]) is nn.Linear and not hasattr(each[0], "multipliers")
+    assert list(model.state_dict()) == names and lrm.merge_multipliers(model) is model
+    assert len(lrm.attach_multipliers(model).effective) == 2
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_multipliers_that_distributed_data_parallel_does_not_know_are_told(inner):
+    def attach(wrapped):
+        lrm.attach_multipliers(wrapped.module if inner else wrapped)
+        wrapped(torch.ones(2, 4))
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        message = "DistributedDataParallel does not know of 0.weight.row; call" if inner else (
+            "call lrm.attach_multipliers before DistributedDataParallel")  # fmt: skip
+        with pytest.raises(UserError, match=message):
+            attach(nn.parallel.DistributedDataParallel(two()))
+        model = two()
+        lrm.attach_multipliers(model)
+        model(torch.ones(2, 4))
+        for _ in range(2):
+            nn.parallel.DistributedDataParallel(model)(torch.ones(2, 4)).sum().backward()
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_preset_with_exceptions_and_rates_by_kind():

@@ -28,7 +28,7 @@ from lrm.multipliers import equations
 from lrm.multipliers.effective import EffectiveWeight, Scaling
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.multiplier import Multiplier, Target
-from lrm.multipliers.reading import check_restorable, read_through, restore
+from lrm.multipliers.reading import READERS, check_restorable, read_through, restore
 
 IMPLEMENTATIONS = ("forward", "optimizer")
 # The name under which a module holds the multipliers of its parameters.
@@ -48,7 +48,8 @@ class Multipliers:
     no gradients.
 
     A parameter that several modules share (tied embeddings) is multiplied once, for all of them.
-    Raises UserError for an unknown name or implementation, before anything is attached.
+    Raises UserError for an unknown name or implementation. Whatever fails leaves the model as it
+    was.
     """
 
     def __init__(
@@ -79,9 +80,19 @@ class Multipliers:
         for name in by_parameter:
             module, _ = self._owners[name][0]
             if hasattr(module, CHILD):
-                raise UserError(f"{type(module).__name__} has an attribute {CHILD!r} of its own")
-        for name, group in by_parameter.items():
-            self._attach(name, parameters[name], group, name in frozen)
+                raise UserError(
+                    f"{name}: {type(module).__name__} has an attribute {CHILD!r} of its own, where "
+                    "those of the weight would be; rename it, or give the parameter 'none'"
+                )
+        learned = [p for name in by_parameter if (p := parameters[name]).requires_grad]
+        try:
+            for name, group in by_parameter.items():
+                self._attach(name, parameters[name], group, name in frozen)
+        except BaseException:
+            self._take_back()
+            for parameter in learned:
+                parameter.requires_grad_(True)
+            raise
 
     def _attach(
         self, name: str, parameter: nn.Parameter, targets: list[Target], frozen: bool
@@ -100,6 +111,15 @@ class Multipliers:
             read_through(owner, under, found)
         if frozen:
             parameter.requires_grad_(False)
+
+    def _take_back(self) -> None:
+        """Take the multipliers from the model again, with their values."""
+        for name in self.effective:
+            for owner, under in self._owners[name]:
+                if under in owner.__dict__.get(READERS, {}):
+                    restore(owner, under)
+                owner._modules.pop(CHILD, None)
+        self.scalings, self.effective = {}, {}
 
     def parameter(self, name: str) -> nn.Parameter:
         """The learnable tensor W that the model has under that name now."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from lrm.multipliers import equations
-from lrm.multipliers.equations import Part, Product
+from lrm.multipliers.equations import Part, Product, is_transformed
 from lrm.multipliers.layout import Layout
 from lrm.multipliers.multiplier import Multiplier, Target
 from lrm.multipliers.precision import HALF, upcast
@@ -37,11 +38,11 @@ class Scaling(nn.Module):
             self.register_parameter(axis, nn.Parameter(replicated_like(raw, like)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Scaling:
-        """As of any module, for ``to`` and the like; but multipliers stay out of half precision."""
+        """As of any module, for ``to`` and the like; but multipliers stay out of low precision."""
 
         def kept(tensor: Tensor) -> Tensor:
             found = fn(tensor)
-            return tensor.to(found.device) if found.dtype in HALF else found
+            return tensor.to(found.device) if found.dtype.itemsize < 4 else found
 
         had_values = not any(raw.is_meta for raw in self._parameters.values())
         super()._apply(kept, recurse)
@@ -81,12 +82,13 @@ class Scaling(nn.Module):
 class _Derived:
     """What is no parameter, and changes several times a step: modules are slow to set."""
 
-    __slots__ = ("held", "holding", "keeping", "kept")
+    __slots__ = ("held", "holding", "keeping", "kept", "sources")
 
     def __init__(self) -> None:
         self.keeping = self.holding = False
         self.kept: Tensor | None = None
         self.held: Tensor | None = None  # its memory is kept from step to step
+        self.sources: list[Tensor] = []  # W and what the multipliers learn, of held or kept
 
 
 class EffectiveWeight(nn.Module):
@@ -137,17 +139,30 @@ class EffectiveWeight(nn.Module):
 
     def forward(self, weight: Tensor) -> Tensor:
         """W̄ from W, same shape; W itself while FSDP has it sharded, between uses."""
-        if self._derived.holding:
-            return self._derived.held
+        derived, compiles = self._derived, torch.compiler.is_compiling()
+        if derived.holding and (compiles or self._is_derived_from(weight)):
+            return derived.held
         if self.is_sharded(weight):
             return weight
-        if self._derived.kept is not None:
-            return equations.again(self._derived.kept, weight, self.parts, self.values())
+        if derived.kept is not None and (compiles or self._is_again(weight)):
+            return equations.again(derived.kept, weight, self.parts, self.values())
         found = equations.effective(weight, self.parts, self.values())
         # In this order: compiled code is not to depend on whether weights are kept.
-        if not torch.compiler.is_compiling() and self._derived.keeping:
-            self._derived.kept = found.detach()
+        if not compiles and derived.keeping and not is_transformed():
+            derived.kept, derived.sources = found.detach(), [weight, *self.learned()]
         return found
+
+    def _is_again(self, weight: Tensor) -> bool:
+        """Whether ``equations.again``, which transforms do not know, may give what is kept."""
+        return not is_transformed() and self._is_derived_from(weight)
+
+    def _is_derived_from(self, weight: Tensor) -> bool:
+        """Whether what is held or kept is W̄ of ``weight`` and of the multipliers that are there.
+
+        ``torch.func.functional_call`` puts other tensors in the place of both.
+        """
+        sources = self._derived.sources
+        return sources[0] is weight and all(map(is_, sources[1:], self.learned()))
 
     def write(self, weight: Tensor) -> Tensor:
         """W̄ without a graph."""
@@ -179,7 +194,7 @@ class EffectiveWeight(nn.Module):
     def keep(self, keeping: bool) -> None:
         """Build W̄ once and use it again, until this is called with False."""
         derived = self._derived
-        derived.keeping, derived.kept = keeping, None
+        derived.keeping, derived.kept, derived.sources = keeping, None, []
 
     def hold(self, weight: Tensor) -> None:
         """Build W̄ and give it to all who read, until ``release``; to be called without gradients.
@@ -194,7 +209,7 @@ class EffectiveWeight(nn.Module):
         ):  # fmt: skip
             self._derived.held = held = torch.empty_like(weight).requires_grad_()
         equations.write_into(held, weight, self.parts, self.values())
-        self._derived.holding = True
+        self._derived.holding, self._derived.sources = True, [weight, *self.learned()]
 
     def is_late(self) -> bool:
         """Whether a gradient of W̄ came behind ``release``, where it reaches nobody; forgets it."""
@@ -211,7 +226,7 @@ class EffectiveWeight(nn.Module):
         """
         if not self._derived.holding:
             return None
-        self._derived.holding = False
+        self._derived.holding, self._derived.sources = False, []
         outer, self._derived.held.grad = self._derived.held.grad, None
         if outer is None:
             return None

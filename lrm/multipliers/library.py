@@ -30,14 +30,14 @@ from lrm.errors import UserError, shown
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
 from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
 from lrm.multipliers.parametrization import find_parametrization
-from lrm.multipliers.placement import Placement, targets
+from lrm.multipliers.placement import PRESET, Placement, targets
 from lrm.multipliers.reading import READERS
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
-from lrm.multipliers.wiring import watch, watched
+from lrm.multipliers.wiring import watch, watch_processes, watched
 
 _KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
 
@@ -116,7 +116,8 @@ def attach_multipliers(
     _check_once(model, placed)
     found = Attached(model, placed, implementation, role or {})
     _warn_of_convolutions(found, placement)
-    watch(found)
+    watch(found, model.parameters())
+    watch_processes(found)
     return found
 
 
@@ -135,9 +136,10 @@ def build_param_groups(
     Matrices and embeddings decay, vectors do not, and multipliers are in groups of their own with
     the LR and the light decay they were attached with, or those given here. Each group has a
     ``kind``: ``matrix``, ``embedding`` (heads too), ``convolution``, ``vector`` or ``multiplier``,
-    so that ``torch.optim.Muon`` can be given the matrices alone. ``by_kind`` gives a kind an LR
-    or decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern of
-    ``no_decay`` does not decay. The order of parameters is the same in both implementations, and
+    so that ``torch.optim.Muon`` can be given the matrices alone; stacks of them (experts) are in
+    groups apart. ``by_kind`` gives a kind an LR or decay of its own, e.g.
+    ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern of ``no_decay`` does not decay. The
+    order of parameters is the same in both implementations, and
     so is an optimizer's state.
 
     Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
@@ -175,7 +177,7 @@ def build_param_groups(
             entries.append(dataclasses.replace(entry, **special.get(kind, {})))
     given = special.get("multiplier", {}) | given
     for handle in handles:
-        watch(handle, grouped=True)
+        watch(handle, handle.model.parameters(), grouped=True)
         for entry in multiplier_entries(handle, "multiplier"):
             if entry.leaf.requires_grad:
                 entries.append(dataclasses.replace(entry, **given))
@@ -185,7 +187,20 @@ def build_param_groups(
         else entry
         for entry in entries
     ]
-    return [{**param_group(same), "kind": same[0].optimizer} for same in grouped(entries)]
+    return [
+        {**param_group(same), "kind": same[0].optimizer}
+        for together in grouped(entries)
+        for same in _stacks_apart(together)
+    ]
+
+
+def _stacks_apart(members: list[Entry]) -> list[list[Entry]]:
+    """Matrices, and behind them stacks of them (experts), which Muon does not take."""
+    if members[0].optimizer != "matrix":
+        return [members]
+    flat = [entry for entry in members if entry.leaf.dim() == 2]
+    stacks = [entry for entry in members if entry.leaf.dim() != 2]
+    return [part for part in (flat, stacks) if part]
 
 
 @torch.no_grad()
@@ -333,13 +348,16 @@ def _check_rates(fields: Mapping[str, Any]) -> None:
 
 
 def _warn_of_convolutions(found: Attached, placement: Placement) -> None:
-    if not isinstance(placement, str) or placement == "convolutions":
+    preset = placement if isinstance(placement, str) else None
+    if isinstance(placement, Mapping):
+        preset = placement.get(PRESET)
+    if preset is None or preset == "convolutions":
         return
     sizes = {name: weight.numel() for name, weight in found.model.named_parameters()}
     left_out = sum(sizes[name] for name, role in found.roles.items() if role == "convolution")
     if left_out > sum(sizes[name] for name in found.effective):
         warnings.warn(
-            f"placement {placement!r} leaves out convolutions, which hold most weights of this "
+            f"placement {preset!r} leaves out convolutions, which hold most weights of this "
             "model; placement='convolutions' has multipliers for their filters",
             stacklevel=3,
         )

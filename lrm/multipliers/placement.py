@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
@@ -99,6 +100,8 @@ def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
         return f"is quantized ({type(weight.data).__name__}); attach before quantizing"
     if weight.dim() == 0:
         return "has no dimensions and is a multiplier itself"
+    if isinstance(module, torch.jit.ScriptModule):
+        return "belongs to a scripted module, whose code is fixed; attach before scripting"
     if isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return "belongs to a module that counts its children; give it a module of its own"
     if weight.is_complex():

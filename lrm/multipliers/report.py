@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,20 @@ from torch import Tensor, nn
 from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
-from lrm.multipliers.roles import roles
+from lrm.multipliers.precision import HALF
+from lrm.multipliers.roles import by_name_alone, roles
 from lrm.multipliers.saving import HANDLE, save_placement
 from lrm.multipliers.sharding import whole
 from lrm.multipliers.wiring import watch
+
+# Why a parameter of a role has no multipliers, where it has none.
+_WITHOUT = {
+    "matrix": "none, by the placement",
+    "embedding": "none, by the placement",
+    "tied": "none, by the placement",
+    "head": "none, as heads by default: rows there make training worse",
+    "convolution": "none; placement='convolutions' has them",
+}
 
 
 class Attached(Multipliers):
@@ -38,6 +49,7 @@ class Attached(Multipliers):
         self.design = ""  # of scale vectors, if they are some
         self.thawed_by_merging: list[nn.Parameter] = []
         self.roles = roles(model, said)
+        self._by_name = [name for name in by_name_alone(model) if not _is_said(name, said)]
         super().__init__(model, targets, implementation)
         self._shapes = {
             name: tuple(p.shape) for name, p in model.named_parameters() if name in self.roles
@@ -63,9 +75,21 @@ class Attached(Multipliers):
             f"{added:,} entries added ({added / entries:.2%})"
         ]
         given = {name: self._kind(name) for name in self.effective}
-        bare = {name: "none" for name in self.roles if name not in given}
-        lines += _table(given | bare, self.roles, self._shapes)
-        return "\n".join(lines)
+        bare = {name: _WITHOUT.get(role, "none") for name, role in self.roles.items()}
+        lines += _table(bare | given, self.roles, self._shapes)
+        return "\n".join([*lines, *self._odd()])
+
+    def _odd(self) -> list[str]:
+        """What a user may not have meant, a line each."""
+        weights = {name: p for name in self.effective if (p := self.find(name)) is not None}
+        found = (
+            ([name for name, p in weights.items() if not p.requires_grad],
+             "frozen: their multipliers learn and they do not"),
+            ([name for name, p in weights.items() if p.dtype in HALF],
+             "in half precision: their multipliers are in float32"),
+            (self._by_name, "whose role is told by their names alone; role={...} says another one"),
+        )  # fmt: skip
+        return [f"{len(names)} {what} (the first is {names[0]})" for names, what in found if names]
 
     def merge(self) -> nn.Module:
         """As in ``Multipliers``; the model then saves no placement and asks for none.
@@ -108,6 +132,10 @@ class Attached(Multipliers):
                 found[f"{axis}_multiplier/{key}"] = _norm(value)
         values = torch.stack(list(found.values())).tolist() if found else []
         return dict(zip(found, values, strict=True))
+
+
+def _is_said(name: str, said: Mapping[str, str]) -> bool:
+    return any(fnmatch.fnmatch(name, pattern) for pattern in said)
 
 
 def _norm(tensor: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ _MATRICES: list[tuple[type, str]] = [
 # Classes that hold no matrix, whatever the shapes of their parameters.
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 _PLAIN = (*_NORMS, nn.PReLU, nn.Bilinear, nn.utils.parametrize.ParametrizationList)
+_KNOWN = (*_PLAIN, *(kind for kind, _ in _MATRICES), nn.modules.conv._ConvNd, nn.Embedding,
+          nn.EmbeddingBag)  # fmt: skip
 # Elsewhere: names of matrices and of stacks of matrices (experts).
 _NAMED = re.compile(r"(\w+_)?(weights?|kernel|proj|projection|experts?|w|W)\d*|[wW](_\w+|\d+)?")
 # Words in the names of embeddings of positions, which are added and multiply nothing.
@@ -66,6 +68,16 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
             raise UserError(f"role: no parameter's name matches {pattern!r}")
         found |= dict.fromkeys(names, role)
     return found
+
+
+def by_name_alone(model: nn.Module) -> list[str]:
+    """Parameters of two dimensions or more whose role no type of module tells, but their names."""
+    parameters = dict(model.named_parameters())
+    return [
+        name
+        for name, [(module, _), *_] in owners(model).items()
+        if parameters[name].dim() > 1 and not is_norm(module) and not isinstance(module, _KNOWN)
+    ]
 
 
 def is_norm(module: nn.Module) -> bool:

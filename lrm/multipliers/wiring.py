@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lrm.errors import UserError
@@ -25,7 +26,9 @@ _REMEDY = "build it behind lrm.attach_multipliers from lrm.build_param_groups(mo
 class _Seen:
     """What is known of the optimizers of one model."""
 
-    def __init__(self, handed: Iterable[nn.Parameter] = ()) -> None:
+    def __init__(self, known: Iterable[nn.Parameter], handed: Iterable[nn.Parameter] = ()) -> None:
+        # Parameters that the model had when this began, by id: others may take their place.
+        self.known = {id(parameter): weakref.ref(parameter) for parameter in known}
         # Optimizers that have stepped, and how they and the model stood then (``_state``).
         self.checked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.movers: weakref.WeakSet = weakref.WeakSet()  # those among them that move the model
@@ -33,6 +36,7 @@ class _Seen:
         self.every: list[weakref.ref] = []  # weights and multipliers as they were checked
         # What ``build_param_groups`` has given out, by id; not by Tensor, which compares entries.
         self.handed = {id(parameter): weakref.ref(parameter) for parameter in handed}
+        self.known |= self.handed
         self.complete = False
 
 
@@ -40,17 +44,46 @@ _models: weakref.WeakKeyDictionary[Multipliers, _Seen] = weakref.WeakKeyDictiona
 _hooks: list[Any] = []
 
 
-def watch(handle: Multipliers, grouped: bool = False) -> None:
+def watch(
+    handle: Multipliers, parameters: Iterable[nn.Parameter] = (), grouped: bool = False
+) -> None:
     """From now on check the optimizers that move parameters of the model of ``handle``.
 
-    ``grouped``: its parameters have just been handed out in groups, perhaps for a new optimizer.
+    ``parameters``: those of the model, as far as it is whole. ``grouped``: they have just been
+    handed out in groups, perhaps for a new optimizer.
     """
     if not _hooks:
         _hooks.append(register_optimizer_step_pre_hook(_before_step))
     if grouped:
-        _models[handle] = _Seen(_every(handle).values())
+        before = _models[handle].known.values() if handle in _models else ()
+        past = [parameter for reference in before if (parameter := reference()) is not None]
+        _models[handle] = _Seen([*past, *parameters], _every(handle).values())
     elif handle not in _models:
-        _models[handle] = _Seen()
+        _models[handle] = _Seen(parameters)
+
+
+def watch_processes(handle: Multipliers) -> None:
+    """Check at the first forward pass that DistributedDataParallel knows of the multipliers.
+
+    It reduces the gradients of the parameters that its module had when it was built.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+
+    def check(*_: Any) -> None:
+        hook.remove()
+        wrapper = DistributedDataParallel._get_active_ddp_module()
+        if wrapper is None:
+            return
+        reduced = {id(parameter) for parameter in wrapper._module_parameters}
+        for name, _, parameter in handle.named():
+            if parameter.requires_grad and id(parameter) not in reduced:
+                raise UserError(
+                    f"DistributedDataParallel does not know of {name}; call "
+                    "lrm.attach_multipliers before it is built"
+                )
+
+    hook = handle.model.register_forward_pre_hook(check)
 
 
 def watched() -> list[Multipliers]:
@@ -78,14 +111,19 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     names = _learning(handle)
     every = [p for group in optimizer.param_groups for p in group["params"]]
     moved = {id(p) for p in every}
+    present = {id(parameter) for parameter in handle.model.parameters()}
+    if handle.effective:
+        _check_current(every, present, seen)
+    if handle.is_unchanged and not moved.isdisjoint(present):
+        raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
     if moved.isdisjoint(names):
-        if handle.effective and not moved.isdisjoint(seen.handed):
-            _check_current(every, handle, seen)
         seen.checked[optimizer] = _state(optimizer, seen)
+        if handle.effective and not moved.isdisjoint(present):
+            # Of its vectors alone: at its second step another one should have moved the rest.
+            seen.movers.add(optimizer)
+            seen.complete = seen.moved >= names.keys()
         return
     handle.check_late()
-    if handle.is_unchanged:
-        raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
     multipliers = {id(parameter) for each in watched() for _, _, parameter in each.named()}
     for group in optimizer.param_groups:
         of_multipliers = [id(p) in multipliers for p in group["params"] if p.requires_grad]
@@ -103,11 +141,10 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
         _complain(handle, seen)
 
 
-def _check_current(every: list[nn.Parameter], handle: Multipliers, seen: _Seen) -> None:
-    """UserError where groups of the model hold parameters that it had before, and no other."""
-    present = {id(parameter) for parameter in _every(handle).values()}
+def _check_current(every: list[nn.Parameter], present: set[int], seen: _Seen) -> None:
+    """UserError where an optimizer holds parameters that the model had before others came."""
     for parameter in every:
-        reference = seen.handed.get(id(parameter))
+        reference = seen.known.get(id(parameter))
         if reference is not None and reference() is parameter and id(parameter) not in present:
             raise UserError(
                 "the optimizer moves weights that the model had before others took their place "

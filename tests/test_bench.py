@@ -297,7 +297,16 @@ def _shipped(bench):
 
 
 def test_every_row_that_a_claim_reads_is_shipped():
-    """I1.3 sets (a) and (b) against no multipliers, at two sizes and at tiny."""
+    """I1.3 sets (a) and (b) against no multipliers, at two sizes and at tiny, I1.4 at long steps."""
+    criterion = every_criterion()["I1.4"]
+    bench = Bench(ROWS, 2)
+    bench.narrow(["long steps*"])
+    [place] = criterion["configurations"]
+    assert {
+        (place, names[of], names["none"])
+        for names in criterion["variants"].values()
+        for of in ("forward", "optimizer")
+    } <= _shipped(bench)
     criterion = every_criterion()["I1.3"]
     bench = Bench(ROWS, 2)
     bench.narrow(["multipliers*"])

@@ -1,4 +1,4 @@
-"""Judging functions of I1 to I1.3 and SV22: what vectors cost in time, from a benchmark's record.
+"""Judging functions of I1 to I1.4 and SV22: what vectors cost in time, from a benchmark's record.
 
 A row of a record sets one variant's tokens per second against another's, pair by pair; pairs stand
 for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimizer`` (section 2).
@@ -80,8 +80,9 @@ def i1_3(measurements: dict, criterion: dict) -> Judgement:
     # Where the paper's sentence is judged; all else is ours.
     judged, *others = criterion["configurations"]
     places = [(place, kind) for place in (judged, *others) for kind in ("forward", "optimizer")]
-    for place, kind in [*places, (criterion["small"], "optimizer")]:
-        limit = limits["small" if place == criterion["small"] else "large"]
+    small = criterion.get("small")
+    for place, kind in [*places, *([(small, "optimizer")] if small else [])]:
+        limit = limits["small" if place == small else "large"]
         where = criterion["configurations"].get(place, place)
         for optimizer, variants in criterion["variants"].items():
             measured = _measured(ratios, place, variants[kind], variants["none"])
@@ -90,6 +91,10 @@ def i1_3(measurements: dict, criterion: dict) -> Judgement:
             ours = place != judged
             parts.append(at_least(name, measured, 1 - limit, group, robust=True, ours=ours))
     return Judgement(parts, criterion["pairs"]["planned"])
+
+
+# The same of steps of four times the tokens.
+i1_4 = i1_3
 
 
 def sv22(measurements: dict, criterion: dict) -> Judgement:

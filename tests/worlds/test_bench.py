@@ -1,4 +1,4 @@
-"""Planted records of `make bench`: I1 to I1.3 and SV22."""
+"""Planted records of `make bench`: I1 to I1.4 and SV22."""
 
 import functools
 import json
@@ -14,14 +14,14 @@ from lrm.store.files import write_listed
 from tests.worlds.planted import check_breaks, judged, noise, part
 
 LARGE, TINY = "20M 8x512", "tiny 8x64"
-SHORT = "20M 4x512"
+SHORT, LONG = "20M 4x512", "20M 32x512"
 SIZES = {LARGE: "4096 tokens", SHORT: "2048 tokens"}
 # Tokens per second over those of the second variant, at both sizes.
 RATIOS = {
-    ("forward", "plain"): {LARGE: 0.996, TINY: 0.981, SHORT: 0.994},
-    ("optimizer", "plain"): {LARGE: 0.998, TINY: 0.97, SHORT: 0.995},
-    ("muon, forward", "muon"): {LARGE: 0.994, TINY: 0.979, SHORT: 0.993},
-    ("muon, optimizer", "muon"): {LARGE: 0.997, TINY: 0.96, SHORT: 0.996},
+    ("forward", "plain"): {LARGE: 0.996, TINY: 0.981, SHORT: 0.994, LONG: 0.998},
+    ("optimizer", "plain"): {LARGE: 0.998, TINY: 0.97, SHORT: 0.995, LONG: 0.999},
+    ("muon, forward", "muon"): {LARGE: 0.994, TINY: 0.979, SHORT: 0.993, LONG: 0.997},
+    ("muon, optimizer", "muon"): {LARGE: 0.997, TINY: 0.96, SHORT: 0.996, LONG: 0.996},
     ("optimizer", "forward"): {LARGE: 1.03, TINY: 1.06},
     ("muon, optimizer", "muon, forward"): {LARGE: 1.04, TINY: 1.07},
     ("unified", "standard"): {"Llama 20M 8x512": 0.98, "Llama tiny 16x128": 0.97},
@@ -75,6 +75,11 @@ BREAKS = {
         for place, where in (*SIZES.items(), (TINY, TINY))
         if kind == "(b)" or place != TINY
     },
+    "I1.4": {
+        f"{kind} with {optimizer}, 16384": {"changes": ((variant, none, LONG, 0.94),)}
+        for optimizer, (forward, inside, none) in NAMES.items()
+        for kind, variant in (("(a)", forward), ("(b)", inside))
+    },
     "SV22": {
         f"{place.split()[1]}: time": {"changes": (("unified", "standard", place, 0.95),)}
         for place in RATIOS["unified", "standard"]
@@ -103,6 +108,7 @@ def test_each_part_has_a_record_that_breaks_it_alone(claim):
         ("I1.3", "(a) with Muon, 4096", 0.994),
         ("I1.3", "(b) with Muon, 2048", 0.996),
         ("I1.3", "(b) with AdamW, tiny", 0.97),
+        ("I1.4", "(b) with Muon, 16384", 0.996),
         ("SV22", "20M: time", 1 / 0.98),
         ("SV22", "tiny: time", 1 / 0.97),
     ],
@@ -128,6 +134,8 @@ def _of_all(ratio: float, against: tuple[str, ...]):
         ("I1.3", {"changes": _of_all(0.98, ("muon",))}, PARTLY),
         ("I1.3", {"outlier": 0.3, "pairs": 60}, HOLDS),
         ("I1.3", {"pairs": 59}, OPEN),
+        ("I1.4", {"changes": _of_all(0.98, ("plain", "muon"))}, REFUTED),
+        ("I1.4", {"pairs": 59}, OPEN),
         ("I1", {"changes": _of_all(0.975, ("plain", "muon"))}, PARTLY),
         ("I1", {"changes": _of_all(0.95, ("plain", "muon"))}, REFUTED),
         ("I1", {"pairs": 19}, OPEN),

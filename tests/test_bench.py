@@ -297,7 +297,7 @@ def _shipped(bench):
 
 
 def test_every_row_that_a_claim_reads_is_shipped():
-    """I1.3 sets (a) and (b) against no multipliers, at two sizes and at tiny, I1.4 at long steps."""
+    """I1.3 asks what (a) and (b) cost at two sizes and at tiny, I1.4 of long steps."""
     criterion = every_criterion()["I1.4"]
     bench = Bench(ROWS, 2)
     bench.narrow(["long steps*"])

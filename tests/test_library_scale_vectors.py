@@ -74,6 +74,26 @@ def _train(model, tokens, steps=4):
         optimizer.step()
 
 
+def decay_by_side(model, groups):
+    """Weight decay of the vectors in front of matrices (and of the final norm's) and behind."""
+    names = {id(p): name for name, p in model.named_parameters()}
+    found: dict[str, set] = {}
+    for group in groups:
+        for parameter in group["params"] if group["kind"] == "multiplier" else ():
+            name = names[id(parameter)]
+            behind = "norm_behind" in name or ".row" in name and "norm" not in name
+            found.setdefault("output" if behind else "input", set()).add(group["weight_decay"])
+    return found
+
+
+@pytest.mark.parametrize("design", ["hg", "dp", "unified"])
+def test_decay_of_either_side_can_be_said(design):
+    model = decoder()
+    lrm.attach_scale_vectors(model, design, lr=1e-3, input_decay=0.3, output_decay=0.2)
+    decays = decay_by_side(model, lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1))
+    assert decays == {"input": {0.3}} | ({} if design == "hg" else {"output": {0.2}})
+
+
 def test_unified(tokens):
     """HG, norms behind the matrices, OR, and decay on input vectors alone."""
     model = decoder()
@@ -85,8 +105,9 @@ def test_unified(tokens):
             assert axes_of(handle)[f"{key}.weight"] == vector
             assert axes_of(handle)[f"{key}.norm_behind.weight"] == magnitude
     groups = lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1)
-    rates = {(g["lr"], g["weight_decay"]) for g in groups if g["kind"] == "multiplier"}
-    assert rates == {(1e-3, 0.1), (1e-3, 0.0)}
+    decays = decay_by_side(model, groups)
+    assert decays == {"input": {0.1}, "output": {0.0}}
+    assert {g["lr"] for g in groups if g["kind"] == "multiplier"} == {1e-3}
     learning = {id(p) for g in groups for p in g["params"]}
     still = [n for n, p in model.named_parameters() if id(p) not in learning]
     assert all("norm" in name for name in still) and len(still) == 5 + 10

@@ -66,8 +66,9 @@ def test_the_function_is_free_of_the_norm_of_what_is_normalised(built, tokens, n
 def test_magnitude_of_an_input_vector_is_a_null_direction(built, tokens):
     """Norm(W(βq ⊙ z)) holds no β (SV15b): its gradient is 0 but for rounding."""
     rule = {"kind": "column", "parametrization": "or"}
-    rules = [{"match": name, "multiplier": rule} for name in ("attention.[qkv]", "mlp.gate")]
+    rules = [{"match": name, "multiplier": rule} for name in ("attention.[qkv]", "mlp.[gu]*")]
     config, learner = built(DNP, rules=rules)
+    before = learner.model(tokens)
     _, objective = learner.model(tokens[:, :-1], tokens[:, 1:])
     for name, _, parameter in learner.multipliers.named():
         [gradient] = torch.autograd.grad(objective, parameter, retain_graph=True)
@@ -76,6 +77,11 @@ def test_magnitude_of_an_input_vector_is_a_null_direction(built, tokens):
         else:
             assert gradient.norm() > 1e-6
     assert len(resolve(config)) == len(addresses(config.model))
+    with torch.no_grad():
+        for name, _, parameter in learner.multipliers.named():
+            if name.endswith("column_magnitude"):
+                parameter.mul_(3.0)
+    torch.testing.assert_close(learner.model(tokens), before, rtol=1e-10, atol=1e-11)
 
 
 def test_rules_and_probes_know_them(built, tokens):

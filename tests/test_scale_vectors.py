@@ -124,6 +124,41 @@ def test_every_vector_has_a_side(designs):
             assert (address.side in ("input", "output")) == (address.role == "norm")
 
 
+INPUTS = {f"{name}.column" for name in BRANCHES}
+FINAL, SHARED = {"norm.final.row"}, {"norm.mixer.row", "norm.mlp.row"}
+INNER = {f"norm.{name}.row" for name in BRANCHES}
+OUTPUTS = {
+    f"norm.{name}.row" for name in ("attention.q", "attention.k", "attention.out", "mlp.down")
+}
+
+
+@pytest.mark.parametrize(
+    ("arm", "decaying", "others"),
+    [
+        ("scale_vectors/unified", INPUTS | FINAL, INNER),
+        ("scale_vectors/standard, vector_decay/input", SHARED | FINAL, set()),
+        ("scale_vectors/hg, vector_decay/input", INPUTS | FINAL, set()),
+        ("scale_vectors/output_norms, vector_decay/input", SHARED | FINAL, OUTPUTS),
+        ("scale_vectors/output_norms, vector_decay/output", OUTPUTS, SHARED | FINAL),
+        ("scale_vectors/output_norms, vector_decay/all", OUTPUTS | SHARED | FINAL, set()),
+    ],
+)
+def test_vectors_of_one_side_decay(tmp_path, arm, decaying, others):
+    """What stands in front of a matrix, or behind a norm (IWD); of OR both vector and magnitude."""
+    path = tmp_path / "decaying" / "config.yaml"
+    path.parent.mkdir()
+    body = BODY.format(parametrization="direct", arms=f"  ARM: {{use: [{arm}]}}")
+    path.write_text(f"{body}scales:\n  smoke: {{values: {{input_decay: 0.3}}}}\n")
+    [run] = load(path).runs("smoke", [0])
+    found: dict[float, set] = {}
+    for plan in resolve(run.settings):
+        for each in plan.multipliers:
+            axis = each.axis.removesuffix("_magnitude")
+            found.setdefault(each.weight_decay, set()).add(f"{plan.address.name}.{axis}")
+    assert found.pop(0.3) == decaying
+    assert found == ({0.0: others} if others else {})
+
+
 SIZES = {"hidden_size": 1792, "intermediate_size": 4778, "num_hidden_layers": 22,
          "num_attention_heads": 28, "num_key_value_heads": 28}  # fmt: skip
 

@@ -2,9 +2,7 @@
 
 Loss after the decay less that of a direct vector on the inputs of each matrix (HG), paired by seed,
 so that all rows have one zero; left of it is better. a: vectors that branches share. b: other
-placements. c: magnitude and direction apart (OR, ER), on both sides and with a norm between. Grey:
-two standard deviations over the seeds of a, as a rough measure of chance for single seeds; not for
-the rows with a norm between, which vary more.
+placements. c: magnitude and direction apart (OR, ER), on both sides and with a norm between.
 """
 
 from __future__ import annotations
@@ -12,12 +10,10 @@ from __future__ import annotations
 import dataclasses
 
 import pandas as pd
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NOT_JUDGED
 from analysis.tables.context import Context
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
@@ -26,7 +22,6 @@ EXPERIMENTS = {
     "sv_placement": (),
     "sv_reparametrization": ("HG *", "D*P_?R *"),
 }
-# Rows with a norm between stand below the others: grey does not reach them.
 PANELS = {
     "a": [Comparison("shared by branches", "sv_heterogeneity", "STANDARD", "HG", "none")],
     "b": [
@@ -42,15 +37,11 @@ PANELS = {
         Comparison("DNP with ER", "sv_reparametrization", "DNP_ER", "HG", "er"),
     ],
 }
-# How many rows at the bottom of a panel have a norm between.
-NORMED = {"b": 1, "c": 2}
 TITLES = {
     "a": "a   Vectors shared by branches are worse than own ones",
-    "b": "b   Other placements",
-    "c": "c   Magnitude and direction apart: OR, ER",
+    "b": "b   Vectors on outputs do not help; a factor of 2 on the matrices harms",
+    "c": "c   Magnitude and direction apart (OR, ER) gain most behind a norm",
 }
-# Of b, where a single seed says so.
-FOUND = "b   One seed: DP and AP change little; a factor of 2 and DNP lie higher"
 WORDS = (
     "branches: query, key, value, gate, up.   AP: vectors γ on the outputs of matrices.   "
     "DP: on inputs and outputs.\n"
@@ -72,50 +63,23 @@ def draw(numbers: pd.DataFrame, context: Context):
     """Three panels above each other, with one axis."""
     lines = [len(compared) for compared in PANELS.values()]
     figure, axes = page(3, 1, 4.1, h_pad=0.03, sharex=True, height_ratios=[2.0, *lines[1:]])
-    of_chance, panels = (
-        chance(numbers[numbers["panel"] == "a"]),
-        dict(tuple(numbers.groupby("panel"))),
-    )
-    alone = {panel: rows["seed"].nunique() == 1 for panel, rows in panels.items()}
+    panels = dict(tuple(numbers.groupby("panel")))
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
     axes[0].set_xlim(low - 0.14 * (high - low), high + 0.13 * (high - low))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
         rows = panels[panel]
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW if panel == "a" else 0.3)
         write_gaps(axis, rows, PANELS[panel])
-        if alone[panel] and of_chance and panel in NORMED:
-            least = NORMED[panel] / len(PANELS[panel])
-            axis.axvspan(-of_chance, of_chance, ymin=least, **NOT_JUDGED, lw=0, zorder=0)
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        if alone[panel]:
-            found = panel == "b" and of_chance and _says_so(rows, of_chance)
-            title = FOUND if found else f"{title} (one seed)"
-        label(axis, title)
+        label(axis, f"{title} (one seed)" if rows["seed"].nunique() == 1 else title)
     axes[0].set_ylim(-0.75, 0.35)
     axes[-1].set_xlabel(
         "← better        loss − loss of a vector on the inputs of each matrix (nats)"
     )
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
-    if of_chance:
-        said = f"± {of_chance:.3f}: two standard deviations over the seeds that judge in a; "
-        said += "rough; not drawn at DNP, which varies more"
-        legend_below(figure, [Patch(**NOT_JUDGED, label=said)], 1)
     note = f"all arms have one LR, the best found for shared vectors\n{told_of_points(numbers)}"
     context = dataclasses.replace(context, others={})
     return caption(figure, context, note, n=_counts(panels))
-
-
-def chance(rows: pd.DataFrame) -> float:
-    """What chance may do to one seed: two standard deviations over judging seeds; 0 of fewer."""
-    values = rows.loc[rows["seed"] >= FIRST_JUDGING_SEED, "value"]
-    return 2 * values.std(ddof=1) if len(values) > 1 else 0.0
-
-
-def _says_so(rows: pd.DataFrame, of_chance: float) -> bool:
-    """Whether a single seed says what ``FOUND`` does, by more than chance may do."""
-    values = rows.set_index("name")["value"].reindex([each.name for each in PANELS["b"]])
-    small = values.iloc[:2].abs() < of_chance
-    return bool(small.all() and (values.iloc[2:] > of_chance).all())
 
 
 def _counts(panels: dict[str, pd.DataFrame]) -> str:

@@ -1,0 +1,141 @@
+"""muP on any torch model: learning rates and initial values as powers of how much wider it is.
+
+After Tensor Programs V (Yang et al., https://arxiv.org/abs/2203.03466), table 3: what is tuned at
+one width serves all. The suite's own runs have it as presets (``width/gdn_mup_*``).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from lrm.errors import UserError, shown
+from lrm.multipliers.layout import layout, owners
+from lrm.multipliers.library import build_param_groups, check_model, known_roles, named_weights
+
+# Of an optimizer's name the power of inputs and of outputs in the factor on the LR.
+_POWERS = {"adamw": (-1, 0), "sgd": (-1, 1)}
+
+
+def mup_param_groups(
+    model: nn.Module,
+    base: nn.Module,
+    lr: float,
+    weight_decay: float,
+    *,
+    optimizer: str = "adamw",
+    **options: Any,
+) -> list[dict[str, Any]]:
+    """Groups as ``lrm.build_param_groups`` makes them, with muP's learning rates.
+
+    ``base`` is the model at the width at which ``lr`` was tuned, with the same names of parameters;
+    it may lie on the meta device. A parameter with m_in times the inputs and m_out times the
+    outputs that it has there gets ``lr`` times
+
+    ========= ========================= =======================
+    optimizer factor                    of hidden matrices, of embedding and vectors, of the head
+    ========= ========================= =======================
+    ``adamw`` 1 / m_in                  1/m, 1, 1/m
+    ``sgd``   m_out / m_in              1, m, 1/m
+    ========= ========================= =======================
+
+    for a model m times as wide. Tables that an index reads have no inputs, and so have vectors.
+    Weight decays stay; AdamW multiplies them by the LR. Multipliers keep their LR, and ``options``
+    are those of ``build_param_groups``. Initial values have to follow too (``mup_rescale_``).
+
+    Attention is to have heads of one size, more of them in a wider model: else its logits would
+    need a factor. Raises UserError for another optimizer, for parameters that ``base`` does not
+    have or has in other dimensions, and for an embedding that is the head too, which would need a
+    factor on the logits.
+    """
+    if optimizer not in _POWERS:
+        raise UserError(
+            f"mup_param_groups: optimizer {shown(optimizer)} has no rule here; use one of "
+            f"{', '.join(_POWERS)}"
+        )
+    ratios = _ratios(model, base, "mup_param_groups")
+    of_inputs, of_outputs = _POWERS[optimizer]
+    factors = {
+        id(parameter): ratios[name][0] ** of_inputs * ratios[name][1] ** of_outputs
+        for name, parameter in named_weights(model)
+    }
+    found = []
+    for group in build_param_groups(model, lr, weight_decay, **options):
+        parts: dict[float, list[nn.Parameter]] = {}
+        for parameter in group["params"]:
+            parts.setdefault(factors.get(id(parameter), 1.0), []).append(parameter)
+        for factor, members in parts.items():
+            found.append({**group, "params": members, "lr": group["lr"] * factor})
+    return found
+
+
+@torch.no_grad()
+def mup_rescale_(model: nn.Module, base: nn.Module) -> nn.Module:
+    """Scale the initial weights of ``model`` to those of ``base`` by muP's powers; returns it.
+
+    The root mean square of each weight becomes that of ``base`` times m_in^(−1/2) for matrices,
+    times 1/m_in for the head, and times 1 for embeddings; vectors stay as they are. It does not
+    matter how ``model`` was initialised, only that its weights are random and not all 0. To be
+    called before training and before multipliers are attached. Raises UserError as
+    ``mup_param_groups`` does, and for a ``base`` on the meta device.
+    """
+    ratios = _ratios(model, base, "mup_rescale_")
+    roles, of_base = known_roles(model), dict(named_weights(base))
+    for name, parameter in named_weights(model):
+        if (power := _INITIAL.get(roles[name])) is None:
+            continue
+        if of_base[name].is_meta or parameter.is_meta:
+            raise UserError(f"mup_rescale_: {name} has no values; build it elsewhere than on meta")
+        own, wanted = _rms(parameter), _rms(of_base[name]) * ratios[name][0] ** power
+        if own > 0:
+            parameter.mul_(wanted / own)
+    return model
+
+
+# By role the power of the inputs in the initial root mean square.
+_INITIAL = {
+    "matrix": -0.5,
+    "convolution": -0.5,
+    "head": -1.0,
+    "embedding": 0.0,
+}
+
+
+def _rms(tensor: Tensor) -> float:
+    return tensor.double().square().mean().sqrt().item()
+
+
+def _ratios(model: nn.Module, base: nn.Module, call: str) -> dict[str, tuple[float, float]]:
+    """How many times the inputs and outputs of ``base`` each parameter has, by name."""
+    for each in (model, base):
+        check_model(each, f"optim.{call}")
+    there, places, roles = dict(named_weights(base)), owners(model), known_roles(model)
+    found = {}
+    for name, parameter in named_weights(model):
+        other = there.get(name)
+        if other is None or other.dim() != parameter.dim():
+            what = "has no such parameter" if other is None else "has it in other dimensions"
+            raise UserError(f"{call}: {name}: base {what}; build it of the same layers")
+        if roles[name] == "tied":
+            raise UserError(
+                f"{call}: {name} is embedding and head at once, and muP asks two things; give "
+                "the head weights of its own (tie_word_embeddings=False)"
+            )
+        wider = [n / m for n, m in zip(parameter.shape, other.shape, strict=True)]
+        found[name] = _sides(roles[name], wider, places[name][0][0], parameter)
+    return found
+
+
+def _sides(
+    role: str, wider: list[float], module: nn.Module, parameter: Tensor
+) -> tuple[float, float]:
+    if role in ("vector", "embedding"):  # a table's rows are found by an index
+        return 1.0, math.prod(wider)
+    axes = layout(module, parameter)
+    outputs = wider[axes.row]
+    if axes.column is not None:
+        return wider[axes.column], outputs
+    return math.prod(wider) / outputs, outputs

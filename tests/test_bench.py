@@ -16,7 +16,7 @@ import warm
 import yaml
 
 from analysis.tables.criteria import every_criterion
-from lrm.bench import tables
+from lrm.bench import delta, tables
 from lrm.bench.measure import median
 from lrm.bench.parts import BACKWARD, FORWARD, Marks
 from lrm.bench.plan import ROWS, Bench
@@ -400,3 +400,22 @@ def test_medians_with_order_statistics():
     draws = np.random.default_rng(1).standard_cauchy((4000, 9))
     inside = [m.low <= 0 <= m.high for m in map(median, draws.tolist())]
     assert np.mean(inside) == pytest.approx(median(draws[0].tolist()).coverage, abs=0.02)
+
+
+def test_the_delta_rule_is_timed_in_turn(tmp_path, capsys):
+    """Each rule in each round, on inputs for which they agree."""
+    shapes = {"small": (2, 40, 2, 4, 6)}
+    tensors = delta.inputs(shapes["small"])
+    results = {name: rule(*tensors)[0] for name, rule in delta.rules().items()}
+    assert {"chunks of 32", "step by step", "transformers"} <= results.keys()
+    for name, found in results.items():
+        torch.testing.assert_close(found, results["step by step"], rtol=1e-4, atol=1e-5, msg=name)
+    rows = delta.measure(6, shapes)
+    assert [len(row["seconds"]) for row in rows] == [6] * len(results)
+    lines = delta.render({"rows": rows}).splitlines()
+    assert len(lines) == 1 + len(results)
+    [ours] = [line for line in lines if "chunks of 32" in line]
+    assert "1.00  1.00 to 1.00" in ours
+    with pytest.raises(SystemExit) as stopped:
+        delta.main(["--rounds", "5"])
+    assert stopped.value.code == 2 and "--rounds of 6 or more" in capsys.readouterr().err

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from recurrences import gated_delta
 
 from lrm.errors import UserError
 from lrm.model import ops
@@ -14,6 +13,7 @@ from lrm.model.config import ModelConfig
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu.adapters import PLAIN
 from lrm.model.init import initialize
+from lrm.model.recurrences import gated_delta
 from lrm.plan import rules
 from lrm.plan.config import Settings, validate
 from lrm.plan.cost import flops_per_token

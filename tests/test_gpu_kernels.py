@@ -13,7 +13,6 @@ from functools import partial
 import pytest
 import torch
 import torch.nn.functional as F
-from recurrences import gated_delta
 from torch import Tensor
 
 from lrm import data
@@ -24,6 +23,7 @@ from lrm.model.config import KernelConfig, ModelConfig
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu import adapters, selection
 from lrm.model.init import initialize
+from lrm.model.recurrences import gated_delta
 from lrm.multipliers.precision import HALF
 from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun

@@ -1,4 +1,4 @@
-"""Judging functions of T1.2 to T8: the tuning ablation, with multipliers' LR searched apart.
+"""Judging functions of T1.2 to T9: the tuning ablation, with multipliers' LR searched apart.
 
 T1.2 to T7.2 ask what T1 to T7 ask, of arms that another search has tuned.
 """
@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from analysis.claims import tuning_ablation
 from analysis.claims.judging import Judgement, Part, at_least, judgement
-from analysis.quantities.tuning_ablation import OPTIMIZERS, SCALAR, WITH, WITHOUT, losses
+from analysis.quantities.tuning_ablation import (
+    OPTIMIZERS,
+    SCALAR,
+    WITH,
+    WITHOUT,
+    losses,
+    losses_with_other_heads,
+)
 from analysis.tables.results import Tables
 from analysis.tables.trials import TunedTables
 
@@ -57,4 +64,23 @@ def t8(tables: Tables, criterion: dict) -> Judgement:
             gain = table[name, kind, "FULL"] - table[name, SCALAR, "FULL"]
             called, group = f"{name}: {said} − scalars, FULL", f"{name}, against {said}"
             parts.append(at_least(called, gain, limit, group, matters=size))
+    return judgement(criterion, parts)
+
+
+def t9(tables: Tables, criterion: dict) -> Judgement:
+    """All tuned: what a scalar on the LM head gains, beside vectors and beside other scalars."""
+    limit, size = criterion["thresholds"]["gain"], criterion["smallest_effect"]
+    table, others = losses(tables), losses_with_other_heads(tables)
+    parts: list[Part] = []
+    for name in OPTIMIZERS.values():
+        both, bare = others[name, WITH], others[name, SCALAR]
+        vectors, scalars = (table[name, kind, "FULL"] for kind in (WITH, SCALAR))
+        for called, gain, group in (
+            ("no multipliers − vectors and a scalar on the LM head",
+             table[name, WITHOUT, "FULL"] - both, "vectors with it beat no multipliers"),
+            ("vectors − vectors and a scalar on the LM head", vectors - both, "beside vectors"),
+            ("scalars but on the LM head − scalars", bare - scalars, "beside scalars"),
+        ):  # fmt: skip
+            parts.append(at_least(f"{name}: {called}", gain, limit, f"{name}, {group}",
+                                  matters=size))  # fmt: skip
     return judgement(criterion, parts)

@@ -33,6 +33,13 @@ ARMS, APART = (
     }
     for apart in ("", _APART)
 )
+# Optimizer and kind of multipliers of arms of ``APART``, all tuned, in which the LM head has what
+# it lacks there: scalars none, vectors a scalar.
+OTHER_HEADS = {
+    f"{optimizer}{infix}{_APART}_{head}": (name, kind)
+    for optimizer, name in OPTIMIZERS.items()
+    for infix, kind, head in (("_SCALAR", SCALAR, "NO_HEAD"), ("_LRM", WITH, "HEAD"))
+}
 # The constant stage is read in so many parts.
 PARTS = 6
 _MULTIPLIER_NORMS = ("row_multiplier_norm", "column_multiplier_norm", "scalar_multiplier_norm")
@@ -46,6 +53,17 @@ def arms_of(tables: Tables) -> dict[str, tuple[str, str, str]]:
 def losses(tables: Tables) -> pd.DataFrame:
     """Validation losses after the decay: seeds in rows; optimizer, multipliers, tier in columns."""
     return _validation_losses(tables, np.inf)
+
+
+def losses_with_other_heads(tables: Tables) -> pd.DataFrame:
+    """Those after the decay of ``OTHER_HEADS``: seeds in rows, (optimizer, multipliers) in columns.
+
+    nan where an arm is missing.
+    """
+    rows = at_step(tables.pick(kind="train", stat="validation_loss"), np.inf)
+    table = rows.pivot(index="seed", columns="arm", values="value").reindex(columns=OTHER_HEADS)
+    table.columns = pd.MultiIndex.from_tuples(OTHER_HEADS.values(), names=_LEVELS[:2])
+    return table
 
 
 def losses_before_decay(tables: Tables) -> pd.DataFrame:

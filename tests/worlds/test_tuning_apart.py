@@ -1,4 +1,4 @@
-"""Planted worlds of the tuning ablation with the multipliers' LR apart: T1.2 to T8."""
+"""Planted worlds of the tuning ablation with the multipliers' LR apart: T1.2 to T9."""
 
 import functools
 
@@ -7,13 +7,58 @@ import pandas as pd
 import pytest
 
 from analysis.claims.judging import BELOW, OPEN, REFUTED
-from analysis.quantities.tuning_ablation import APART, ARMS, TIERS, losses
+from analysis.quantities.tuning_ablation import APART, ARMS, OTHER_HEADS, TIERS, losses
 from analysis.tables.trials import TunedTables
 from tests.worlds.planted import check_breaks, frame, judged, noise, part, runs_of, verdicts
 from tests.worlds.test_tuning_ablation import world as tied
 
 SEEDS = range(110, 118)
 SETTINGS = {"train": {"steps": 300}, "schedule": {"decay_steps": 60}, "probes": {"every": 5}}
+
+
+@functools.cache
+def heads(adam=(0.05, 0.04, 0.02, 0.05, 0.02), muon=(0.05, 0.04, 0.02, 0.05, 0.02), without=()):
+    """Losses of FULL: no multipliers, vectors, these with a scalar on the LM head, scalars without
+    one there, and scalars. Arms of ``without`` are missing.
+    """
+    full = {arm: of for arm, of in APART.items() if of[2] == "FULL"}
+    places = {(kind, arm in OTHER_HEADS): n for n, (kind, arm) in enumerate((
+        ("none", "ADAM_FULL"), ("vector", "ADAM_LRM_APART_FULL"), ("vector", "ADAM_LRM_APART_HEAD"),
+        ("scalar", "ADAM_SCALAR_APART_NO_HEAD"), ("scalar", "ADAM_SCALAR_APART_FULL"),
+    ))}  # fmt: skip
+    levels = {"Adam": adam, "Muon": muon}
+    arms = [arm for arm in (*full, *OTHER_HEADS) if arm not in without]
+    rows = [
+        {"arm": arm, "seed": seed, "step": 300, "tensor": "model", "stat": "validation_loss",
+         "value": 3.2 + levels[optimizer][places[kind, arm in OTHER_HEADS]]
+                  + noise(seed, size=0.03) + noise(arm, seed, size=0.002)}
+        for arm in arms
+        for optimizer, kind in [(full.get(arm) or OTHER_HEADS[arm])[:2]]
+        for seed in range(118, 126)
+    ]  # fmt: skip
+    return TunedTables(runs_of(arms, range(118, 126), SETTINGS), frame(rows))
+
+
+def test_what_a_scalar_on_the_head_gains():
+    check_breaks("T9", heads, {
+        f"{other}: {piece}": {name: losses_of}
+        for name, other in (("adam", "Adam"), ("muon", "Muon"))
+        for piece, losses_of in {
+            "no multipliers": (0.0, 0.04, 0.02, 0.05, 0.02),
+            "vectors −": (0.05, 0.0, 0.02, 0.05, 0.02),
+            "scalars but": (0.05, 0.04, 0.02, 0.0, 0.02),
+        }.items()
+    })  # fmt: skip
+    assert part("T9", heads(), "Adam: no multipliers").interval.mean == pytest.approx(
+        0.03, abs=3e-3
+    )
+    level = judged("T9", heads(muon=(0.02, 0.021, 0.02, 0.05, 0.02)))
+    assert level.groups["Muon, beside vectors"] == BELOW
+    found = verdicts("T9", heads(without=("MUON_LRM_APART_HEAD",)))
+    assert sorted(name for name, verdict in found.items() if verdict == OPEN) == [
+        "Muon: no multipliers − vectors and a scalar on the LM head",
+        "Muon: vectors − vectors and a scalar on the LM head",
+    ]
 
 
 @functools.cache

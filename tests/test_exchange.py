@@ -242,3 +242,20 @@ def test_norms_of_a_checkpoint(tmp_path):
     assert "norms.png" in render(target)
     for kind in ("png", "pdf", "csv"):
         assert (target / f"norms.{kind}").stat().st_size > 500
+
+
+def test_the_command_exports_and_probes(finished, tmp_path):
+    """As a user calls it: a folder that transformers loads, then the norms of its matrices."""
+
+    def call(*arguments):
+        found = subprocess.run(
+            [*LRM, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True
+        )
+        assert found.returncode == 0, found.stderr
+        return found.stdout
+
+    call("export", finished, tmp_path / "out")
+    assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").num_parameters() > 0
+    said = call("probe", tmp_path / "out", "--results", tmp_path / "results")
+    [table] = (tmp_path / "results").rglob("norms.parquet")
+    assert len(pd.read_parquet(table)) and str(table.parent) in said

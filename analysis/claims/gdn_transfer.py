@@ -191,7 +191,7 @@ def gm2(tables: Tables, criterion: dict) -> Judgement:
     limits = criterion["thresholds"]
     parts = [
         within(f"exponent of the width in |s| of {name}",
-               found.exponent_of_scalar(tables, tensor, SCALARS, limits["lr"]),
+               found.exponent_of_scalar(tables, tensor, SCALARS, limits["lr"], limits["widest"]),
                limits["derived"] - limits["margin"], limits["derived"] + limits["margin"], name)
         for tensor, name in (("gdn.alpha", "W_α"), ("gdn.beta", "W_β"))
     ]  # fmt: skip

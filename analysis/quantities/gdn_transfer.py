@@ -43,10 +43,16 @@ def course(tables: Tables, quantity: str, arm: str, lr: float) -> pd.DataFrame:
     return np.exp(logs).rename("value").reset_index()
 
 
-def exponent_of_scalar(tables: Tables, tensor: str, arm: str, lr: float) -> pd.Series:
-    """Of the width in |s| of a matrix at the end of training, means of ln |s| over layers."""
+def exponent_of_scalar(
+    tables: Tables, tensor: str, arm: str, lr: float, widest: float
+) -> pd.Series:
+    """Of the width in |s| of a matrix at the end of training, means of ln |s| over layers.
+
+    Of widths up to ``widest``.
+    """
     end = tables.settings["train"]["steps"]
     rows = tables.pick(arm=arm, lr=lr, tensor=tensor, stat="scalar_multiplier_norm", step=end)
+    rows = rows[rows["width"] <= widest]
     logs = np.log(rows["value"]).groupby([rows["seed"], rows["width"]]).mean().unstack()
     return logs.apply(lambda row: log_slope(row.index, np.exp(row)), axis=1)
 

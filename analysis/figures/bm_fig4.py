@@ -18,15 +18,16 @@ from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("steepest_width",)
+EXPERIMENTS = {"steepest_width": ("STEEPEST * u=1 *", "ADAMW * u=1 *")}
 _COMPARED = {"STEEPEST": "-", "ADAMW": "--"}
-_KINDS = {"embedding": "embedding", "linear layers": "linear layers", "head": "LM head, D"}
+_KINDS = {"embedding": "embedding", "linear layers": "linear layers", "head": "LM head, D",
+          "gains": "gains"}  # fmt: skip
 _U = 1.0
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: quantity (``layers: <kind>`` and ``updates: <kind>``, exponents; D), recipe, …."""
-    table, parts = tables[EXPERIMENTS[0]], []
+    table, parts = tables["steepest_width"], []
     end = table.settings["train"]["steps"]
     for recipe in _COMPARED:
         for of in found.STATS:
@@ -42,7 +43,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Exponents beside the course of D."""
-    figure, (left, right) = page(1, 2, 2.9, w_pad=0.04, width_ratios=[1, 1.1])
+    figure, (left, right) = page(1, 2, 3.3, w_pad=0.04, width_ratios=[1, 1.1])
     _exponents(left, numbers)
     of_d = numbers[numbers["quantity"] == "D"]
     widths = sorted(of_d["width"].unique())
@@ -59,7 +60,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles += [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
     legend_below(figure, handles, len(handles))
     note = "LRs tuned at one width   a: Δ of one update; grey: what BM1 allows"
-    return caption(figure, context, f"{note}   b: medians, range of seeds")
+    return caption(figure, context, f"{note}   b: dashed AdamW; medians, range")
 
 
 def _exponents(axis, numbers: pd.DataFrame) -> None:
@@ -75,7 +76,7 @@ def _exponents(axis, numbers: pd.DataFrame) -> None:
                 named[name] = rows["value"].dropna()
                 colours[name], markers[name], _ = LOOKS[recipe]
     dots(axis, named, colours, markers=markers)
-    margin = criteria_of(EXPERIMENTS[0])["BM1"]["thresholds"]["margin"]
+    margin = criteria_of("steepest_width")["BM1"]["thresholds"]["margin"]
     axis.axvspan(-margin, margin, **NOT_JUDGED, lw=0, zorder=0)
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)

@@ -7,17 +7,20 @@ by d. Lines are medians over seeds, bands their range.
 
 from __future__ import annotations
 
+import dataclasses
+
 import pandas as pd
 
 from analysis.drawing.axes import median
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import log_axis, ramp
 from analysis.quantities import gdn_transfer as found
-from analysis.quantities.transfer import losses, typical_rate, widths
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("gdn_transfer",)
+# Of more seeds than those that have all LRs.
+EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
 RECIPES = {"SP": "SP", "MUP": "muP"}
 COLUMNS = {
     "q̃": r"RMS of $\tilde{q}$",
@@ -30,10 +33,9 @@ COLUMNS = {
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: recipe, quantity, lr, seed, width, step, value (gradients times the width)."""
-    table, parts = tables[EXPERIMENTS[0]], []
+    table, parts = tables["gdn_transfer"], []
+    lr = criteria_of("gdn_transfer")["GD7"]["thresholds"]["lr"]
     for recipe in RECIPES:
-        of_recipe = losses(table, recipe)
-        lr = typical_rate(table, recipe, widths(of_recipe)[0])
         for quantity in COLUMNS:
             rows = found.course(table, quantity, recipe, lr)
             power = -found.QUANTITIES[quantity][2]
@@ -49,18 +51,18 @@ def draw(numbers: pd.DataFrame, context: Context):
     of_widths = sorted(numbers["width"].unique())
     colours = dict(zip(of_widths, ramp(len(of_widths)), strict=True))
     groups = dict(tuple(numbers.groupby(["recipe", "quantity", "width"])))
-    for row, (recipe, name) in zip(axes, RECIPES.items(), strict=True):
+    for place, (row, (recipe, name)) in enumerate(zip(axes, RECIPES.items(), strict=True)):
         for axis, (quantity, title) in zip(row, COLUMNS.items(), strict=True):
             for width, colour in colours.items():
                 if (recipe, quantity, width) in groups:
                     median(axis, groups[recipe, quantity, width], "step", color=colour, lw=1.1)
             log_axis(axis)
-            if row is axes[0]:
+            if place == 0:
                 label(axis, title)
         row[0].set_ylabel(name)
     for axis in axes[-1]:
         axis.set_xlabel("step")
     handles = [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
     legend_below(figure, handles, len(handles))
-    lr = numbers["lr"].iloc[0]
-    return caption(figure, context, f"LR {lr:g}, the best at d = {of_widths[0]:g}; medians, range")
+    drawn = dataclasses.replace(context, seeds=sorted(numbers["seed"].unique()))
+    return caption(figure, drawn, f"LR {numbers['lr'].iloc[0]:g} at every width; medians, range")

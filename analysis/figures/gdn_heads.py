@@ -23,14 +23,14 @@ from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("gdn_transfer",)
+EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
 TITLES = {"a": "mean $β$", "b": "deviation of $z$", "c": "$|\\cos(q, k)|$", "d": "memory (tokens)"}
 _LINES = {"written": "-", "alpha": "-", "beta": "--", "cosine": "-", "memory": "-"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, quantity, recipe, seed, width, value; and key_dim and length of the model."""
-    table, parts = tables[EXPERIMENTS[0]], []
+    table, parts = tables["gdn_transfer"], []
     lr, end = _lr(), table.settings["train"]["steps"]
     for recipe in LOOKS:
 
@@ -87,4 +87,4 @@ def draw(numbers: pd.DataFrame, context: Context):
 
 
 def _lr() -> float:
-    return criteria_of(EXPERIMENTS[0])["GD10"]["thresholds"]["lr"]
+    return criteria_of("gdn_transfer")["GD10"]["thresholds"]["lr"]

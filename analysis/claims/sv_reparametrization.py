@@ -24,6 +24,13 @@ def sv13(tables: Tables, criterion: dict) -> Judgement:
     return judgement(criterion, parts)
 
 
+def sv13b(tables: Tables, criterion: dict) -> Judgement:
+    """OR lowers the loss of vectors on both sides."""
+    limit, matters = criterion["thresholds"]["better"], criterion["smallest_effect"]
+    name, gaps = "OR − direct, vectors on both sides (nats)", gap(tables, "DP_OR", "DP")
+    return judgement(criterion, [at_most(name, gaps, limit, matters=matters)])
+
+
 def sv14(tables: Tables, criterion: dict) -> Judgement:
     """DNP with OR is the best: clearly better than DP with either, slightly than DNP with ER."""
     limits = criterion["thresholds"]

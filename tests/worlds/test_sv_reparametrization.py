@@ -32,6 +32,7 @@ BREAKS = {
         "OR − direct, vectors on both": {"DP_OR": 0.05},
         "ER − direct, vectors on both": {"DP_ER": 0.05},
     },
+    "SV13b": {"OR − direct, vectors on both": {"DP_OR": 0.05}},
     "SV14": {
         "DNP with OR − DP with OR": {"DP_OR": -0.4},
         "DNP with OR − DP with ER": {"DP_ER": -0.4},
@@ -57,6 +58,7 @@ BREAKS = {
 }
 MEASURED = {
     "SV13": {"OR − direct, vectors on inputs": -0.1, "ER − direct, vectors on both": -0.12},
+    "SV13b": {"OR − direct, vectors on both": -0.11},
     "SV14": {"− DP with OR": -0.18, "− DP with ER": -0.17, "− DNP with ER": -0.1},
     "SV15b": {"fixed − learned": -0.01},
     "SV15d": {

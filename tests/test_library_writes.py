@@ -1,6 +1,7 @@
 """Writes through ``module.weight`` reach W, so that W̄ is what was written, or fail in one line."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -132,6 +133,12 @@ def test_what_cannot_be_passed_on_fails_in_one_line(implementation):
     def cast():
         module.weight.data = new.float()
 
+    def older_weight_norm():
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            nn.utils.weight_norm(module)
+
+    parameters = dict(module.named_parameters())
     for act, message in [
         (lambda: module.weight.mul_(2), "learns; write to it under torch.no_grad"),
         (replace, "Linear.weight has multipliers and cannot be replaced; copy into it under"),
@@ -145,9 +152,13 @@ def test_what_cannot_be_passed_on_fails_in_one_line(implementation):
             "parametrize or prune before lrm.attach_multipliers",
         ),
         (lambda: nn.utils.prune.l1_unstructured(module, "weight", 0.5), "parametrize or prune"),
+        (older_weight_norm, "parametrize or prune before lrm.attach_multipliers"),
     ]:
         with pytest.raises(UserError, match=message):
             act()
+        found = dict(module.named_parameters())
+        assert found.keys() == parameters.keys()
+        assert all(found[name] is parameter for name, parameter in parameters.items())
     with torch.no_grad():
         module.multipliers["weight"].scalings()[0].row[1] = 0.0
     with pytest.raises(UserError, match="was written, but a multiplier of it is 0; merge"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
@@ -82,13 +83,14 @@ class Scaling(nn.Module):
 class _Derived:
     """What is no parameter, and changes several times a step: modules are slow to set."""
 
-    __slots__ = ("held", "holding", "keeping", "kept", "sources")
+    __slots__ = ("held", "holding", "keeping", "kept", "read", "sources")
 
     def __init__(self) -> None:
         self.keeping = self.holding = False
         self.kept: Tensor | None = None
         self.held: Tensor | None = None  # its memory is kept from step to step
         self.sources: list[Tensor] = []  # W and what the multipliers learn, of held or kept
+        self.read: weakref.ref[Tensor] | None = None  # W as it was read last
 
 
 class EffectiveWeight(nn.Module):
@@ -140,6 +142,8 @@ class EffectiveWeight(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         """W̄ from W, same shape; W itself while FSDP has it sharded, between uses."""
         derived, compiles = self._derived, torch.compiler.is_compiling()
+        if not compiles:
+            derived.read = weakref.ref(weight)
         if derived.holding and (compiles or self._is_derived_from(weight)):
             return derived.held
         if self.is_sharded(weight):
@@ -163,6 +167,10 @@ class EffectiveWeight(nn.Module):
         """
         sources = self._derived.sources
         return sources[0] is weight and all(map(is_, sources[1:], self.learned()))
+
+    def last_read(self) -> Tensor | None:
+        """W as it was read last, while W̄ of it is in use."""
+        return None if self._derived.read is None else self._derived.read()
 
     def write(self, weight: Tensor) -> Tensor:
         """W̄ without a graph."""

@@ -29,8 +29,8 @@ def read_through(module: nn.Module, attribute: str, reader: Any) -> None:
 
     A reader has a method ``linear(x, parameter, bias)`` that computes an ``nn.Linear`` in another
     way or returns None, ``solve(parameter, value)``, which has it give ``value``,
-    ``reset_parameters()``, after which it gives what is initialised, and ``learned()``, the tensors
-    that it reads besides.
+    ``reset_parameters()``, after which it gives what is initialised, ``learned()``, the tensors
+    that it reads besides, and ``last_read()``, the parameter as it was given last.
     """
     readers = {**module.__dict__.get(READERS, {}), attribute: reader}
     _become(module, readers)
@@ -90,6 +90,13 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         super(found, self).__delattr__(name)
 
     def register_parameter(self, name: str, value: Any) -> None:
+        for attribute in attributes:
+            # The older weight_norm has deleted it by now, and has not let go of it.
+            if attribute not in self._parameters:
+                lost = self._readers[attribute].last_read()
+                if isinstance(lost, nn.Parameter):
+                    self._parameters[attribute] = lost
+                    raise _parametrized(plain, attribute)
         if isinstance(value, Effective):
             raise _parametrized(plain, name)
         super(found, self).register_parameter(name, value)

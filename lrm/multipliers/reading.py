@@ -92,7 +92,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
     def register_parameter(self, name: str, value: Any) -> None:
         for attribute in attributes:
             # The older weight_norm has deleted it by now, and has not let go of it.
-            if attribute not in self._parameters:
+            if attribute not in self._parameters and name.startswith(f"{attribute}_"):
                 lost = self._readers[attribute].last_read()
                 if isinstance(lost, nn.Parameter):
                     self._parameters[attribute] = lost

@@ -44,6 +44,9 @@ def main() -> None:
         metavar="PATTERN",
         help="only runs whose label matches, for claims that read no others (repeatable)",
     )
+    parser.add_argument(
+        "--claim", metavar="ID", help="in place of both: what judges this claim of the experiment"
+    )
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument(
         "--digests",
@@ -74,9 +77,15 @@ def _main(options: argparse.Namespace) -> None:
         return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
-    seeds = parse_seeds(options.seeds)
     for experiment in options.experiments:
-        folder = publish(experiment, options.scale, seeds, options.results, options.only)
+        seeds, only = options.seeds, options.only
+        if options.claim is not None:
+            entries = criteria_of(experiment)
+            if options.claim not in entries:
+                raise UserError(f"{experiment} has no claim {options.claim!r}")
+            entry = entries[options.claim]
+            seeds, only = f"{entry['seeds']['judge']},", entry.get("only", ())
+        folder = publish(experiment, options.scale, parse_seeds(seeds), options.results, only)
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
         for figure in figures():

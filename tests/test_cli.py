@@ -308,6 +308,21 @@ def test_list_and_clean(trained, tmp_path):
     assert list((results / "runs" / "equilibrium").iterdir())
 
 
+def test_what_judges_a_claim_can_be_asked_for_by_its_name(tmp_path):
+    """The seeds of its entry, and of the runs those alone that it reads."""
+    plan = ("--scale", "tiny", "--dry-run", "--results", tmp_path, "--claim")
+    of_one = call("experiments/steepest_width/run.py", *plan, "BM1")
+    assert "\n64 runs, " in of_one and "seed=207" in of_one and "u=2" not in of_one
+    whole = call("experiments/multiplier_lr/run.py", *plan, "MLR")
+    assert re.search(r"^\d+ runs, ", whole, re.MULTILINE)
+    for arguments, message in (
+        (("BM0",), "steepest_width has no claim 'BM0'; it has BM1, BM4, BM7, BM8"),
+        (("BM1", "--only", "*"), "--claim says which seeds and runs; leave out --seeds and"),
+        (("BM1", "--seeds", "3"), "leave out --seeds and --only"),
+    ):
+        assert message in call("experiments/steepest_width/run.py", *plan, *arguments, code=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

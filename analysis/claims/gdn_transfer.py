@@ -25,14 +25,17 @@ def gd1(tables: Tables, criterion: dict) -> Judgement:
     """With muP the best LR stays; where losses hardly depend on the LR, that says nothing."""
     limits = criterion["thresholds"]
     near = within("muP: exponent of the width in the best LR", drift(tables, MUP),
-                  -limits["margin"], limits["margin"])  # fmt: skip
+                  -limits["margin"], limits["margin"], "it stays")  # fmt: skip
     of_widths = widths(losses(tables, MUP))
     contrast = [
         at_least(f"muP: loss at twice and half the best LR − at it, width {width:g} (nats)",
-                 steepness(tables, MUP, width, 2.0), limits["steep"])
+                 steepness(tables, MUP, width, 2.0), limits["steep"], "it stays")
         for width in (of_widths[0], of_widths[-1])
     ]  # fmt: skip
-    return judgement(criterion, [near], contrast=contrast)
+    cost = at_most(f"muP: what the base's LR costs at width {of_widths[-1]:g} (nats)",
+                   regret(tables, MUP, of_widths[-1]), limits["worse"], "it costs little",
+                   ours=True)  # fmt: skip
+    return judgement(criterion, [near, cost], contrast=contrast)
 
 
 def gd2(tables: Tables, criterion: dict) -> Judgement:

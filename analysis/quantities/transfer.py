@@ -16,6 +16,9 @@ from analysis.quantities.losses import final_losses
 from analysis.quantities.stats import log_slope
 from analysis.tables.results import Tables, kept
 
+# A parabola goes through LRs that are at most so many times larger or smaller than the middle.
+_WINDOW = 4.0
+
 
 @kept
 def losses(tables: Tables, arm: str, rate: str = "lr") -> pd.DataFrame:
@@ -36,29 +39,40 @@ def widths(table: pd.DataFrame) -> list[float]:
     return sorted(table.columns.unique("width"))
 
 
-def minimum(of_width: pd.Series) -> float:
-    """The best LR of losses by LR: the minimum of a parabola in ln(LR).
+def minimum(of_width: pd.Series, centre: float) -> float:
+    """The best LR of losses by LR: the minimum of a parabola in ln(LR) around ``centre``.
 
-    It goes through the lowest loss and its two neighbours. Beside a run that diverged the lowest
-    itself is taken, and nan where it is the first or the last, as the best LR may lie beyond.
+    The parabola is that of least squares through all LRs within a factor of 4 of ``centre``, and
+    its minimum is looked for among them. Of runs, whose losses have noise, it spreads a third as
+    much as that through the lowest loss and its neighbours. Runs that diverged are left out. Where
+    fewer than four are left, or the parabola opens downward, the LR with the lowest loss is taken.
     """
-    rates, values = of_width.index.to_numpy(dtype=float), of_width.to_numpy(dtype=float)
-    at = int(np.argmin(values))
-    if at in (0, len(values) - 1):
+    rates = of_width.index.to_numpy(dtype=float)
+    near = of_width[np.abs(np.log(rates / centre)) < math.log(_WINDOW) + 0.05]
+    near = near[np.isfinite(near)]
+    if near.empty:
         return math.nan
-    near = slice(at - 1, at + 2)
-    if not np.isfinite(values[near]).all():
-        return float(rates[at])
-    # Centred, so that no digits are lost.
-    steep, slope, _ = np.polyfit(np.log(rates[near] / rates[at]), values[near], 2)
-    return float(rates[at] * np.exp(-slope / (2 * steep))) if steep > 0 else float(rates[at])
+    logs = np.log(near.index.to_numpy(dtype=float) / centre)
+    if len(near) > 3:
+        steep, slope, _ = np.polyfit(logs, near.to_numpy(dtype=float), 2)
+        if steep > 0:
+            return float(centre * np.exp(np.clip(-slope / (2 * steep), logs[0], logs[-1])))
+    return float(near.idxmin())
 
 
 @kept
 def best_rate(tables: Tables, arm: str, rate: str = "lr") -> pd.DataFrame:
-    """``minimum`` of every seed and width: seeds in rows, widths in columns."""
+    """``minimum`` of every seed and width: seeds in rows, widths in columns.
+
+    It is looked for around ``typical_rate``. Where that is the first or the last of its width, all
+    seeds have nan, as the best LR may lie beyond.
+    """
     table = losses(tables, arm, rate)
-    found = {width: table[width].apply(minimum, axis=1) for width in widths(table)}
+    found = {}
+    for width in widths(table):
+        of_width, centre = table[width], typical_rate(tables, arm, width, rate)
+        inside = of_width.columns.min() < centre < of_width.columns.max()
+        found[width] = of_width.apply(minimum, axis=1, centre=centre if inside else math.nan)
     return pd.DataFrame(found)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from lrm import data
 from lrm.cli import Display, guarded, parse_seeds, positive
-from lrm.errors import UserError, line_of, printable
+from lrm.errors import UserError, line_of, printable, shown
 from lrm.plan.experiment import load
 from lrm.plan.identity import criterion_hash, read_locks, weight_files
 from lrm.plan.run import Run
@@ -29,6 +29,7 @@ from lrm.sweep.cluster.settings import ENGINES, Cluster, read
 from lrm.sweep.scheduler import sweep, sweep_together
 from lrm.sweep.twins import Job
 
+_SEEDS = "1"  # the number that is trained unless another is asked for
 # Seconds; what is longer has to be asked for.
 _DAY = 86400.0
 # What torchrun tells each of its processes.
@@ -46,8 +47,18 @@ def main(file: str, arguments: list[str] | None = None) -> None:
         description="Train the missing runs of this experiment; finished ones are kept.",
     )
 
-    def by_workers() -> None:
+    parser.add_argument(
+        "--claim", metavar="ID", help="what judges a claim: its seeds, and the runs that it reads"
+    )
+
+    def parsed() -> argparse.Namespace:
         options = _parse(parser, arguments, folder.parents[1] / "results")
+        if options.claim is not None:
+            _ask_for_claim(options, folder)
+        return options
+
+    def by_workers() -> None:
+        options = parsed()
         _sweep(_missing(folder, options), options)
 
     def by_torchrun() -> None:
@@ -58,7 +69,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
         with distributed.join() as group:
             plan = None
             if group.rank == 0:
-                options = _parse(parser, arguments, folder.parents[1] / "results")
+                options = parsed()
                 if options.cluster:
                     raise UserError("--cluster starts processes itself; call it without torchrun")
                 if options.workers:
@@ -105,7 +116,7 @@ def _parse(
 ) -> argparse.Namespace:
     add = parser.add_argument
     add("--scale", default="tiny", help="smoke, tiny (default), mini, small or paper")
-    add("--seeds", default="1",
+    add("--seeds", default=_SEEDS,
         help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)")  # fmt: skip
     add("--workers", type=positive, help="processes; default one a core or GPU")
     add("--set", action="append", default=[], metavar="KEY=VALUE",
@@ -126,6 +137,20 @@ def _parse(
     options = parser.parse_args(arguments)
     options.asked = _asked(options)
     return options
+
+
+def _ask_for_claim(options: argparse.Namespace, folder: Path) -> None:
+    """Set the seeds and patterns of ``options`` to those of a claim of this experiment."""
+    path = folder / "criteria.yaml"
+    entries = read_yaml(path) if path.exists() else {}
+    if options.claim not in entries:
+        known = f"it has {', '.join(entries)}" if entries else "it has none"
+        raise UserError(f"{folder.name} has no claim {shown(options.claim)}; {known}")
+    if options.only or options.seeds != _SEEDS:
+        raise UserError("--claim says which seeds and runs; leave out --seeds and --only")
+    entry = entries[options.claim]
+    options.seeds = f"{entry['seeds']['judge']},"
+    options.only = list(entry.get("only", ()))
 
 
 def _asked(options: argparse.Namespace) -> Cluster | None:

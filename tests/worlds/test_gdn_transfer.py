@@ -20,6 +20,7 @@ from analysis.quantities.transfer import (
     typical_rate,
 )
 from analysis.tables.results import Tables
+from lrm.cli import parse_seeds
 from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, runs_of
 
 WIDTHS = (32, 64, 128, 256)
@@ -168,7 +169,10 @@ def of_memories():
 
 
 def of_transfer():
-    yield "muP: exponent of the width in the best LR", {"drifts": (("MUP", 0.4),)}
+    both = {"drifts": (("MUP", 0.4),)}
+    costs, moved = "what the base's LR costs", "exponent of the width"
+    yield "muP: exponent of the width in the best LR", both | {"also": (costs,)}
+    yield "muP: what the base's LR costs", both | {"also": (moved,)}
     flat = {"curvature": 0.03, "also": ("loss at twice",)}
     for width in (32, 256):
         yield f"− at it, width {width}", flat
@@ -258,10 +262,10 @@ def test_each_part_is_broken_by_a_world(claim, optimizer):
 
 @pytest.mark.parametrize(("claim", "optimizer"), ALL)
 def test_fewer_seeds_leave_it_open(claim, optimizer):
-    assert judged(claim, world(optimizer)).verdict == HOLDS
-    assert judged(claim, world(optimizer, seeds=SEEDS[optimizer][:-1])).verdict == OPEN
-    ends = SEEDS[optimizer][0], SEEDS[optimizer][-1]
-    assert CRITERIA[claim]["seeds"]["judge"] == "{}-{}".format(*ends)
+    seeds = tuple(parse_seeds(CRITERIA[claim]["seeds"]["judge"]))
+    assert seeds == tuple(SEEDS[optimizer][: CRITERIA[claim]["seeds"]["planned"]])
+    assert judged(claim, world(optimizer, seeds=seeds)).verdict == HOLDS
+    assert judged(claim, world(optimizer, seeds=seeds[:-1])).verdict == OPEN
 
 
 @pytest.mark.parametrize("sign", [-1, 1])
@@ -275,11 +279,31 @@ def test_a_best_rate_may_move_either_way(sign):
 def test_a_minimum_is_a_parabolas():
     rates = pd.Index(RATES["AdamW"])
     values = 4 + 0.1 * np.log(rates / 1.3e-2) ** 2
-    assert minimum(pd.Series(values, rates)) == pytest.approx(1.3e-2)
-    assert math.isnan(minimum(pd.Series(np.arange(9.0), rates)))
-    assert math.isnan(minimum(pd.Series(-np.arange(9.0), rates)))
+    assert minimum(pd.Series(values, rates), 1.6e-2) == pytest.approx(1.3e-2)
+    # What lies farther than a factor of four from the middle does not count.
+    far = pd.Series(values, rates).where(np.abs(np.log(rates / 1.6e-2)) < 1.45, 99.0)
+    assert minimum(far, 1.6e-2) == pytest.approx(1.3e-2)
+    assert minimum(pd.Series(np.arange(9.0) ** 2, rates), 8e-3) == pytest.approx(rates[0])
+    assert minimum(pd.Series(-np.arange(9.0), rates), 1.6e-2) == pytest.approx(rates[-1])
+    assert math.isnan(minimum(pd.Series(values, rates), math.nan))
     beside = pd.Series([3.0, 2.0, 1.0, np.inf, np.inf, np.inf, np.inf, np.inf, np.inf], rates)
-    assert minimum(beside) == rates[2]
+    assert minimum(beside, rates[2]) == rates[2]
+    assert math.isnan(minimum(beside + np.inf, rates[2]))
+
+
+def test_noise_moves_it_less_than_that_of_three_points():
+    rates, draw = pd.Index(RATES["AdamW"]), np.random.default_rng(0)
+    true = 0.1 * np.log(rates / 1.3e-2) ** 2
+    found, plain = [], []
+    for _ in range(200):
+        values = pd.Series(true + draw.normal(0, 0.02, len(rates)), rates)
+        found.append(math.log(minimum(values, 1.6e-2)))
+        at = int(np.clip(values.to_numpy().argmin(), 1, len(rates) - 2))
+        near = slice(at - 1, at + 2)
+        steep, slope, _ = np.polyfit(np.log(rates[near] / rates[at]), values.iloc[near], 2)
+        plain.append(math.log(rates[at]) - (slope / (2 * steep) if steep > 0 else 0.0))
+    assert np.mean(found) == pytest.approx(math.log(1.3e-2), abs=0.02)
+    assert np.std(found) < 0.5 * np.std(plain)
 
 
 def test_an_edge_leaves_it_open():

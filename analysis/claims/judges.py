@@ -48,10 +48,10 @@ def is_locked(experiment: str, claim: str) -> bool:
     if held is None:
         return True
     codes = {held["code"], *held.get("same_as", [])}
+    configurations = {held["configuration"], *held.get("grown_to", [])}
     return (
-        code_hash(experiment, claim) in codes
-        and configuration_hash(experiment) == held["configuration"]
-    )  # fmt: skip
+        code_hash(experiment, claim) in codes and configuration_hash(experiment) in configurations
+    )
 
 
 def code_hash(experiment: str, claim: str) -> str:

@@ -4,22 +4,24 @@ A run notes a hash of what it will be judged by. The lock adds to a claim's entr
 and the experiment's resolved configuration, in ``experiments/<name>/locks.json``. Where one of them
 changes after the seeds ran, the claim is open.
 
-Code may be rearranged without another meaning: ``--same`` notes the new code beside the locked one,
-and only where it judges the published runs exactly as claims.json says.
+Code may be rearranged without another meaning, and a configuration may get further arms or points:
+``--same`` notes them beside what is locked. It does so only where the published runs are judged
+exactly as claims.json says, and where all of them are still asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from fnmatch import fnmatch
 from typing import Any
 
 from analysis.claims.judges import code_hash, configuration_hash
 from analysis.claims.ledger import CHANGED, as_ledger, judge_all
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.tables.criteria import every_criterion, locks_of
-from analysis.tables.find import EXPERIMENTS, RESULTS
-from lrm.cli import guarded
+from analysis.tables.find import EXPERIMENTS, RESULTS, find
+from lrm.cli import guarded, parse_seeds
 from lrm.errors import UserError
 from lrm.store.files import write_json
 
@@ -44,8 +46,6 @@ def lock(claim: str, same: bool = False) -> None:
         raise UserError(f"{claim}: it has no lock yet: write one without --same")
     published = _published(claim) if old and old != now else None
     if same and old != now:
-        if old["configuration"] != now["configuration"]:
-            raise UserError(f"{claim}: the configuration has changed: write a new entry")
         if published is None:
             raise UserError(
                 f"{claim}: the locked code has judged no published runs to compare with: lock it "
@@ -53,7 +53,16 @@ def lock(claim: str, same: bool = False) -> None:
             )
         if _judged(claim, experiment) != published:
             raise UserError(f"{claim}: this code judges the published runs otherwise")
-        now = {**old, "same_as": sorted({*old.get("same_as", []), now["code"]})}
+        if not _asked_for(criterion):
+            raise UserError(
+                f"{claim}: the configuration asks for other runs than those that judged it: write a "
+                "new entry"
+            )
+        now = {
+            **old,
+            **_noted(old, "code", "same_as", now["code"]),
+            **_noted(old, "configuration", "grown_to", now["configuration"]),
+        }
     elif published is not None:
         raise UserError(f"{claim}: runs are published under its lock: write a new entry, or --same")
     path = EXPERIMENTS / experiment / "locks.json"
@@ -66,6 +75,29 @@ def _published(claim: str) -> dict[str, Any] | None:
     records = read_ledger(claims_file("tiny", "reference", RESULTS))["claims"]
     judged = (r for r in records if r["id"] == claim and r["n"] and r["note"] != CHANGED)
     return next(map(_numbers, judged), None)
+
+
+def _noted(old: dict[str, Any], locked: str, beside: str, new: str) -> dict[str, list[str]]:
+    """What stands ``beside`` what is ``locked``, with a hash that is new."""
+    known = {*old.get(beside, []), new} - {old[locked]}
+    return {beside: sorted(known)} if known else {}
+
+
+def _asked_for(criterion: dict[str, Any]) -> bool:
+    """Whether the configuration asks today for every published run that judges by an entry."""
+    experiment, only = criterion["experiment"], criterion.get("only", ())
+    judging = parse_seeds(f"{criterion['seeds']['judge']},")
+
+    def of_entry(configuration: str) -> set[str]:
+        found = find(experiment, "tiny", "reference", RESULTS, configuration, only)
+        return {
+            run["id"]
+            for run, _ in found
+            if run["seed"] in judging
+            and (not only or any(fnmatch(run["label"], pattern) for pattern in only))
+        }
+
+    return of_entry("all") == of_entry("current")
 
 
 def _judged(claim: str, experiment: str) -> dict[str, Any]:

@@ -45,11 +45,12 @@ def criterion_hash(criterion: dict, lock: dict | None = None) -> str:
     """Identity of what judges one claim: its criterion and, where there is one, its lock.
 
     What would decide an open part (``if_open``) is advice, and no part of the criterion. A lock
-    holds the hashes of the judging code and of the experiment's configuration.
+    holds the hashes of the judging code and of the experiment's configuration; what has been noted
+    beside them since means the same.
     """
     judged = {key: value for key, value in criterion.items() if key != "if_open"}
     if lock:
-        judged["lock"] = {key: value for key, value in lock.items() if key != "same_as"}
+        judged["lock"] = {key: lock[key] for key in lock if key not in ("same_as", "grown_to")}
     text = json.dumps(judged, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

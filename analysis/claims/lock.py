@@ -55,8 +55,8 @@ def lock(claim: str, same: bool = False) -> None:
             raise UserError(f"{claim}: this code judges the published runs otherwise")
         if not _asked_for(criterion):
             raise UserError(
-                f"{claim}: the configuration asks for other runs than those that judged it: write a "
-                "new entry"
+                f"{claim}: the configuration asks for other runs than those that judged it: write "
+                "a new entry"
             )
         now = {
             **old,

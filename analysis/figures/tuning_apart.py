@@ -15,9 +15,9 @@ from analysis.tables.trials import TunedTables
 EXPERIMENTS = ("tuning_apart",)
 # The message of each row, of AdamW and of Muon.
 MESSAGES = (
-    "All tuned: with AdamW scalars lead, vectors trail; with Muon neither gain matters",
-    "Vectors keep an early lead at NONE, and with Muon at LR = LRWD, and lose it elsewhere",
-    "With AdamW scalars lead at every cost of search; with Muon until all is tuned",
+    "All tuned: with AdamW scalars gain little, vectors trail; with Muon neither matters",
+    "Vectors keep an early lead at NONE, with Muon at LR = LRWD too, and nowhere else",
+    "Until all is tuned scalars lead at every cost of the search",
 )
 # What a tier tunes, and how, in the words of the caption.
 TUNED = (

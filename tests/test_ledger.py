@@ -230,6 +230,18 @@ def test_writing_locks(monkeypatch, tmp_path):
     assert is_locked("gradient_noise", "N1.2")
     criterion = criteria_of("gradient_noise")["N1.2"]
     assert criterion_hash(criterion, again) == criterion_hash(criterion, written["N1.2"])
+    # So is a configuration that asks for more, where all that judged is still asked for.
+    for module in (lock, judges):
+        monkeypatch.setattr(module, "configuration_hash", lambda experiment: "grown")
+    assert not is_locked("gradient_noise", "N1.2")
+    monkeypatch.setattr(lock, "_asked_for", lambda criterion: False)
+    with pytest.raises(UserError, match="the configuration asks for other runs than those that"):
+        lock.lock("N1.2", same=True)
+    monkeypatch.setattr(lock, "_asked_for", lambda criterion: True)
+    lock.lock("N1.2", same=True)
+    grown = json.loads(path.read_text())["N1.2"]
+    assert grown == again | {"grown_to": ["grown"]} and is_locked("gradient_noise", "N1.2")
+    assert criterion_hash(criterion, grown) == criterion_hash(criterion, written["N1.2"])
     # Where runs are published under it, a lock does not move.
     monkeypatch.setattr(lock, "_published", lambda claim: {"n": 16, "parts": [], "verdict": OPEN})
     with pytest.raises(UserError, match=r"N1\.2: runs are published under its lock"):
@@ -241,6 +253,19 @@ def test_writing_locks(monkeypatch, tmp_path):
     path.write_text("{")
     with pytest.raises(UserError, match=r"locks\.json is damaged"):
         locks_of("gradient_noise")
+
+
+def test_runs_that_are_not_asked_for_any_more_are_noticed(monkeypatch):
+    criterion = criteria_of("tuning_apart")["T8"]
+    assert lock._asked_for(criterion) and lock._asked_for(criteria_of("steepest_width")["BM1"])
+    whole = lock.find
+
+    def fewer(*arguments):
+        found = whole(*arguments)
+        return found if "all" in arguments else found[1:]
+
+    monkeypatch.setattr(lock, "find", fewer)
+    assert not lock._asked_for(criterion)
 
 
 def test_other_code_is_compared_as_if_it_were_locked(monkeypatch):

@@ -22,11 +22,13 @@ from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
 from lrm.cli import guarded, parse_seeds
 from lrm.errors import UserError
+from lrm.plan.claims import asked_by, judging_seeds
 from lrm.plan.experiment import load
 from lrm.plan.scales import SCALES
 from lrm.store.digests import MANIFEST, manifest_of
 from lrm.store.files import write_atomic
 
+_SEEDS = "1"  # the number that is published unless others are asked for
 # What is published of a drawing beside its numbers. A pdf is made anew by make.
 FORMATS = ("png", "svg")
 
@@ -36,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.publish")
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("--scale", default="tiny", choices=SCALES)
-    parser.add_argument("--seeds", default="1", help="as in run.py: 3, or 100-107")
+    parser.add_argument("--seeds", default=_SEEDS, help="as in run.py: 3, or 100-107")
     parser.add_argument(
         "--only",
         action="append",
@@ -77,15 +79,13 @@ def _main(options: argparse.Namespace) -> None:
         return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
+    seeds, only = parse_seeds(options.seeds), options.only
+    if options.claim is not None:
+        if only or options.seeds != _SEEDS or len(options.experiments) > 1:
+            raise UserError("--claim says which seeds and runs of one experiment; leave out others")
+        seeds, only = asked_by(EXPERIMENTS / options.experiments[0], options.claim)
     for experiment in options.experiments:
-        seeds, only = options.seeds, options.only
-        if options.claim is not None:
-            entries = criteria_of(experiment)
-            if options.claim not in entries:
-                raise UserError(f"{experiment} has no claim {options.claim!r}")
-            entry = entries[options.claim]
-            seeds, only = f"{entry['seeds']['judge']},", entry.get("only", ())
-        folder = publish(experiment, options.scale, parse_seeds(seeds), options.results, only)
+        folder = publish(experiment, options.scale, seeds, options.results, only)
         size = sum(file.stat().st_size for file in folder.iterdir())
         print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
         for figure in figures():
@@ -143,7 +143,7 @@ def kept(experiment: str) -> Kept:
         seed
         for claim, tensors in vectors.items()
         if tensors
-        for seed in parse_seeds(f"{criteria[claim]['seeds']['judge']},")
+        for seed in judging_seeds(criteria[claim])
     }
     return Kept(
         (*header.courses, *(header.brownian.match if header.brownian else ())),

@@ -1,5 +1,7 @@
 """What is a matrix on any model, and one line for what cannot work as it was written."""
 
+import copy
+import pickle
 import warnings
 
 import pytest
@@ -175,6 +177,13 @@ def test_multipliers_that_distributed_data_parallel_does_not_know_are_told(inner
         model(torch.ones(2, 4))
         for _ in range(2):
             nn.parallel.DistributedDataParallel(model)(torch.ones(2, 4)).sum().backward()
+        # A copy asks of its own multipliers, and not of those that it was copied from.
+        model = two()
+        lrm.attach_multipliers(model)
+        copied, pickled = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        for own in (copied, pickled, model):
+            nn.parallel.DistributedDataParallel(own)(torch.ones(2, 4)).sum().backward()
+            assert not own._forward_pre_hooks
     finally:
         dist.destroy_process_group()
 

@@ -21,8 +21,9 @@ from analysis.claims.ledger import CHANGED, as_ledger, judge_all
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, find
-from lrm.cli import guarded, parse_seeds
+from lrm.cli import guarded
 from lrm.errors import UserError
+from lrm.plan.claims import judging_seeds
 from lrm.store.files import write_json
 
 
@@ -86,7 +87,7 @@ def _noted(old: dict[str, Any], locked: str, beside: str, new: str) -> dict[str,
 def _asked_for(criterion: dict[str, Any]) -> bool:
     """Whether the configuration asks today for every published run that judges by an entry."""
     experiment, only = criterion["experiment"], criterion.get("only", ())
-    judging = parse_seeds(f"{criterion['seeds']['judge']},")
+    judging = judging_seeds(criterion)
 
     def of_entry(configuration: str) -> set[str]:
         found = find(experiment, "tiny", "reference", RESULTS, configuration, only)

@@ -17,7 +17,7 @@ from analysis.drawing.style import (
     shade,
 )
 from analysis.quantities.stats import interval
-from lrm.cli import parse_seeds
+from lrm.plan.claims import judging_seeds
 
 _MARKERS = {look["color"]: look["marker"] for look in ARM_LOOKS.values()}
 
@@ -89,7 +89,7 @@ def judging_alone(numbers: pd.DataFrame, criterion: Mapping) -> pd.DataFrame:
 
     Other seeds may be published beside them, and what is drawn would not be what is judged.
     """
-    own = numbers[numbers["seed"].isin(parse_seeds(f"{criterion['seeds']['judge']},"))]
+    own = numbers[numbers["seed"].isin(judging_seeds(criterion))]
     return numbers if own.empty else own
 
 

@@ -14,7 +14,7 @@ from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
 from analysis.quantities.stats import with_interval
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
-from lrm.cli import parse_seeds
+from lrm.plan.claims import judging_seeds
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def told_of_points(rows: pd.DataFrame) -> str:
 
 def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:
     """Whether the column seed of ``rows`` has a seed that judges by an entry of criteria.yaml."""
-    return rows["seed"].isin(parse_seeds(f"{criterion['seeds']['judge']},"))
+    return rows["seed"].isin(judging_seeds(criterion))
 
 
 def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:

@@ -12,8 +12,8 @@ import dataclasses
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.axes import dots
-from analysis.drawing.gaps import that_judge, told_of_points, write_values
+from analysis.drawing.axes import dots, judging_alone
+from analysis.drawing.gaps import told_of_points, write_values
 from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import NEUTRAL, NO_MULTIPLIERS, NOT_JUDGED, OPTIMIZER_NAMES, SMALL
 from analysis.drawing.tiers import LOOKS
@@ -46,8 +46,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
             values = (own - full[optimizer, WITHOUT, TIERS[-1]]).rename("value").dropna()
             rows.append(values.reset_index().assign(optimizer=optimizer, name=name))
     found = pd.concat(rows, ignore_index=True)[["optimizer", "name", "seed", "value"]]
-    judging = that_judge(found, criteria_of("tuning_apart")["T9"])
-    return found[judging] if judging.any() else found
+    return judging_alone(found, criteria_of("tuning_apart")["T9"])
 
 
 def draw(numbers: pd.DataFrame, context: Context):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import time
 from collections.abc import Callable
 from functools import partial
@@ -130,7 +129,7 @@ def _main(options: argparse.Namespace) -> None:
     print(render(record))
     if options.record:
         make_folder(options.record.parent)
-        write_json(options.record, json.loads(json.dumps(record)))
+        write_json(options.record, record)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ from lrm.multipliers.roles import roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
-from lrm.multipliers.wiring import watch, watch_processes, watched
+from lrm.multipliers.wiring import watch, watched
 
 _KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
 
@@ -117,7 +117,6 @@ def attach_multipliers(
     found = Attached(model, placed, implementation, role or {})
     _warn_of_convolutions(found, placement)
     watch(found, model.parameters())
-    watch_processes(found)
     return found
 
 

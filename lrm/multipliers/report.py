@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,7 @@ from lrm.multipliers.precision import HALF
 from lrm.multipliers.roles import by_name_alone, roles
 from lrm.multipliers.saving import HANDLE, save_placement
 from lrm.multipliers.sharding import whole
-from lrm.multipliers.wiring import watch
+from lrm.multipliers.wiring import check_processes, watch
 
 # Why a parameter of a role has no multipliers, where it has none.
 _WITHOUT = {
@@ -49,13 +48,15 @@ class Attached(Multipliers):
         self.design = ""  # of scale vectors, if they are some
         self.thawed_by_merging: list[nn.Parameter] = []
         self.roles = roles(model, said)
-        self._by_name = [name for name in by_name_alone(model) if not _is_said(name, said)]
+        self._by_name = by_name_alone(model, said)
         super().__init__(model, targets, implementation)
         self._shapes = {
             name: tuple(p.shape) for name, p in model.named_parameters() if name in self.roles
         }
         setattr(model, HANDLE, self)
         self._hooks = save_placement(self)
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            model.register_forward_pre_hook(_before_first_pass)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of copies and pickles, whose optimizers are checked too."""
@@ -134,8 +135,16 @@ class Attached(Multipliers):
         return dict(zip(found, values, strict=True))
 
 
-def _is_said(name: str, said: Mapping[str, str]) -> bool:
-    return any(fnmatch.fnmatch(name, pattern) for pattern in said)
+def _before_first_pass(module: nn.Module, *_: Any) -> None:
+    """Ask once whether other processes share in the multipliers of ``module``.
+
+    A function of the file, which copies and pickles of a model hold too: each asks of its own.
+    """
+    for key, hook in list(module._forward_pre_hooks.items()):
+        if hook is _before_first_pass:
+            del module._forward_pre_hooks[key]
+    if (handle := module.__dict__.get(HANDLE)) is not None:
+        check_processes(handle)
 
 
 def _norm(tensor: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ _MATRICES: list[tuple[type, str]] = [
 # Classes that hold no matrix, whatever the shapes of their parameters.
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 _PLAIN = (*_NORMS, nn.PReLU, nn.Bilinear, nn.utils.parametrize.ParametrizationList)
+# Classes whose parameters have their roles without their names.
 _KNOWN = (*_PLAIN, *(kind for kind, _ in _MATRICES), nn.modules.conv._ConvNd, nn.Embedding,
           nn.EmbeddingBag)  # fmt: skip
 # Elsewhere: names of matrices and of stacks of matrices (experts).
@@ -70,13 +71,18 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
     return found
 
 
-def by_name_alone(model: nn.Module) -> list[str]:
-    """Parameters of two dimensions or more whose role no type of module tells, but their names."""
+def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
+    """Parameters of two dimensions or more whose role their names alone tell.
+
+    Neither the type of their module does, nor the user by a pattern of ``said``.
+    """
     parameters = dict(model.named_parameters())
     return [
         name
         for name, [(module, _), *_] in owners(model).items()
-        if parameters[name].dim() > 1 and not is_norm(module) and not isinstance(module, _KNOWN)
+        if parameters[name].dim() > 1
+        and not (is_norm(module) or isinstance(module, _KNOWN))
+        and not any(fnmatch.fnmatch(name, pattern) for pattern in said)
     ]
 
 

@@ -62,28 +62,21 @@ def watch(
         _models[handle] = _Seen(parameters)
 
 
-def watch_processes(handle: Multipliers) -> None:
-    """Check at the first forward pass that DistributedDataParallel knows of the multipliers.
+def check_processes(handle: Multipliers) -> None:
+    """UserError where DistributedDataParallel, at work now, does not know of the multipliers.
 
     It reduces the gradients of the parameters that its module had when it was built.
     """
-    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+    wrapper = DistributedDataParallel._get_active_ddp_module()
+    if wrapper is None:
         return
-
-    def check(*_: Any) -> None:
-        hook.remove()
-        wrapper = DistributedDataParallel._get_active_ddp_module()
-        if wrapper is None:
-            return
-        reduced = {id(parameter) for parameter in wrapper._module_parameters}
-        for name, _, parameter in handle.named():
-            if parameter.requires_grad and id(parameter) not in reduced:
-                raise UserError(
-                    f"DistributedDataParallel does not know of {name}; call "
-                    "lrm.attach_multipliers before it is built"
-                )
-
-    hook = handle.model.register_forward_pre_hook(check)
+    reduced = {id(parameter) for parameter in wrapper._module_parameters}
+    for name, _, parameter in handle.named():
+        if parameter.requires_grad and id(parameter) not in reduced:
+            raise UserError(
+                f"DistributedDataParallel does not know of {name}; call lrm.attach_multipliers "
+                "before it is built"
+            )
 
 
 def watched() -> list[Multipliers]:

@@ -18,6 +18,8 @@ from lrm.multipliers.library import build_param_groups, check_model, known_roles
 
 # Of an optimizer's name the power of inputs and of outputs in the factor on the LR.
 _POWERS = {"adamw": (-1, 0), "sgd": (-1, 1)}
+# By role the power of inputs in the initial root mean square.
+_INITIAL = {"matrix": -0.5, "convolution": -0.5, "head": -1.0, "embedding": 0.0}
 
 
 def mup_param_groups(
@@ -35,16 +37,17 @@ def mup_param_groups(
     it may lie on the meta device. A parameter with m_in times the inputs and m_out times the
     outputs that it has there gets ``lr`` times
 
-    ========= ========================= =======================
-    optimizer factor                    of hidden matrices, of embedding and vectors, of the head
-    ========= ========================= =======================
-    ``adamw`` 1 / m_in                  1/m, 1, 1/m
-    ``sgd``   m_out / m_in              1, m, 1/m
-    ========= ========================= =======================
+    ========= ============ ========= ===================== =========
+    optimizer factor       matrices  embedding and vectors head
+    ========= ============ ========= ===================== =========
+    ``adamw`` 1 / m_in     1 / m     1                     1 / m
+    ``sgd``   m_out / m_in 1         m                     1 / m
+    ========= ============ ========= ===================== =========
 
-    for a model m times as wide. Tables that an index reads have no inputs, and so have vectors.
-    Weight decays stay; AdamW multiplies them by the LR. Multipliers keep their LR, and ``options``
-    are those of ``build_param_groups``. Initial values have to follow too (``mup_rescale_``).
+    where the last three columns are of a model m times as wide. Tables that an index reads have no
+    inputs, and so have vectors. Weight decays stay; AdamW multiplies them by the LR. Multipliers
+    keep their LR, and ``options`` are those of ``build_param_groups``. Initial values have to
+    follow too (``mup_rescale_``).
 
     Attention is to have heads of one size, more of them in a wider model: else its logits would
     need a factor. Raises UserError for another optimizer, for parameters that ``base`` does not
@@ -93,15 +96,6 @@ def mup_rescale_(model: nn.Module, base: nn.Module) -> nn.Module:
         if own > 0:
             parameter.mul_(wanted / own)
     return model
-
-
-# By role the power of the inputs in the initial root mean square.
-_INITIAL = {
-    "matrix": -0.5,
-    "convolution": -0.5,
-    "head": -1.0,
-    "embedding": 0.0,
-}
 
 
 def _rms(tensor: Tensor) -> float:

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from lrm import data
 from lrm.cli import Display, guarded, parse_seeds, positive
-from lrm.errors import UserError, line_of, printable, shown
+from lrm.errors import UserError, line_of, printable
+from lrm.plan.claims import asked_by
 from lrm.plan.experiment import load
 from lrm.plan.identity import criterion_hash, read_locks, weight_files
 from lrm.plan.run import Run
@@ -141,16 +142,10 @@ def _parse(
 
 def _ask_for_claim(options: argparse.Namespace, folder: Path) -> None:
     """Set the seeds and patterns of ``options`` to those of a claim of this experiment."""
-    path = folder / "criteria.yaml"
-    entries = read_yaml(path) if path.exists() else {}
-    if options.claim not in entries:
-        known = f"it has {', '.join(entries)}" if entries else "it has none"
-        raise UserError(f"{folder.name} has no claim {shown(options.claim)}; {known}")
+    seeds, only = asked_by(folder, options.claim)
     if options.only or options.seeds != _SEEDS:
         raise UserError("--claim says which seeds and runs; leave out --seeds and --only")
-    entry = entries[options.claim]
-    options.seeds = f"{entry['seeds']['judge']},"
-    options.only = list(entry.get("only", ()))
+    options.seeds, options.only = f"{','.join(map(str, seeds))},", only
 
 
 def _asked(options: argparse.Namespace) -> Cluster | None:

@@ -29,8 +29,8 @@ from lrm.store.digests import MANIFEST, manifest_of
 from lrm.store.files import write_atomic
 
 _SEEDS = "1"  # the number that is published unless others are asked for
-# What is published of a drawing beside its numbers. A pdf is made anew by make.
-FORMATS = ("png", "svg")
+# What is published of a drawing beside its numbers. PDF and SVG are made anew by make.
+FORMATS = ("png",)
 
 
 def main() -> None:

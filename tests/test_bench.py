@@ -297,8 +297,8 @@ def _shipped(bench):
 
 
 def test_every_row_that_a_claim_reads_is_shipped():
-    """I1.3 asks what (a) and (b) cost at two sizes and at tiny, I1.4 of long steps."""
-    criterion = every_criterion()["I1.4"]
+    """I1.3 asks what (a) and (b) cost at two sizes and at tiny, I1b of long steps."""
+    criterion = every_criterion()["I1b"]
     bench = Bench(ROWS, 2)
     bench.narrow(["long steps*"])
     [place] = criterion["configurations"]

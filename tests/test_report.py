@@ -142,12 +142,12 @@ def test_an_experiment_that_replaces_another_takes_its_claims_once_they_are_judg
 def test_a_figure_of_an_earlier_version_is_not_drawn_yet(tmp_path):
     folder = tmp_path / "figures" / "tiny"
     folder.mkdir(parents=True)
-    for name in ("fig1.png", "fig1.pdf", "fig1.csv"):
+    for name in ("fig1.svg", "fig1.pdf", "fig1.csv"):
         (folder / name).write_text("as it was")
-    for stamp in ({"code": "1", "runs": "2"}, {"inputs": {}, "outputs": {"fig1.png": "3"}}):
+    for stamp in ({"code": "1", "runs": "2"}, {"inputs": {}, "outputs": {"fig1.csv": "3"}}):
         (folder / ".fig1.json").write_text(json.dumps(stamp))
         assert _figure("fig1", {}, "tiny", "runs", tmp_path) is None
-    (folder / "fig1.svg").write_text("no stamp tells of it")
+    (folder / "fig1.png").write_text("no stamp tells of it")
     with pytest.raises(UserError, match="draw it by make fig1"):
         _figure("fig1", {}, "tiny", "runs", tmp_path)
 

@@ -1,4 +1,4 @@
-"""Judging functions of I1 to I1.4 and SV22: what vectors cost in time, from a benchmark's record.
+"""Judging functions of I1 to I1.3, I1b and SV22: what vectors cost in time, from a record.
 
 A row of a record sets one variant's tokens per second against another's, pair by pair; pairs stand
 for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimizer`` (section 2).
@@ -94,7 +94,7 @@ def i1_3(measurements: dict, criterion: dict) -> Judgement:
 
 
 # The same of steps of four times the tokens.
-i1_4 = i1_3
+i1b = i1_3
 
 
 def sv22(measurements: dict, criterion: dict) -> Judgement:

@@ -88,7 +88,7 @@ def write(site: Site, folder: Path) -> None:
             for kind, content in figure.files.items():
                 write_atomic(fresh / "figures" / f"{figure.name}.{kind}", content)
             if figure.published:
-                target = fresh / "figures" / f"published-{figure.name}.svg"
+                target = fresh / "figures" / f"published-{figure.name}.png"
                 write_atomic(target, figure.published)
     mark = {"scale": site.scale, "source": site.source}
     write_atomic(fresh / _MARK, json.dumps(mark).encode())

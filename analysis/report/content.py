@@ -36,8 +36,8 @@ PAPER, OURS = "the paper", "ours"
 # and the main paper's advice in the second paper's model.
 _WHOSE = {"SV22": "second paper", "X1": OURS}
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
-# Of a drawing. Its PDF, the same lines once more, stays in ``results``: the report is to be sent.
-FORMATS = ("png", "svg", "csv")
+# Of a drawing. Its lines as PDF and SVG stay in ``results``: the report is to be sent.
+FORMATS = ("png", "csv")
 # Of a small picture, in pixels: 1.4 times what the front page shows.
 SMALL = (448, 224)
 
@@ -320,7 +320,7 @@ def _figure(
     own = _drawn(name, results / "figures" / scale, lambda _: f"draw it by make {name}")
     if own is None:
         return None
-    beside = there[0]["svg"] if there else None
+    beside = there[0]["png"] if there else None
     caption = captions.get(name) if beside else None
     return Figure(name, _first_line(name), *own, caption, beside)
 
@@ -338,7 +338,7 @@ def _drawn(
         return None
     found = {kind: read_drawn(path, remedy(folder)) for kind, path in paths.items()}
     found["csv.zip"] = packed({f"{name}.csv": found.pop("csv")})
-    return found, in_palette(found.pop("png"), SMALL)
+    return found, in_palette(found["png"], SMALL)
 
 
 def _first_line(figure: str) -> str:
@@ -369,7 +369,7 @@ def _link(folder: Path, target: str) -> str | None:
     if path.parent == EXPERIMENTS and (path / "config.yaml").exists():
         return f"{path.name}.html"
     if path.suffix == ".png" and path.stem in figures():
-        return f"figures/{path.stem}.svg"
+        return f"figures/{path.name}"
     return None
 
 

@@ -4,8 +4,8 @@ Losses and global gradient norms are averaged between probes. Values are rounded
 All measurements of the first seed are kept. Of the others those of the whole model, of tensors with
 a Brownian twin and of those that the experiment's ``courses`` name are kept; of the rest only the
 start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
-gradients. Vectors are those of the ends of the constant stage and of the run. ``Kept`` says what
-else claims read.
+gradients. Vectors are those of the ends of the constant stage and of the run, and of the start
+where claims read them. ``Kept`` says what else claims read.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def publish(
         frame = scalars(read_table(path / "scalars.parquet"), description, kept, whole=not rank)
         tables["scalars"].append(frame.assign(run=description["id"]))
         if rank < _VECTOR_SEEDS or description["seed"] in kept.judging:
-            frame = _ends(read_table(path / "vectors.parquet"), description)
+            frame = _ends(read_table(path / "vectors.parquet"), description, kept.vectors)
             if rank:
                 frame = of_tensors(frame, kept.vectors)
             tables["vectors"].append(frame.assign(run=description["id"]))
@@ -161,11 +161,13 @@ def _averaged(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFram
     return frame.assign(value=values.astype(np.float32))
 
 
-def _ends(vectors: pd.DataFrame, description: dict) -> pd.DataFrame:
-    """Vectors where the constant stage and the run end."""
+def _ends(vectors: pd.DataFrame, description: dict, read: Collection[str]) -> pd.DataFrame:
+    """Vectors where the constant stage and the run end; of what claims ``read`` the first too."""
     settings = description["settings"]
     ends = [stage_end(settings), settings["train"]["steps"]]
-    chosen = vectors[vectors["step"].isin(ends)]
+    first = of_tensors(vectors, read)
+    first = vectors.index.isin(first.index[first["step"] == 0])
+    chosen = vectors[vectors["step"].isin(ends) | first]
     return chosen.assign(value=[_rounded(value, 9) for value in chosen["value"]])
 
 

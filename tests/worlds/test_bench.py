@@ -1,4 +1,4 @@
-"""Planted records of `make bench`: I1 to I1.4 and SV22."""
+"""Planted records of `make bench`: I1, I1.2, I1.3, I1b and SV22."""
 
 import functools
 import json
@@ -75,7 +75,7 @@ BREAKS = {
         for place, where in (*SIZES.items(), (TINY, TINY))
         if kind == "(b)" or place != TINY
     },
-    "I1.4": {
+    "I1b": {
         f"{kind} with {optimizer}, 16384": {"changes": ((variant, none, LONG, 0.94),)}
         for optimizer, (forward, inside, none) in NAMES.items()
         for kind, variant in (("(a)", forward), ("(b)", inside))
@@ -108,7 +108,7 @@ def test_each_part_has_a_record_that_breaks_it_alone(claim):
         ("I1.3", "(a) with Muon, 4096", 0.994),
         ("I1.3", "(b) with Muon, 2048", 0.996),
         ("I1.3", "(b) with AdamW, tiny", 0.97),
-        ("I1.4", "(b) with Muon, 16384", 0.996),
+        ("I1b", "(b) with Muon, 16384", 0.996),
         ("SV22", "20M: time", 1 / 0.98),
         ("SV22", "tiny: time", 1 / 0.97),
     ],
@@ -134,8 +134,8 @@ def _of_all(ratio: float, against: tuple[str, ...]):
         ("I1.3", {"changes": _of_all(0.98, ("muon",))}, PARTLY),
         ("I1.3", {"outlier": 0.3, "pairs": 60}, HOLDS),
         ("I1.3", {"pairs": 59}, OPEN),
-        ("I1.4", {"changes": _of_all(0.98, ("plain", "muon"))}, REFUTED),
-        ("I1.4", {"pairs": 59}, OPEN),
+        ("I1b", {"changes": _of_all(0.98, ("plain", "muon"))}, REFUTED),
+        ("I1b", {"pairs": 59}, OPEN),
         ("I1", {"changes": _of_all(0.975, ("plain", "muon"))}, PARTLY),
         ("I1", {"changes": _of_all(0.95, ("plain", "muon"))}, REFUTED),
         ("I1", {"pairs": 19}, OPEN),

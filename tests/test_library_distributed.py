@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.state_dict import (
 
 import lrm
 from lrm.errors import UserError
-from lrm.multipliers.sharding import whole
+from lrm.multipliers.sharding import is_fsdp, whole
 
 WORLD = 2
 PLACEMENT = {"0.weight": "row_column", "2.weight": [(0, 2, "row"), (3, 6, "scalar")],
@@ -71,6 +71,35 @@ def ddp(rank, implementation, folder):
     return train(built, wrapped, rank, WORLD)
 
 
+def in_parts(rank, implementation, folder):
+    """Two micro-batches a step within ``same_weights``, with and without counted gradients."""
+    found = []
+    for counted in (False, True):
+        built = model()
+        lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+        wrapped = nn.parallel.DistributedDataParallel(built, find_unused_parameters=counted)
+        optimizer = adamw(wrapped)
+        if counted and implementation == "optimizer":
+            inputs = torch.ones(2, 4, dtype=torch.double)
+            told = pytest.raises(UserError, match="give lrm.same_weights the wrapped model")
+            with told, lrm.same_weights(built):
+                wrapped(inputs)
+            with lrm.same_weights(built):  # now it is known
+                wrapped(inputs).sum().backward()
+        for step in range(10):
+            x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step)).double()
+            optimizer.zero_grad()
+            with lrm.same_weights(wrapped):
+                first, last = x.chunk(WORLD)[rank].chunk(2)
+                with wrapped.no_sync():
+                    ((wrapped(first) - first[:, :3]).square().mean() / 2).backward()
+                ((wrapped(last) - last[:, :3]).square().mean() / 2).backward()
+            lrm.clip_grad_norm_(wrapped, 0.3)
+            optimizer.step()
+        found.append(lrm.effective_weights(built))
+    return found
+
+
 def shard(whole):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -89,7 +118,9 @@ def fsdp(rank, implementation, folder):
     built = model()
     lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
     shard(built)
-    return train(built, built, rank, WORLD)
+    found = train(built, built, rank, WORLD)
+    assert all(is_fsdp(layer) for layer in built if isinstance(layer, nn.Linear))  # merged by now
+    return found
 
 
 def begun(implementation, sharded=False):
@@ -133,7 +164,7 @@ def checkpoint(rank, implementation, folder):
     return without_a_stop, resumed, states, full, given
 
 
-JOBS = (ddp, fsdp, checkpoint)
+JOBS = (ddp, fsdp, checkpoint, in_parts)
 IMPLEMENTATIONS = ("forward", "optimizer")
 
 
@@ -194,6 +225,17 @@ def test_two_processes_train_as_one(job, implementation, folder):
             assert have.keys() == want.keys()
             for name, weight in want.items():
                 torch.testing.assert_close(have[name], weight, rtol=1e-8, atol=1e-10)
+
+
+@both
+def test_micro_batches_of_two_processes_train_as_one(implementation, folder):
+    built = model()
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+    _, weights, _ = train(built, built)
+    for of_process in results(folder, in_parts, implementation):
+        for found in of_process:
+            for name, weight in weights.items():
+                torch.testing.assert_close(found[name], weight, rtol=1e-8, atol=1e-10)
 
 
 @both

@@ -132,6 +132,8 @@ def test_recipe(title, recipe):
             torch.testing.assert_close(names["loss_of"](loaded, tokens), want)
         state = torch.load("trainer/checkpoint-6/optimizer.pt", weights_only=True)
         assert len(state["param_groups"]) == 4
+        rates = [group["lr"] / group["initial_lr"] for group in state["param_groups"]]
+        assert rates == pytest.approx([0.1] * 4, abs=0.01)  # the floor of the schedule
     elif title in ("Checkpoints", "Sharded checkpoints"):
         tokens = names["batches"][0]
         losses = [names["loss_of"](names[name], tokens) for name in ("model", "again")]
@@ -160,6 +162,10 @@ def test_recipe(title, recipe):
 
         with pytest.raises(UserError, match=r"cannot be replaced; .* merge the multipliers first"):
             quantize_(before, Int8WeightOnlyConfig())
+    elif title == "LoRA beside multipliers":
+        beside, again = names["beside"], names["again"].state_dict()
+        assert len(beside) == 8  # rows and columns of two matrices in each of two layers
+        assert all(torch.equal(again[name], value) for name, value in beside.items())
     elif title == "Going on with another placement":
         with torch.no_grad():
             logits = [names[name].eval()(names["batches"][0]).logits for name in ("model", "again")]
@@ -169,7 +175,8 @@ def test_recipe(title, recipe):
         assert all(value > 0 for value in names["log"].values())
 
 
-@pytest.mark.parametrize("title", ["transformers' Trainer", "accelerate", "Several processes"])
+@pytest.mark.parametrize("title", ["transformers' Trainer", "accelerate", "Several processes",
+                                   "Schedules, micro-batches and a gradient scaler"])  # fmt: skip
 def test_recipes_with_the_other_implementation(title, recipe):
     """The same multipliers to rounding, in float32."""
     found = [recipe(title, implementation)["learned"] for implementation in IMPLEMENTATIONS]

@@ -84,6 +84,47 @@ def test_convolutions_are_not_left_out_in_silence():
     assert decay == {"convolution": 0.1, "vector": 0.0, "matrix": 0.1, "multiplier": 2e-3}
 
 
+def test_multipliers_that_something_froze_are_told():
+    model = two()
+    handle = lrm.attach_multipliers(model)
+    for parameter in model.parameters():  # as peft does
+        parameter.requires_grad_(False)
+    with pytest.warns(UserWarning, match="no multiplier learns: something froze them"):
+        assert lrm.build_param_groups(model, 1.0, 0.1) == []
+    next(iter(handle.scalings.values())).row.requires_grad_(True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(lrm.build_param_groups(model, 1.0, 0.1)) == 1
+
+
+def test_layers_without_a_parameter_that_is_a_matrix_are_told():
+    class Quantized(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("qweight", torch.zeros(4, 4, dtype=torch.int32))
+
+    model = nn.Sequential(nn.Embedding(8, 4), Quantized())
+    with pytest.warns(UserWarning, match="'all' found no matrix in the layers of this model"):
+        lrm.attach_multipliers(model)
+
+
+def test_heads_and_matrices_by_their_names():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.output = nn.Embedding(9, 4), nn.Linear(4, 9)
+            self.layer = nn.ModuleDict({"output": nn.Linear(9, 4), "out_proj": nn.Linear(4, 4)})
+            self.wq, self.qkv = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(12, 4))
+            self.quality, self.wpe = nn.Parameter(torch.ones(4, 4)), nn.Parameter(torch.ones(6, 4))
+
+    found = {name: role for name, role in roles(Model()).items() if "bias" not in name}
+    assert found == {
+        "tokens.weight": "embedding", "output.weight": "head", "layer.output.weight": "matrix",
+        "layer.out_proj.weight": "matrix", "wq": "matrix", "qkv": "matrix", "quality": "vector",
+        "wpe": "vector",
+    }  # fmt: skip
+
+
 def two() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.Tanh(), nn.Linear(6, 3)))

@@ -70,6 +70,7 @@ class Multipliers:
         self.effective: dict[str, EffectiveWeight] = {}
         self.is_unchanged = False  # whether within ``unchanged``
         self.is_collecting = False  # whether gradients come at its end
+        self.is_counted = False  # whether they would be too late there
         self._owners = owners(model)
         parameters = dict(model.named_parameters())
         by_parameter: dict[str, list[Target]] = {}

@@ -152,7 +152,7 @@ class EffectiveWeight(nn.Module):
             return equations.again(derived.kept, weight, self.parts, self.values())
         found = equations.effective(weight, self.parts, self.values())
         # In this order: compiled code is not to depend on whether weights are kept.
-        if not compiles and derived.keeping and not is_transformed():
+        if not compiles and derived.keeping and not (is_transformed() or is_gathered(self, weight)):
             derived.kept, derived.sources = found.detach(), [weight, *self.learned()]
         return found
 

@@ -37,7 +37,7 @@ from lrm.multipliers.roles import roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
-from lrm.multipliers.wiring import watch, watched
+from lrm.multipliers.wiring import counts_gradients, watch, watched
 
 _KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
 
@@ -115,7 +115,7 @@ def attach_multipliers(
     placed = targets(model, placement, settings | own, role)
     _check_once(model, placed)
     found = Attached(model, placed, implementation, role or {})
-    _warn_of_convolutions(found, placement)
+    _warn_of_the_rest(found, placement)
     watch(found, model.parameters())
     return found
 
@@ -143,7 +143,7 @@ def build_param_groups(
 
     Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
     were distributed after their multipliers were attached, and where ``model`` is not the whole
-    of what has them.
+    of what has them. Warns where no multiplier learns, as behind tools that freeze what they find.
     """
     check_model(model, "build_param_groups")
     _check_rates({"lr": lr, "weight_decay": weight_decay})
@@ -177,6 +177,12 @@ def build_param_groups(
     given = special.get("multiplier", {}) | given
     for handle in handles:
         watch(handle, handle.model.parameters(), grouped=True)
+        if not any(parameter.requires_grad for _, _, parameter in handle.named()):
+            warnings.warn(
+                "no multiplier learns: something froze them behind lrm.attach_multipliers, as "
+                "peft.get_peft_model does; attach behind that",
+                stacklevel=2,
+            )
         for entry in multiplier_entries(handle, "multiplier"):
             if entry.leaf.requires_grad:
                 entries.append(dataclasses.replace(entry, **given))
@@ -260,14 +266,9 @@ def same_weights(model: nn.Module) -> Iterator[None]:
     check_model(model, "same_weights")
     with contextlib.ExitStack() as stack:
         for handle in _of_whole(model, "same_weights"):
-            stack.enter_context(handle.unchanged(by_step=not _counts_gradients(model)))
+            late = handle.is_counted or counts_gradients(model)
+            stack.enter_context(handle.unchanged(by_step=not late))
         yield
-
-
-def _counts_gradients(model: nn.Module) -> bool:
-    """Whether gradients that come behind the backward pass are too late for ``model``."""
-    of_processes = isinstance(model, nn.parallel.DistributedDataParallel)
-    return of_processes and (model.find_unused_parameters or model.static_graph)
 
 
 def _handles(model: nn.Module) -> list[Attached]:
@@ -346,7 +347,11 @@ def _check_rates(fields: Mapping[str, Any]) -> None:
             raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
 
 
-def _warn_of_convolutions(found: Attached, placement: Placement) -> None:
+def _warn_of_the_rest(found: Attached, placement: Placement) -> None:
+    """Where a preset covers little of the model: convolutions, and weights that are no parameters.
+
+    Quantized layers hold theirs as buffers.
+    """
     preset = placement if isinstance(placement, str) else None
     if isinstance(placement, Mapping):
         preset = placement.get(PRESET)
@@ -358,6 +363,12 @@ def _warn_of_convolutions(found: Attached, placement: Placement) -> None:
         warnings.warn(
             f"placement {preset!r} leaves out convolutions, which hold most weights of this "
             "model; placement='convolutions' has multipliers for their filters",
+            stacklevel=3,
+        )
+    elif not any(found.roles[name] == "matrix" for name in found.effective):
+        warnings.warn(
+            f"placement {preset!r} found no matrix in the layers of this model; those of quantized "
+            "layers are no parameters: attach before quantizing",
             stacklevel=3,
         )
 

@@ -54,16 +54,27 @@ def check_restorable(module: nn.Module) -> None:
 
 
 def _become(module: nn.Module, readers: dict[str, Any]) -> None:
-    plain = getattr(type(module), "_plain_class", type(module))
+    present = type(module)
+    plain = getattr(present, "_plain_class", present)
     module.__dict__.pop(READERS, None)
     if readers:
         # Not as submodules: a shared parameter's reader belongs to the first of its modules.
         module.__dict__[READERS] = readers
-        module.__class__ = _reading(plain, tuple(sorted(readers)))
+        module.__class__ = _beneath(present, _reading(plain, tuple(sorted(readers))))
     else:
-        module.__class__ = plain
+        module.__class__ = _beneath(present, plain)
         if isinstance(module, nn.RNNBase):
             module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
+
+
+@cache
+def _beneath(present: type, inner: type) -> type:
+    """``inner``, under the class that others have put over ours, as ``fully_shard`` does."""
+    if "_plain_class" in present.__dict__ or not hasattr(present, "_plain_class"):
+        return inner
+    bases = tuple(inner if hasattr(base, "_plain_class") else base for base in present.__bases__)
+    body = {k: v for k, v in vars(present).items() if k not in ("__dict__", "__weakref__")}
+    return type(present.__name__, bases, body)
 
 
 @cache

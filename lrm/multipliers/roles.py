@@ -33,13 +33,17 @@ _PLAIN = (*_NORMS, nn.PReLU, nn.Bilinear, nn.utils.parametrize.ParametrizationLi
 _KNOWN = (*_PLAIN, *(kind for kind, _ in _MATRICES), nn.modules.conv._ConvNd, nn.Embedding,
           nn.EmbeddingBag)  # fmt: skip
 # Elsewhere: names of matrices and of stacks of matrices (experts).
-_NAMED = re.compile(r"(\w+_)?(weights?|kernel|proj|projection|experts?|w|W)\d*|[wW](_\w+|\d+)?")
+_NAMED = re.compile(
+    r"(\w+_)?(weights?|kernel|proj|projection|experts?|w|W)\d*|[wW](_\w+|\d+|q|k|v|o|kv|qkv)?|qkv"
+)
 # Words in the names of embeddings of positions, which are added and multiply nothing.
 _POSITIONS = re.compile(
     r"(^|[._])(wpe|rpe|rel|pos|positions?|positional|relative|sinusoidal)([._]|$)"
 )
 # Names of the last linear map of a language model, where the model itself does not tell.
 _HEADS = ("lm_head", "head", "embed_out", "output_projection", "unembed")
+# And those that layers have too: they mean a head where its rows are as many as tokens.
+_PERHAPS = ("output", "fc_out", "decoder", "logits", "to_logits")
 
 
 def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -117,5 +121,11 @@ def _heads(model: nn.Module) -> list[nn.Module]:
     found = [head for getter in getters if getter is not None and (head := getter()) is not None]
     if found:
         return found
-    named = model.named_modules()
-    return [m for path, m in named if path.rpartition(".")[2] in _HEADS and hasattr(m, "weight")]
+    tables = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+    shapes = {(table.num_embeddings, table.embedding_dim) for table in tables}
+    for path, module in model.named_modules():
+        name, is_linear = path.rpartition(".")[2], isinstance(module, nn.Linear)
+        of_tokens = is_linear and (module.out_features, module.in_features) in shapes
+        if hasattr(module, "weight") and (name in _HEADS or name in _PERHAPS and of_tokens):
+            found.append(module)
+    return found

@@ -65,7 +65,8 @@ def watch(
 def check_processes(handle: Multipliers) -> None:
     """UserError where DistributedDataParallel, at work now, does not know of the multipliers.
 
-    It reduces the gradients of the parameters that its module had when it was built.
+    It reduces the gradients of the parameters that its module had when it was built. Where it
+    counts them, those that come at the end of ``same_weights`` are too late (``is_counted``).
     """
     wrapper = DistributedDataParallel._get_active_ddp_module()
     if wrapper is None:
@@ -77,6 +78,19 @@ def check_processes(handle: Multipliers) -> None:
                 f"DistributedDataParallel does not know of {name}; call lrm.attach_multipliers "
                 "before it is built"
             )
+    handle.is_counted = counts_gradients(wrapper)
+    if handle.is_counted and handle.is_collecting:
+        raise UserError(
+            "DistributedDataParallel with find_unused_parameters or static_graph counts gradients "
+            "in the backward pass; give lrm.same_weights the wrapped model"
+        )
+
+
+def counts_gradients(model: nn.Module) -> bool:
+    """Whether gradients that come behind the backward pass are too late for ``model``."""
+    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    of_processes = isinstance(model, DistributedDataParallel)
+    return of_processes and (model.find_unused_parameters or model.static_graph)
 
 
 def watched() -> list[Multipliers]:

@@ -99,8 +99,8 @@ def render(
     for name, content in outputs.items():
         write_atomic(target / name, content)
     write_stamp(stamp, inputs, outputs)
-    others = [kind for kind in formats if kind != "png"]
-    print(f"drew {png}, with {', '.join(others)} and csv beside it")
+    beside = ", ".join([*(kind for kind in formats if kind != "png"), "csv"])
+    print(f"drew {png}, with {beside} beside it")
     return png
 
 

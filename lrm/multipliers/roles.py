@@ -42,7 +42,7 @@ _POSITIONS = re.compile(
 )
 # Names of the last linear map of a language model, where the model itself does not tell.
 _HEADS = ("lm_head", "head", "embed_out", "output_projection", "unembed")
-# And those that layers have too: they mean a head where its rows are as many as tokens.
+# And those that layers have too: they mean a head where the shape is that of an embedding.
 _PERHAPS = ("output", "fc_out", "decoder", "logits", "to_logits")
 
 
@@ -121,8 +121,12 @@ def _heads(model: nn.Module) -> list[nn.Module]:
     found = [head for getter in getters if getter is not None and (head := getter()) is not None]
     if found:
         return found
-    tables = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
-    shapes = {(table.num_embeddings, table.embedding_dim) for table in tables}
+    shapes = {
+        (table.num_embeddings, table.embedding_dim)
+        for path, table in model.named_modules()
+        if isinstance(table, (nn.Embedding, nn.EmbeddingBag))
+        and _of_embedding(f"{path}.weight", table) == "embedding"
+    }
     for path, module in model.named_modules():
         name, is_linear = path.rpartition(".")[2], isinstance(module, nn.Linear)
         of_tokens = is_linear and (module.out_features, module.in_features) in shapes

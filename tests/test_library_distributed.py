@@ -100,15 +100,15 @@ def in_parts(rank, implementation, folder):
     return found
 
 
-def shard(whole):
+def shard(whole, **options):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (WORLD,))
     for layer in whole:
         if isinstance(layer, nn.Linear):
-            fully_shard(layer, mesh=mesh)
-    return fully_shard(whole, mesh=mesh)
+            fully_shard(layer, mesh=mesh, **options)
+    return fully_shard(whole, mesh=mesh, **options)
 
 
 def fsdp(rank, implementation, folder):
@@ -120,6 +120,26 @@ def fsdp(rank, implementation, folder):
     shard(built)
     found = train(built, built, rank, WORLD)
     assert all(is_fsdp(layer) for layer in built if isinstance(layer, nn.Linear))  # merged by now
+    return found
+
+
+def mixed(rank, implementation, folder):
+    """bfloat16 where tensors are used; what learns is as it was."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    built = model()
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    shard(built, mp_policy=policy)
+    with torch.no_grad():  # too small a step for bfloat16
+        for name, parameter in built.named_parameters():
+            if name.startswith("0.multipliers"):
+                parameter.add_(1e-3)
+    used = []
+    built[0].register_forward_pre_hook(lambda module, _: used.append(module.weight.dtype))
+    found = train(built, built, rank, WORLD)
+    assert set(used) == {torch.bfloat16}
+    assert {p.dtype for p in built.parameters()} == {torch.double}
     return found
 
 
@@ -164,7 +184,7 @@ def checkpoint(rank, implementation, folder):
     return without_a_stop, resumed, states, full, given
 
 
-JOBS = (ddp, fsdp, checkpoint, in_parts)
+JOBS = (ddp, fsdp, mixed, checkpoint, in_parts)
 IMPLEMENTATIONS = ("forward", "optimizer")
 
 
@@ -225,6 +245,22 @@ def test_two_processes_train_as_one(job, implementation, folder):
             assert have.keys() == want.keys()
             for name, weight in want.items():
                 torch.testing.assert_close(have[name], weight, rtol=1e-8, atol=1e-10)
+
+
+@both
+def test_mixed_precision_of_fsdp_rounds_what_is_used_and_not_what_learns(implementation, folder):
+    built = model()
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+    with torch.no_grad():
+        for name, parameter in built.named_parameters():
+            if name.startswith("0.multipliers"):
+                parameter.add_(1e-3)
+    records, weights, _ = train(built, built)
+    found = results(folder, mixed, implementation)
+    assert means(f[0] for f in found) == pytest.approx([a for a, _ in records], rel=0.02)
+    for _, of_whole, _ in found:
+        for name, weight in weights.items():
+            assert (of_whole[name] - weight).norm() < 0.01 * weight.norm(), name
 
 
 @both

@@ -40,7 +40,8 @@ def test_modules_of_torch_and_the_users_word():
     assert matrices == {"attention.in_proj_weight", "attention.out_proj.weight",
                         "recurrent.weight_ih_l0", "recurrent.weight_hh_l0", "W",
                         "keys.weight"}  # fmt: skip
-    assert found["up.weight"] == "convolution" and layout(model.up, model.up.weight).row == 1
+    assert found["up.weight"] == "convolution"
+    assert layout(model.up, "weight", model.up.weight).row == 1
     found = roles(model, {"*": "vector", "table": "matrix"})
     assert [name for name, role in found.items() if role == "matrix"] == ["table"]
     with pytest.raises(UserError, match="role 'metrix' of 'table': use one of matrix"):
@@ -157,7 +158,9 @@ def test_the_report_says_why_there_are_none_and_what_is_odd():
         transformers.GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=8)
     )
     model.lm_head = nn.Linear(16, 32)  # no longer tied
-    model = nn.ModuleDict({"text": model, "image": nn.Conv2d(3, 2, 3)}).bfloat16()
+    own = nn.Module()
+    own.kernel = nn.Parameter(torch.ones(4, 4))
+    model = nn.ModuleDict({"text": model, "image": nn.Conv2d(3, 2, 3), "own": own}).bfloat16()
     block = model["text"].transformer.h[0]
     block.attn.c_attn.weight.requires_grad_(False)
     lines = repr(lrm.attach_multipliers(model, "hidden")).splitlines()
@@ -168,8 +171,8 @@ def test_the_report_says_why_there_are_none_and_what_is_odd():
     assert told["text.transformer.wpe.weight"] == "none"
     assert [line.split(" (")[0] for line in lines[-3:]] == [
         "1 frozen: their multipliers learn and they do not",
-        "4 in half precision: their multipliers are in float32",
-        "4 whose role is told by their names alone; role={...} says another one",
+        "5 in half precision: their multipliers are in float32",
+        "1 whose role is told by their names alone; role={...} says another one",
     ]
     model.to(torch.float8_e4m3fn)
     assert {p.dtype for n, p in model.named_parameters() if "multipliers" in n} == {torch.float32}

@@ -28,7 +28,7 @@ def test_what_is_a_matrix(name):
         assert parameter.dim() >= 2 or found[full] == "vector", full
         if found[full] == "matrix":
             last = any(fnmatch.fnmatch(full, pattern) for pattern in case.transposed)
-            rows = layout(places[full][0][0], parameter).row
+            rows = layout(*places[full][0], parameter).row
             assert rows == parameter.dim() - (1 if last else 2), full
     linear = {id(m.weight) for m in model.modules() if type(m) is nn.Linear}
     for full, parameter in parameters.items():

@@ -26,7 +26,7 @@ def multipliers(axes, weight, parametrization="direct", init=1.3, arranged=None)
         settings["parametrization"] = "log"
     sizes = dict.fromkeys(axes + ("scalar",), 1)
     of_axes = of_kind("_".join(axes), weight.shape, sizes, [settings], "the test")
-    return Scaling(weight.shape, of_axes, weight, arranged or layout(nn.Module(), weight))
+    return Scaling(weight.shape, of_axes, weight, arranged or layout(nn.Module(), "weight", weight))
 
 
 def gradients(part, weight, outer):

@@ -87,6 +87,7 @@ PROJECTIONS = {"*_proj.weight": "matrix"}
 TIED = {**PROJECTIONS, "*embed_tokens.weight": "tied"}
 LLAMA = {**PROJECTIONS, "model.embed_tokens.weight": "embedding", "lm_head.weight": "head"}
 ROUTED = {**LLAMA, "*.gate.weight": "matrix", "*.experts.*_proj": "matrix"}
+EXPERTS = {**LLAMA, "*.router.weight": "matrix", "*.experts.*_proj": "matrix"}
 SHARED = {**ROUTED, "*.shared_expert_gate.weight": "matrix"}
 DENSE_4H = {"*.query_key_value.weight": "matrix", "*.dense*.weight": "matrix"}
 FC = {**PROJECTIONS, "*.fc[12].weight": "matrix"}
@@ -307,15 +308,26 @@ CASES: dict[str, Case] = {
                          shared_expert_intermediate_size=24),
     "Qwen3-MoE": _causal("Qwen3Moe", ROUTED, **WITH_HEAD_DIM, **FOUR_EXPERTS,
                          decoder_sparse_step=1),
-    "GPT-OSS": _causal("GptOss", {**LLAMA, "*.router.weight": "matrix",
-                                  "*.experts.*_proj": "matrix"},
-                       transposed=("*.experts.*",), **WITH_HEAD_DIM, num_local_experts=4,
-                       num_experts_per_tok=2),
+    "GPT-OSS": _causal("GptOss", EXPERTS, transposed=("*.experts.*",), **WITH_HEAD_DIM,
+                       num_local_experts=4, num_experts_per_tok=2),
     "DeepSeek-V3": _causal(
         "DeepseekV3", {**ROUTED, "*.kv_a_proj_with_mqa.weight": "matrix"},
         **{**DENSE, "num_key_value_heads": 4}, moe_intermediate_size=24, n_routed_experts=4,
         num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=1, kv_lora_rank=8,
         q_lora_rank=8, qk_rope_head_dim=4, qk_nope_head_dim=4, v_head_dim=8),
+    "Llama 4": _causal("Llama4", EXPERTS, config="Llama4TextConfig", transposed=("*.experts.*",),
+                       **WITH_HEAD_DIM, intermediate_size_mlp=48, num_local_experts=4,
+                       interleave_moe_layer_step=1),
+    "Aria": _causal("AriaText", EXPERTS, config="AriaTextConfig", transposed=("*.experts.*",),
+                    **DENSE, moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1),
+    "DBRX": _causal(
+        "Dbrx", {**PROJECTIONS, "*.Wqkv.weight": "matrix", "*.router.layer.weight": "matrix",
+                 "*.mlp.[vw][12]": "matrix", "transformer.wte.weight": "embedding",
+                 "lm_head.weight": "head"},
+        transposed=("*.w2",), vocab_size=VOCABULARY, d_model=32, n_heads=4, n_layers=2,
+        max_seq_len=32, attn_config={"kv_n_heads": 2, "clip_qkv": 8.0, "rope_theta": 1e4},
+        ffn_config={"ffn_hidden_size": 24, "moe_num_experts": 4, "moe_top_k": 2},
+        use_cache=False),
     # recurrences and hybrids
     "Mamba": _causal("Mamba", MAMBA, **SIZES, state_size=4, use_cache=False),
     "Mamba-2": _causal("Mamba2", {**PROJECTIONS, "backbone.embeddings.weight": "embedding",
@@ -341,7 +353,15 @@ CASES: dict[str, Case] = {
                  "*.receptance.weight": "matrix", "*.output.weight": "matrix",
                  "rwkv.embeddings.weight": "embedding", "head.weight": "head"},
         **SIZES, attention_hidden_size=32, use_cache=False),
+    "Zamba": _causal("Zamba", {**TIED, "*.linear.weight": "matrix", "*_proj_weight": "matrix"},
+                     **DENSE, mamba_d_state=4, mamba_dt_rank=4, n_mamba_heads=2,
+                     layers_block_type=["hybrid", "hybrid"]),
     # encoders
+    "ConvBERT": _hf(
+        "ConvBertForMaskedLM", _language,
+        {**ATTENTION, "*.conv_*_layer.weight": "matrix", "*.pointwise.weight": "convolution"},
+        transposed=("*.intermediate.dense.*", "convbert.encoder.layer.?.output.dense.*"), **BERT,
+        embedding_size=32, num_groups=2, head_ratio=2, conv_kernel_size=3),
     "BERT": _hf("BertForMaskedLM", _language, ATTENTION, **BERT),
     "RoBERTa": _hf("RobertaForMaskedLM", _language, ATTENTION, **{**BERT, "pad_token_id": 1}),
     "DistilBERT": _hf("DistilBertForMaskedLM", _language,

@@ -100,7 +100,7 @@ class Multipliers:
     ) -> None:
         module, attribute = self._owners[name][0]
         by_step = self.implementation == "optimizer"
-        found = EffectiveWeight(parameter, targets, layout(module, parameter), by_step)
+        found = EffectiveWeight(parameter, targets, layout(module, attribute, parameter), by_step)
         self.effective[name] = found
         for target, scaling in zip(found.targets, found.scalings(), strict=True):
             self.scalings[target.key] = scaling

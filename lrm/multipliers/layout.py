@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-# Classes of transformers that compute x @ W: GPT-2's linear layer, and stacks of matrices.
-_TRANSPOSED = {"Conv1D", "GptOssExperts", "Llama4TextExperts", "RecurrentGemmaRglru"}
+from lrm.multipliers.classes import kind
 
 
 @dataclass(frozen=True)
@@ -45,11 +44,11 @@ class Layout:
         return tuple(n if d in kept else 1 for d, n in enumerate(shape))
 
 
-def layout(module: nn.Module, weight: Tensor) -> Layout:
-    """The layout of a parameter ``weight`` of ``module``.
+def layout(module: nn.Module, attribute: str, weight: Tensor) -> Layout:
+    """The layout of a parameter ``weight``, which ``module`` holds as ``attribute``.
 
     Rows are outputs and columns inputs. Rows come first, as in ``nn.Linear``, and last in what
-    ``_TRANSPOSED`` names and in experts that say so. An embedding's rows are its tokens. A
+    ``lrm.multipliers.classes`` knows as transposed. An embedding's rows are its tokens. A
     convolution has a row for each output channel, which comes second in transposed ones; where
     these have groups, the channels at one place of all groups share a row.
     """
@@ -58,7 +57,7 @@ def layout(module: nn.Module, weight: Tensor) -> Layout:
     if weight.dim() < 2 or isinstance(module, nn.modules.conv._ConvNd):
         return Layout(0, None, whole=True)
     last = weight.dim() - 1
-    transposed = type(module).__name__ in _TRANSPOSED or getattr(module, "is_transposed", False)
+    transposed = kind(module, attribute) == "transposed"
     return Layout(last, last - 1) if transposed else Layout(last - 1, last)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
-from lrm.multipliers.layout import layout, owners
+from lrm.multipliers.layout import Layout, layout, owners
 from lrm.multipliers.multiplier import AXES, Multiplier, Target, of_kind
 from lrm.multipliers.roles import roles
 from lrm.multipliers.sharding import is_distributed
@@ -79,9 +79,11 @@ def targets(
             raise UserError(
                 f"{name}: {shown(kind)} is no kind of multipliers; use one of {', '.join(AXES)}"
             )
-        if reason := _unfit(places[name][0][0], parameters[name]):
+        module, attribute = places[name][0]
+        if reason := _unfit(module, parameters[name]):
             raise UserError(f"{name} {reason}, or give it 'none'")
-        found += _targets(name, kind, places[name][0][0], parameters[name], settings)
+        form = layout(module, attribute, parameters[name])
+        found += _targets(name, kind, form, parameters[name], settings)
     if not found:
         raise UserError("this placement leaves every parameter without multipliers")
     return found
@@ -140,12 +142,12 @@ def _matched(
 
 
 def _targets(
-    name: str, kind: Kind, module: nn.Module, weight: Tensor, settings: Mapping[str, Any]
+    name: str, kind: Kind, form: Layout, weight: Tensor, settings: Mapping[str, Any]
 ) -> list[Target]:
     if isinstance(kind, str):
-        found = _multipliers(name, kind, module, weight, settings)
+        found = _multipliers(name, kind, form, weight, settings)
         return [Target(name, name, None, found)] if found else []
-    targets, end, dim = [], 0, layout(module, weight).row
+    targets, end, dim = [], 0, form.row
     if not all(isinstance(each, (tuple, list)) and len(each) == 3 for each in kind):
         raise UserError(f"{name}: {shown(kind)} is no list of (start, stop, kind)")
     for start, stop, of_rows in sorted(kind):
@@ -156,15 +158,14 @@ def _targets(
             )
         end = stop
         part = weight.narrow(dim, start, stop - start)
-        if found := _multipliers(name, of_rows, module, part, settings):
+        if found := _multipliers(name, of_rows, form, part, settings):
             targets.append(Target(f"{name}[{start}:{stop}]", name, (start, stop), found))
     return targets
 
 
 def _multipliers(
-    name: str, kind: str, module: nn.Module, weight: Tensor, settings: Mapping[str, Any]
+    name: str, kind: str, form: Layout, weight: Tensor, settings: Mapping[str, Any]
 ) -> tuple[Multiplier, ...]:
-    form = layout(module, weight)
     axes = ("scalar", "row") if form.column is None else ("scalar", "row", "column")
     sizes = {axis: math.prod(form.size(axis, weight.shape)) for axis in axes}
     return of_kind(kind, weight.shape, sizes, [settings], name)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from lrm.errors import UserError
+from lrm.multipliers import classes
 from lrm.multipliers.layout import owners
 
 # ``tied``: an embedding that is the head too. ``convolution``: one that is not depthwise. All else
@@ -83,9 +84,9 @@ def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
     parameters = dict(model.named_parameters())
     return [
         name
-        for name, [(module, _), *_] in owners(model).items()
+        for name, [(module, attribute), *_] in owners(model).items()
         if parameters[name].dim() > 1
-        and not (is_norm(module) or isinstance(module, _KNOWN))
+        and not (is_norm(module) or isinstance(module, _KNOWN) or classes.kind(module, attribute))
         and not any(fnmatch.fnmatch(name, pattern) for pattern in said)
     ]
 
@@ -99,6 +100,8 @@ def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
     if dimensions < 2 or isinstance(module, _PLAIN) or is_norm(module):
         return "vector"
     attribute = attribute.removesuffix("_orig")  # of torch.nn.utils.prune
+    if known := classes.kind(module, attribute):
+        return "matrix" if known == "transposed" else known
     if isinstance(module, nn.modules.conv._ConvNd):
         mixes = module.groups == 1 or module.groups < module.in_channels
         return "convolution" if mixes and attribute == "weight" else "vector"

@@ -92,9 +92,9 @@ class SteepestDescent(Steepest):
         self._turned: set[nn.Parameter] = set()
         groups: dict[str, dict[str, Any]] = {}
         for name, own in found.items():
-            parameter, module = parameters[name], places[name][0][0]
+            parameter, (module, attribute) = parameters[name], places[name][0]
             if parameter.dim() > 1 and own in _DECAYED:
-                axes = layout(module, parameter)
+                axes = layout(module, attribute, parameter)
                 if axes.column is not None and axes.row > axes.column:
                     self._turned.add(parameter)
             if own not in groups:

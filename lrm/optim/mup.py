@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
-from lrm.multipliers.layout import layout, owners
+from lrm.multipliers.layout import Layout, layout, owners
 from lrm.multipliers.library import build_param_groups, check_model, known_roles, named_weights
 
 # Of an optimizer's name the power of inputs and of outputs in the factor on the LR.
@@ -119,16 +119,13 @@ def _ratios(model: nn.Module, base: nn.Module, call: str) -> dict[str, tuple[flo
                 "the head weights of its own (tie_word_embeddings=False)"
             )
         wider = [n / m for n, m in zip(parameter.shape, other.shape, strict=True)]
-        found[name] = _sides(roles[name], wider, places[name][0][0], parameter)
+        found[name] = _sides(roles[name], wider, layout(*places[name][0], parameter))
     return found
 
 
-def _sides(
-    role: str, wider: list[float], module: nn.Module, parameter: Tensor
-) -> tuple[float, float]:
+def _sides(role: str, wider: list[float], axes: Layout) -> tuple[float, float]:
     if role in ("vector", "embedding"):  # a table's rows are found by an index
         return 1.0, math.prod(wider)
-    axes = layout(module, parameter)
     outputs = wider[axes.row]
     if axes.column is not None:
         return wider[axes.column], outputs

@@ -6,7 +6,10 @@ of steps.
 
 from __future__ import annotations
 
-from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
+import numpy as np
+import pandas as pd
+
+from analysis.claims.judging import Judgement, at_least, judgement, within
 from analysis.quantities import gdn_transfer as found
 from analysis.quantities.transfer import drift, losses, regret, steepness, typical_rate, widths
 from analysis.tables.results import Tables
@@ -38,17 +41,16 @@ def gd3(tables: Tables, criterion: dict) -> Judgement:
 def gd4(tables: Tables, criterion: dict) -> Judgement:
     """With SP the best LR moves, in either direction."""
     limits = criterion["thresholds"]
-    moves = drift(tables, SP).abs()
-    return judgement(criterion, [at_least("SP: |exponent of the width in the best LR|", moves,
-                                          limits["moves"])])  # fmt: skip
+    name = "SP: exponent of the width in the best LR, in the direction of its mean"
+    return judgement(criterion, [at_least(name, _away(drift(tables, SP)), limits["moves"])])
 
 
 def gd5(tables: Tables, criterion: dict) -> Judgement:
     """With muP as it was before the paper the best LR moves more than with the paper's."""
     limits = criterion["thresholds"]
-    more = drift(tables, ORIGINAL).abs() - drift(tables, PAPER).abs()
-    return judgement(criterion, [at_least("before − the paper's: |exponent of the best LR|", more,
-                                          limits["more"])])  # fmt: skip
+    more = _away(drift(tables, ORIGINAL)) - _away(drift(tables, PAPER))
+    name = "before − the paper's: exponent of the best LR, each in the direction of its mean"
+    return judgement(criterion, [at_least(name, more, limits["more"])])
 
 
 def gd9(tables: Tables, criterion: dict) -> Judgement:
@@ -62,8 +64,8 @@ def gd9(tables: Tables, criterion: dict) -> Judgement:
         parts += [
             within(f"the paper's: exponent of {quantity}", own, derived - margin, derived + margin,
                    "the paper's"),
-            at_least(f"before: |exponent of {quantity} − derived|", (before - derived).abs(),
-                     limits["other"], "before it"),
+            at_least(f"before: exponent of {quantity} − derived, in the direction of its mean",
+                     _away(before - derived), limits["other"], "before it"),
         ]  # fmt: skip
     return judgement(criterion, parts)
 
@@ -83,7 +85,15 @@ def gd16(tables: Tables, criterion: dict) -> Judgement:
         clip: regret(tables, ORIGINAL + clip, largest) - regret(tables, PAPER + clip, largest)
         for clip in ("", UNCLIPPED)
     }
-    parts.append(at_most("|what the paper's recipe saves, unclipped − clipped| (nats)",
-                         (gap[UNCLIPPED] - gap[""]).abs(), limits["changes"],
-                         "the comparison stays"))  # fmt: skip
+    parts.append(within("what the paper's recipe saves, unclipped − clipped (nats)",
+                        gap[UNCLIPPED] - gap[""], -limits["changes"], limits["changes"],
+                        "the comparison stays"))  # fmt: skip
     return judgement(criterion, parts)
+
+
+def _away(values: pd.Series) -> pd.Series:
+    """``values`` in the direction of their mean.
+
+    Sizes of single values would have a mean above 0 by noise alone.
+    """
+    return values * np.sign(values.mean())

@@ -6,11 +6,9 @@ of steps.
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
-
 from analysis.claims.judging import Judgement, at_least, judgement, within
 from analysis.quantities import gdn_transfer as found
+from analysis.quantities.stats import in_its_direction
 from analysis.quantities.transfer import drift, losses, regret, steepness, typical_rate, widths
 from analysis.tables.results import Tables
 
@@ -42,13 +40,15 @@ def gd4(tables: Tables, criterion: dict) -> Judgement:
     """With SP the best LR moves, in either direction."""
     limits = criterion["thresholds"]
     name = "SP: exponent of the width in the best LR, in the direction of its mean"
-    return judgement(criterion, [at_least(name, _away(drift(tables, SP)), limits["moves"])])
+    return judgement(
+        criterion, [at_least(name, in_its_direction(drift(tables, SP)), limits["moves"])]
+    )
 
 
 def gd5(tables: Tables, criterion: dict) -> Judgement:
     """With muP as it was before the paper the best LR moves more than with the paper's."""
     limits = criterion["thresholds"]
-    more = _away(drift(tables, ORIGINAL)) - _away(drift(tables, PAPER))
+    more = in_its_direction(drift(tables, ORIGINAL)) - in_its_direction(drift(tables, PAPER))
     name = "before − the paper's: exponent of the best LR, each in the direction of its mean"
     return judgement(criterion, [at_least(name, more, limits["more"])])
 
@@ -65,7 +65,7 @@ def gd9(tables: Tables, criterion: dict) -> Judgement:
             within(f"the paper's: exponent of {quantity}", own, derived - margin, derived + margin,
                    "the paper's"),
             at_least(f"before: exponent of {quantity} − derived, in the direction of its mean",
-                     _away(before - derived), limits["other"], "before it"),
+                     in_its_direction(before - derived), limits["other"], "before it"),
         ]  # fmt: skip
     return judgement(criterion, parts)
 
@@ -89,11 +89,3 @@ def gd16(tables: Tables, criterion: dict) -> Judgement:
                         gap[UNCLIPPED] - gap[""], -limits["changes"], limits["changes"],
                         "the comparison stays"))  # fmt: skip
     return judgement(criterion, parts)
-
-
-def _away(values: pd.Series) -> pd.Series:
-    """``values`` in the direction of their mean.
-
-    Sizes of single values would have a mean above 0 by noise alone.
-    """
-    return values * np.sign(values.mean())

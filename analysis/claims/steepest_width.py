@@ -10,6 +10,7 @@ import numpy as np
 
 from analysis.claims.judging import Judgement, at_least, at_most, judgement, within
 from analysis.quantities import steepest_width as found
+from analysis.quantities.stats import in_its_direction
 from analysis.quantities.transfer import best_loss, drift, losses, regret, steepness, widths
 from analysis.tables.results import Tables
 
@@ -98,10 +99,10 @@ def bm8(tables: Tables, criterion: dict) -> Judgement:
             at_most(f"{name} − muP at width {largest:g}, each at its best factor (nats)", gap,
                     limits["worse"], f"{name}: no worse than muP"),
         ]  # fmt: skip
-    without = drift(tables, DECAYED, "u").abs() - drift(tables, SCALARS, "u").abs()
-    parts.append(at_least("size of the exponent: with the same weight decay and no scalars − with "
-                          "learned scalars", without, 0.0, "scalars do it, not their decay",
-                          ours=True))  # fmt: skip
+    without, learned = (in_its_direction(drift(tables, arm, "u")) for arm in (DECAYED, SCALARS))
+    parts.append(at_least("exponent in the direction of its mean: with the same weight decay and "
+                          "no scalars − with learned scalars", without - learned, 0.0,
+                          "scalars do it, not their decay", ours=True))  # fmt: skip
     contrast = [at_most("AdamW at one LR: exponent of the width in the best factor",
                         drift(tables, ADAMW, "u"), -limits["margin"])]  # fmt: skip
     return judgement(criterion, parts, contrast=contrast)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from scipy import stats
 
 
@@ -98,3 +99,11 @@ def log_range(values) -> float:
     """ln(max / min) of positive values."""
     values = np.asarray(values, dtype=float)
     return float(np.log(values.max() / values.min()))
+
+
+def in_its_direction(values: pd.Series) -> pd.Series:
+    """``values`` in the direction of their mean, by seed.
+
+    Sizes of single values would have a mean above 0 by noise alone.
+    """
+    return values * np.sign(values.mean())

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import lrm
 from lrm.errors import UserError
+from lrm.multipliers import effective
 
 both = pytest.mark.parametrize("implementation", ["forward", "optimizer"])
 
@@ -404,3 +405,53 @@ def test_compiled_layers_compute_with_a_plain_tensor_within_a_step():
         layer.compile(backend=record)
     assert losses(model) == pytest.approx(want, rel=1e-12)
     assert graphs == [["<built-in function linear>"]] * 2
+
+
+class Sum(nn.Module):
+    """Adds views of two weights, which have one gradient between them."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.delta = nn.Parameter(torch.zeros(6, 6))
+
+    def forward(self, x):
+        return x @ (self.a.weight.T + self.b.weight.T + self.delta.T)
+
+
+def test_a_gradient_that_parameters_share_is_passed_on_to_each():
+    found = {}
+    for implementation in ("forward", "optimizer"):
+        torch.manual_seed(0)
+        model, x = Sum(), torch.randn(16, 6)
+        handle = lrm.attach_multipliers(model, "hidden", implementation=implementation)
+        with torch.no_grad():
+            for _, _, parameter in handle.named():
+                parameter.fill_(2.0)
+        with lrm.same_weights(model):
+            model(x).square().mean().backward()
+        found[implementation] = {name: p.grad for name, p in model.named_parameters()}
+    for name, want in found["forward"].items():
+        torch.testing.assert_close(found["optimizer"][name], want)
+
+
+def test_a_gradient_that_nobody_else_has_is_passed_on_without_a_copy(monkeypatch):
+    told = []
+    plain = effective.is_unshared
+    monkeypatch.setattr(effective, "is_unshared", lambda t: told.append(plain(t)) or told[-1])
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    lrm.attach_multipliers(model, "hidden", implementation="optimizer")
+    with lrm.same_weights(model):
+        model(torch.randn(5, 4)).square().mean().backward()
+    assert told == [True, True]
+
+
+@both
+def test_a_look_without_gradients_comes_first(implementation):
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+    handle = lrm.attach_multipliers(model, "hidden", implementation=implementation)
+    with lrm.same_weights(model):
+        with torch.inference_mode():
+            model(torch.randn(9, 4))
+        model(torch.randn(9, 4)).sum().backward()
+    assert all(p.grad is not None for _, _, p in handle.named())

@@ -308,3 +308,70 @@ def test_inner_modules_and_models_on_the_meta_device(implementation):
     assert 0 < model[0].weight.abs().max() <= 0.5
     weight = model[0]._parameters["weight"]
     assert torch.equal(model[0].weight, weight)
+
+
+class Bypass(nn.Module):
+    """Computes with the parameter, and not with what its module gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.cached = [self.inner.weight]
+
+    def forward(self, x):
+        return x @ self.cached[0].T
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_multipliers_that_nothing_computes_with_are_told(implementation):
+    model = Bypass()
+    lrm.attach_multipliers(model, "hidden", implementation=implementation)
+    optimizer = torch.optim.AdamW(lrm.build_param_groups(model, 1e-2, 0.1))
+    model(torch.ones(2, 4)).sum().backward()
+    with pytest.raises(UserError, match="inner.weight has a gradient and its multipliers have no"):
+        optimizer.step()
+
+
+def test_multipliers_that_were_rounded_are_told():
+    model = nn.Sequential(nn.Linear(4, 3))
+    handle = lrm.attach_multipliers(model, "hidden")
+    for parameter in model.parameters():
+        parameter.data = parameter.data.bfloat16()
+    assert "1 whose multipliers are in half precision, too coarse to learn in" in repr(handle)
+    optimizer = torch.optim.AdamW(lrm.build_param_groups(model, 1e-2, 0.1))
+    model(torch.ones(2, 4).bfloat16()).sum().backward()
+    with pytest.raises(UserError, match="multipliers of 0.weight are in torch.bfloat16, too coa"):
+        optimizer.step()
+
+
+def test_another_module_of_the_class_is_a_plain_one():
+    model = nn.Sequential(nn.Linear(4, 3))
+    lrm.attach_multipliers(model, "hidden")
+    other = type(model[0])(5, 2, bias=False)
+    assert type(other) is nn.Linear and other.weight.shape == (2, 5) and other.bias is None
+
+
+def test_a_head_in_a_wrapper_is_a_head():
+    peft = pytest.importorskip("peft")
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
+    config = transformers.LlamaConfig(vocab_size=32, num_attention_heads=2, **sizes)
+    for wanted, heads in (
+        ({"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]},
+         ["original_module", "modules_to_save.default"]),
+        ({"target_modules": ["q_proj", "lm_head"]}, ["base_layer"]),
+    ):  # fmt: skip
+        model = peft.get_peft_model(
+            transformers.LlamaForCausalLM(config), peft.LoraConfig(**wanted)
+        )
+        found = [name for name, role in roles(model).items() if role == "head"]
+        assert found == [f"base_model.model.lm_head.{head}.weight" for head in heads]
+
+
+def test_the_older_fsdp_is_refused():
+    class FullyShardedDataParallel(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 3)
+
+    with pytest.raises(UserError, match="fully_shard, behind lrm.attach_multipliers"):
+        lrm.attach_multipliers(FullyShardedDataParallel(), "hidden")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.multipliers import equations
-from lrm.multipliers.equations import Part, Product, is_transformed
+from lrm.multipliers.equations import Part, Product, is_transformed, is_unshared
 from lrm.multipliers.layout import Layout
 from lrm.multipliers.multiplier import Multiplier, Target
 from lrm.multipliers.precision import HALF, upcast
@@ -152,9 +152,14 @@ class EffectiveWeight(nn.Module):
             return equations.again(derived.kept, weight, self.parts, self.values())
         found = equations.effective(weight, self.parts, self.values())
         # In this order: compiled code is not to depend on whether weights are kept.
-        if not compiles and derived.keeping and not (is_transformed() or is_gathered(self, weight)):
+        if not compiles and derived.keeping and self._may_keep(weight):
             derived.kept, derived.sources = found.detach(), [weight, *self.learned()]
         return found
+
+    def _may_keep(self, weight: Tensor) -> bool:
+        """Not what others hold in its place, nor what cannot be saved for a backward pass."""
+        inference = torch.is_inference_mode_enabled()
+        return not (inference or is_transformed() or is_gathered(self, weight))
 
     def _is_again(self, weight: Tensor) -> bool:
         """Whether ``equations.again``, which transforms do not know, may give what is kept."""
@@ -238,6 +243,8 @@ class EffectiveWeight(nn.Module):
         outer, self._derived.held.grad = self._derived.held.grad, None
         if outer is None:
             return None
+        if not is_unshared(outer):  # its memory will be that of W's gradient
+            outer = outer.clone()
         product = Product(weight, self.parts, self.values())
         learns = weight.requires_grad or any(value.requires_grad for value in product.values)
         return (product, outer) if learns else None

@@ -170,6 +170,16 @@ def _differentiable(ctx, weight: Tensor, values: Sequence[Tensor], outer: Tensor
     return tuple(every.get(n) for n in range(len(inputs)))
 
 
+def is_unshared(tensor: Tensor) -> bool:
+    """Whether nobody else has memory of ``tensor``; False where torch does not tell.
+
+    Autograd gives several parameters views of one gradient where a model adds views of them.
+    """
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    # One for the tensor, and one for its storage as Python sees it.
+    return count is not None and count(tensor.untyped_storage()._cdata) <= 2
+
+
 def is_transformed() -> bool:
     """Whether a transform of ``torch.func`` or forward-mode differentiation is at work."""
     return (

@@ -90,6 +90,11 @@ def attach_multipliers(
     for module in model.modules():
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise UserError("call lrm.attach_multipliers before DistributedDataParallel")
+        if type(module).__name__ == "FullyShardedDataParallel":
+            raise UserError(
+                "FullyShardedDataParallel takes weights away from modules; use "
+                "torch.distributed.fsdp.fully_shard, behind lrm.attach_multipliers"
+            )
         if is_fsdp(module):
             raise UserError(
                 "the model is sharded already; call lrm.attach_multipliers before fully_shard"

@@ -119,6 +119,11 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         finally:
             del self.__dict__[_LOADING]
 
+    def initialise(self, *arguments: Any, **named: Any) -> None:
+        # Whoever builds another module of this one's class means the class as it was.
+        self.__class__ = plain
+        plain.__init__(self, *arguments, **named)
+
     def reset_parameters(self) -> None:
         for reader in self._readers.values():
             reader.reset_parameters()
@@ -130,6 +135,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         "__doc__": plain.__doc__,
         # So that copies and pickles find a class that no module holds.
         "__reduce_ex__": lambda self, _: (_empty, (plain, attributes), self.__getstate__()),
+        "__init__": initialise,
         "__setattr__": set_attribute,
         "__delattr__": delete_attribute,
         "register_parameter": register_parameter,
@@ -155,7 +161,8 @@ def _may_replace(module: nn.Module, value: Any) -> bool:
 def _parametrized(plain: type, name: str) -> UserError:
     return UserError(
         f"{plain.__name__}: {name} cannot be taken away from under its multipliers; parametrize or "
-        "prune before lrm.attach_multipliers, or merge first (lrm.merge_multipliers)"
+        "prune before lrm.attach_multipliers, or merge first (lrm.merge_multipliers); in place of "
+        "FullyShardedDataParallel take fully_shard"
     )
 
 

@@ -80,14 +80,19 @@ class Attached(Multipliers):
         lines += _table(bare | given, self.roles, self._shapes)
         return "\n".join([*lines, *self._odd()])
 
+    def _coarse(self, name: str) -> bool:
+        return any(raw.dtype.itemsize < 4 for raw in self.effective[name].learned())
+
     def _odd(self) -> list[str]:
         """What a user may not have meant, a line each."""
         weights = {name: p for name in self.effective if (p := self.find(name)) is not None}
         found = (
             ([name for name, p in weights.items() if not p.requires_grad],
              "frozen: their multipliers learn and they do not"),
-            ([name for name, p in weights.items() if p.dtype in HALF],
+            ([name for name, p in weights.items() if p.dtype in HALF and not self._coarse(name)],
              "in half precision: their multipliers are in float32"),
+            ([name for name in weights if self._coarse(name)],
+             "whose multipliers are in half precision, too coarse to learn in"),
             (self._by_name, "whose role is told by their names alone; role={...} says another one"),
         )  # fmt: skip
         return [f"{len(names)} {what} (the first is {names[0]})" for names, what in found if names]

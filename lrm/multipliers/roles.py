@@ -10,7 +10,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 
-from torch import nn
+from torch import Tensor, nn
 
 from lrm.errors import UserError
 from lrm.multipliers import classes
@@ -123,7 +123,9 @@ def _heads(model: nn.Module) -> list[nn.Module]:
     getters = (getattr(module, "get_output_embeddings", None) for module in model.modules())
     found = [head for getter in getters if getter is not None and (head := getter()) is not None]
     if found:
-        return found
+        # A wrapper, as those of peft, has the shape of what it holds.
+        inner = (module for head in found for module in head.modules() if _is_alike(module, head))
+        return [*found, *inner]
     shapes = {
         (table.num_embeddings, table.embedding_dim)
         for path, table in model.named_modules()
@@ -136,3 +138,8 @@ def _heads(model: nn.Module) -> list[nn.Module]:
         if hasattr(module, "weight") and (name in _HEADS or name in _PERHAPS and of_tokens):
             found.append(module)
     return found
+
+
+def _is_alike(module: nn.Module, head: nn.Module) -> bool:
+    own, whole = (getattr(each, "weight", None) for each in (module, head))
+    return isinstance(own, Tensor) and isinstance(whole, Tensor) and own.shape == whole.shape

@@ -131,6 +131,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
             seen.complete = seen.moved >= names.keys()
         return
     handle.check_late()
+    _check_reached(handle, moved)
     multipliers = {id(parameter) for each in watched() for _, _, parameter in each.named()}
     for group in optimizer.param_groups:
         of_multipliers = [id(p) in multipliers for p in group["params"] if p.requires_grad]
@@ -146,6 +147,29 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     # Of groups in several optimizers the others step behind this one.
     if not seen.complete and not seen.handed:
         _complain(handle, seen)
+
+
+def _check_reached(handle: Multipliers, moved: set[int]) -> None:
+    """UserError where multipliers that are ``moved`` cannot learn as they should.
+
+    Their module computes with W itself, or they were converted to half precision one by one.
+    """
+    for name, found in handle.effective.items():
+        weight = handle.find(name)
+        mine = [raw for raw in found.learned() if raw.requires_grad and id(raw) in moved]
+        if any(raw.dtype.itemsize < 4 for raw in mine):
+            raise UserError(
+                f"the multipliers of {name} are in {mine[0].dtype}, too coarse to learn in; "
+                "convert by model.to(dtype), which leaves them in float32"
+            )
+        if weight is None or weight.grad is None:
+            continue
+        if any(raw.grad is None for raw in mine):
+            raise UserError(
+                f"{name} has a gradient and its multipliers have none: something computes with the "
+                "parameter itself (a list or a functools.partial that holds it, named_parameters); "
+                f"read it as an attribute of its module, or give it none: {{{name!r}: 'none'}}"
+            )
 
 
 def _check_current(every: list[nn.Parameter], present: set[int], seen: _Seen) -> None:

@@ -2,14 +2,12 @@
 
 At one LR, at the end of training. a: mean β (figure 28). b: standard deviations over tokens of z_α
 and z_β, geometric means over heads (figures 32 and 36). c: the largest of five places of a sequence
-of the mean over heads of |cos(q, k)| (figure 42), beside that of independent directions. d: the
-memory of heads in tokens, medians; the dashed line is the length of a sequence. Lines are means
-over seeds, points seeds.
+of the mean over heads of |c| (figure 42), where c is the mean of cos(q, k) over the sequences of a
+probe, beside the same of independent directions. d: the memory of heads in tokens, medians; the
+dashed line is the length of a sequence. Lines are means over seeds, points seeds.
 """
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 import pandas as pd
@@ -29,7 +27,10 @@ _LINES = {"written": "-", "alpha": "-", "beta": "--", "cosine": "-", "memory": "
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, quantity, recipe, seed, width, value; and key_dim and length of the model."""
+    """Columns: panel, quantity, recipe, seed, width, value; independent, length of a sequence.
+
+    ``independent``: what panel c would have at this width for independent directions.
+    """
     table, parts = tables["gdn_transfer"], []
     lr, end = _lr(), table.settings["train"]["steps"]
     for recipe in LOOKS:
@@ -46,10 +47,16 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         for (panel, quantity), values in each.items():
             rows = values.rename_axis(columns="width").stack().rename("value").reset_index()
             parts.append(rows.assign(panel=panel, quantity=quantity, recipe=recipe))
-    model = table.settings["model"]
+    model, every = table.settings["model"], pd.concat(parts, ignore_index=True)
     share = model["mixer_sizes"]["gdn"]["key_dim"] / model["hidden_size"]
-    return pd.concat(parts, ignore_index=True).assign(
-        key_share=share, length=table.settings["train"]["sequence_length"]
+    heads = found.of_heads(table, "memory", "gdn.kept", next(iter(LOOKS)), lr)
+    count = len(heads[["layer", "head"]].drop_duplicates())
+    sequences = table.settings["probes"]["sequences"]
+    independent = {width: found.independent_cosine(round(width * share), count, sequences)
+                   for width in every["width"].unique()}  # fmt: skip
+    return every.assign(
+        independent=every["width"].map(independent),
+        length=table.settings["train"]["sequence_length"],
     )
 
 
@@ -72,9 +79,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         label(axis, f"{panel}   {title}", xlabel="width $d$")
     axes[0].set_ylim(0, 1)
     plain_log_axis(axes[1])
-    independent = [math.sqrt(2 / (math.pi * width * numbers["key_share"].iloc[0]))
-                   for width in widths]  # fmt: skip
-    axes[2].plot(widths, independent, **NEUTRAL, ls=":")
+    axes[2].plot(widths, numbers.groupby("width")["independent"].first(), **NEUTRAL, ls=":")
     axes[2].set_ylim(0)
     axes[3].axhline(numbers["length"].iloc[0], **NEUTRAL, ls="--")
     axes[3].set_ylim(0)

@@ -100,6 +100,21 @@ def largest_cosine(tables: Tables, arm: str, lr: float, step: int) -> pd.DataFra
     return pd.concat(means).groupby(level="seed").max()
 
 
+def independent_cosine(key_dim: int, heads: int, sequences: int, draws: int = 2000) -> float:
+    """What ``largest_cosine`` is on average where queries and keys have independent directions.
+
+    Of ``heads`` in all layers, by simulation with a fixed seed.
+    """
+    draw = np.random.default_rng(0).standard_normal
+    found = []
+    for _ in range(draws):
+        q, k = draw((2, len(PLACES), heads, sequences, key_dim))
+        sizes = np.linalg.norm(q, axis=-1) * np.linalg.norm(k, axis=-1)
+        means = ((q * k).sum(-1) / sizes).mean(-1)
+        found.append(np.abs(means).mean(-1).max())
+    return float(np.mean(found))
+
+
 def beyond_unrelated(tables: Tables, arm: str, lr: float, step: int) -> pd.DataFrame:
     """Mean cos(q, k) of one token less that of any two of a sequence: seeds × widths."""
     own = [by_width(_cosines(tables, place, arm, lr), step) for place in PLACES]

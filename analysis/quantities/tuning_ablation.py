@@ -13,6 +13,8 @@ from analysis.quantities.losses import in_bins
 from analysis.quantities.norms import at_step
 from analysis.tables.results import Tables, kept
 from analysis.tables.trials import TunedTables
+from lrm.plan.config import ScheduleConfig, validate
+from lrm.plan.schedule import lr_factors
 
 OPTIMIZERS = {"ADAM": "Adam", "MUON": "Muon"}
 # Nothing, LR of groups, their weight decay too, and forward factors too.
@@ -195,3 +197,27 @@ def agreement(found: pd.DataFrame) -> pd.DataFrame:
 
     groups = found.groupby(["seed", "optimizer"])[["tuned", "learned"]]
     return groups.apply(correlation).unstack()
+
+
+@kept
+def noise_product(tables: Tables, optimizer: str, draws: int = 4096) -> float:
+    """What ``learned`` of ``scales`` would be if gradients of multipliers were pure noise.
+
+    AdamW moves independent multipliers from 1, with the settings and steps of LRWD; the product of
+    the root mean squares of two such sets.
+    """
+    runs = tables.trained.drop_duplicates("arm").set_index("arm")["description"]
+    arm = next(a for a, found in arms_of(tables).items() if found == (optimizer, WITH, "LRWD"))
+    settings = runs[arm]["settings"]
+    own, adam = settings["multipliers"], settings["optimizer"]
+    schedule = validate(ScheduleConfig, settings["schedule"], "schedule")
+    factors = lr_factors(schedule, settings["train"]["steps"])[: tables.stage_end]
+    normal = np.random.default_rng(0).standard_normal
+    values, first, second = np.ones(draws), np.zeros(draws), np.zeros(draws)
+    for step, lr in enumerate(own["lr"] * factors, start=1):
+        gradient = normal(draws)
+        first += (1 - adam["beta1"]) * (gradient - first)
+        second += (1 - adam["beta2"]) * (gradient**2 - second)
+        moved = first / (1 - adam["beta1"] ** step) / np.sqrt(second / (1 - adam["beta2"] ** step))
+        values -= lr * (own["weight_decay"] * values + moved)
+    return float(np.mean(values**2))

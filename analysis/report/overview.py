@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from analysis.claims.judging import HOLDS, PARTLY, UNJUDGED
+from analysis.claims.judging import HOLDS, OPEN, PARTLY, UNJUDGED
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.report.content import (
     LIBRARY,
@@ -120,11 +120,14 @@ def sums(claims: list[Claim], text: str) -> str:
     """How the claims of one paper, or of ours, came out."""
     of_text = [claim for claim in claims if claim.text == text]
     whose = _CLAIMS_OF.get(text, text[0].upper() + text[1:])
-    partly = [claim for claim in of_text if claim.record["verdict"] == PARTLY]
-    against = sum(claim.is_refuted_in_part for claim in partly)
-    more = f" ({against} of them with a part refuted)" if against else ""
-    of_each = tally(of_text).replace(PARTLY, PARTLY + more)
-    return f"{whose} ({len(of_text)}): {of_each}."
+    undecided = [claim for claim in of_text if claim.record["verdict"] in (PARTLY, OPEN)]
+    against = sum(claim.is_refuted_in_part for claim in undecided)
+    more = f" Of {PARTLY} and {OPEN} {against} have a part refuted." if against else ""
+    # Of entries of one claim the newest counts, but those of two experiments count apart.
+    claims_of_text = len({claim.id.partition(".")[0] for claim in of_text})
+    twice = len(of_text) - claims_of_text
+    apart = f", {twice} of them by two experiments" if twice else ""
+    return f"{whose} ({claims_of_text}{apart}): {tally(of_text)}.{more}"
 
 
 def _place(text: str) -> tuple[int, str]:

@@ -62,23 +62,25 @@ def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
     plain_log_axis(axis, x=True)
 
 
-def best(axis, numbers: pd.DataFrame, looks: Looks, named: bool = True) -> None:
+def best(axis, numbers: pd.DataFrame, looks: Looks) -> None:
     """Best rates by width: means with intervals, points of seeds beside them, and exponents.
 
-    Exponents have the colours of their recipes, and their names too if ``named``.
+    Exponents have the colours of their recipes.
     """
     widths = list(colours_of(numbers))
     found = numbers[numbers["quantity"] == "best"].dropna(subset="value")
     shift = 1.06
-    for place, (recipe, (colour, marker, name)) in enumerate(looks.items()):
+    for place, (recipe, (colour, marker, _)) in enumerate(looks.items()):
         aside = shift ** (place - (len(looks) - 1) / 2)
         own = found[found["recipe"] == recipe]
         logs = np.log(own["value"]).groupby(own["width"])
         means = {width: interval(values) for width, values in logs}
-        places = [aside * width for width in means]
-        axis.plot(places, [np.exp(m.mean) for m in means.values()], color=colour, marker=marker,
-                  ms=3.6, lw=1.2, zorder=4)  # fmt: skip
-        for at, mean in zip(places, means.values(), strict=True):
+        # A gap where a width has no best rate.
+        heights = [np.exp(means[w].mean) if w in means else np.nan for w in widths]
+        axis.plot(aside * np.array(widths), heights, color=colour, marker=marker, ms=3.6, lw=1.2,
+                  zorder=4)  # fmt: skip
+        for width, mean in means.items():
+            at = aside * width
             if mean.n > 1:
                 axis.plot([at, at], np.exp([mean.low, mean.high]), color=colour, lw=1, zorder=3)
         axis.plot(aside * own["width"] * 1.03, own["value"], marker, color=colour, ms=2, lw=0,
@@ -86,8 +88,7 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, named: bool = True) -> None:
         exponents = numbers[(numbers["quantity"] == "exponent") & (numbers["recipe"] == recipe)]
         if exponents["value"].notna().all():
             text = with_interval(exponents["value"], 2).replace("-", "−")
-            said = f"{name}: {text}" if named else text
-            axis.text(0.97, 0.97 - 0.085 * place, said, color=colour, ha="right",
+            axis.text(0.97, 0.97 - 0.085 * place, text, color=colour, ha="right",
                       va="top", fontsize=6.5, transform=axis.transAxes)  # fmt: skip
     axis.set_xscale("log", base=2)
     axis.set_xticks(widths, [f"{width:g}" for width in widths])

@@ -43,7 +43,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set_xlabel("factor $u$ on all LRs" if axis in axes[1] else "")
     for row in axes:
         row[0].set_ylabel("loss − lowest of its width")
-    best(last, numbers, LOOKS, named=False)
+    best(last, numbers, LOOKS)
     label(last, "g   Best factor by width", xlabel="width $d$", ylabel="best $u$")
     handles = handles_of(numbers, LOOKS)
     legend_below(figure, handles, (len(handles) + 1) // 2)

@@ -37,14 +37,17 @@ def draw(numbers: pd.DataFrame, context: Context):
 def panels(numbers: pd.DataFrame, context: Context, looks: Looks):
     """A panel for each recipe, and one of the best LRs."""
     count = len(looks) + 1
+    rates = sorted(numbers.loc[numbers["quantity"] == "loss", "rate"].unique())
+    few = [rates[0], rates[(len(rates) - 1) // 2], rates[-1]]
     figure, axes = page(1, count, 2.6, w_pad=0.04, width_ratios=[1.0] * len(looks) + [1.15])
     for axis, letter, (recipe, (*_, name)) in zip(axes, "abcd", looks.items(), strict=False):
         basin(axis, numbers, recipe)
+        axis.set_xticks(few, [f"{rate:g}" for rate in few])
         label(axis, f"{letter}   {name}", xlabel="learning rate")
         axis.label_outer()
     axes[0].set_ylabel("loss − lowest of its width (nats)")
     best(axes[-1], numbers, looks)
-    label(axes[-1], f"{'abcde'[len(looks)]}   Best rate by width", xlabel="width $d$",
+    label(axes[-1], f"{'abcde'[len(looks)]}   Best rate", xlabel="width $d$",
           ylabel="best learning rate")  # fmt: skip
     handles = handles_of(numbers, looks)
     legend_below(figure, handles, len(handles) if len(handles) < 7 else 4)

@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[1]
 LRM = ("errors", "cli", "store", "multipliers", "model", "plan", "data", "optim", "noise", "train",
        "sweep", "exchange", "symmetry", "bench")  # fmt: skip
 # The files of the multipliers, from the bottom to the top.
-MULTIPLIERS = ("parametrization", "multiplier", "precision", "layout", "sharding", "equations",
+MULTIPLIERS = ("parametrization", "multiplier", "precision", "classes", "layout", "sharding",
+               "equations",
                "effective", "writing", "reading", "attach", "wiring", "saving", "groups",
                "roles", "placement", "report", "library", "scale_vectors")  # fmt: skip
 # What else a room must not import, though it stands below.

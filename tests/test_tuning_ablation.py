@@ -29,6 +29,9 @@ LINE = (
 )
 
 
+BETAS = {"beta1": 0.9, "beta2": 0.95}
+
+
 def small(losses=(), stage_end=60, trials=None, **descriptions):
     """Two arms of Adam, one seed, probes every 5 steps; rows of (arm, step, stat, value)."""
     settings = {
@@ -65,6 +68,7 @@ def realistic(seeds=6, forward=True, log=True):
     """Runs like those at tiny: losses that differ by hundredths, six seeds, 44 probes."""
     steps, every, end = 2200, 50, 1840
     settings = {"train": {"steps": steps}, "schedule": {"decay_steps": steps - end},
+                "multipliers": {"lr": 0.01, "weight_decay": 0.03},
                 "probes": {"every": every}}  # fmt: skip
     below = {"none": (0.0, 0.025, 0.027, 0.035), "vector": (0.022, 0.055, 0.054, 0.058),
              "scalar": (0.015,)}  # fmt: skip
@@ -86,7 +90,7 @@ def realistic(seeds=6, forward=True, log=True):
         for seed in range(100, 100 + seeds):
             run = f"{arm} {seed}"
             runs.append({"kind": "train", "arm": arm, "seed": seed, "run": run, "description": {
-                "settings": {**settings, "optimizer": {"lr": arm}}, "rules": described,
+                "settings": {**settings, "optimizer": {"lr": arm, **BETAS}}, "rules": described,
                 "corpus": {"hash": "h", "name": "stdlib 3.11.7, BPE 1024"}}})  # fmt: skip
             own = np.random.default_rng(list(run.encode()))
             shared = np.random.default_rng(seed)

@@ -218,7 +218,7 @@ def of_either():
     for quantity in ("∂q̃", "∂k̃"):
         yield f"the paper's: exponent of {quantity}", {"powers": ((("PAPER", quantity), -0.6),)}
         alike = {"powers": ((("ORIGINAL", quantity), -0.95),)}
-        yield f"before: |exponent of {quantity}", alike
+        yield f"before: exponent of {quantity}", alike
 
 
 def of_clipping():

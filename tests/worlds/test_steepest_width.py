@@ -114,7 +114,10 @@ def of_answers():
             f"{name}: exponent",)}  # fmt: skip
         yield f"{name} − muP", {"levels": (((arm, 256), 0.1),)}
     yield "AdamW at one LR", {"drifts": (("ADAMW", 0.0),)}
-    yield "size of the exponent: with the same", {"drifts": (("ADAMW_DECAY", 0.0),)}
+    yield (
+        "exponent in the direction of its mean: with the same",
+        {"drifts": (("ADAMW_DECAY", 0.0),)},
+    )
 
 
 BREAKS = {"BM1": dict(of_criteria_that_grow()), "BM4": dict(of_transfer()),

@@ -17,7 +17,7 @@ from analysis.claims.ledger import judge_and_write
 from analysis.figures.__main__ import render
 from analysis.needs import experiments_of, figures
 from analysis.tables import compact
-from analysis.tables.compact import Kept
+from analysis.tables.compact import Kept, VectorReader
 from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
 from lrm.cli import guarded, parse_seeds
@@ -137,18 +137,19 @@ def kept(experiment: str) -> Kept:
     header = load(EXPERIMENTS / experiment / "config.yaml").header
     criteria = criteria_of(experiment)
     judges = {claim: judge_of(experiment, claim) for claim in criteria}
-    vectors = {claim: getattr(judge, "vectors", ()) for claim, judge in judges.items()}
-    # Every seed that judges such a claim, those of its first entry and of later ones.
-    judging = {
-        seed
-        for claim, tensors in vectors.items()
-        if tensors
-        for seed in judging_seeds(criteria[claim])
-    }
+    # The first entries of claims and the later ones, which judge by seeds of their own.
+    vectors = tuple(
+        VectorReader(
+            frozenset(judge.vectors),
+            frozenset(judging_seeds(criteria[claim])),
+            tuple(criteria[claim].get("only", ())),
+        )
+        for claim, judge in judges.items()
+        if getattr(judge, "vectors", ())
+    )
     return Kept(
         (*header.courses, *(header.brownian.match if header.brownian else ())),
-        frozenset().union(*vectors.values()),
-        frozenset(judging),
+        vectors,
         max([getattr(judge, "gradients", 0.0) for judge in judges.values()], default=0.0),
     )
 

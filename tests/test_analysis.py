@@ -98,7 +98,17 @@ def test_runs_on_another_text_are_not_published_beside_others(tmp_path, monkeypa
 
 def test_the_seeds_that_judge_by_vectors_keep_them():
     found = kept("scale_diversity")
-    assert found.vectors and found.judging >= set(range(200, 208))
+    label = "FULL seed=207"
+    assert found.read(label, 207, rank=9) and not found.whole(label, 9) and found.whole(label, 0)
+    assert not found.read(label, 3, rank=9)
+
+
+def test_runs_that_no_claim_reads_vectors_of_publish_none():
+    found = kept("gdn_transfer")
+    read, other = "SP width=64 lr=0.016 seed=200", "SP width=64 lr=0.032 seed=200"
+    assert found.whole(read, 0) and "gdn.q" in found.read(read, 200, rank=0)
+    assert not found.whole(other, 0) and not found.read(other, 200, rank=0)
+    assert Kept(()).whole(other, 0) and not Kept(()).whole(other, 1)
 
 
 def test_products_by_hand(settings):

@@ -5,7 +5,9 @@ All measurements of the first seed are kept. Of the others those of the whole mo
 a Brownian twin and of those that the experiment's ``courses`` name are kept; of the rest only the
 start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
 gradients. Vectors are those of the ends of the constant stage and of the run, and of the start
-where claims read them. ``Kept`` says what else claims read.
+where claims read them: all of the first seed, and what claims read of the next two and of those
+that judge. Where every such claim names the runs that it reads, others publish no vectors. ``Kept``
+says what claims read.
 """
 
 from __future__ import annotations
@@ -22,10 +24,25 @@ from analysis.tables.find import find
 from analysis.tables.results import corpus_name, read_table, stage_end
 from analysis.tables.run_list import RUN_LIST, as_run_list, read_run_list
 from lrm.errors import UserError
+from lrm.plan.experiment import matches_any
 from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_listed
 
 _VECTOR_SEEDS = 3
+
+
+@dataclass(frozen=True)
+class VectorReader:
+    """A claim that reads vectors."""
+
+    tensors: frozenset[str]
+    # The seeds that judge it, and patterns of the labels of its runs: without any, all.
+    seeds: frozenset[int]
+    only: tuple[str, ...] = ()
+
+    def reads(self, label: str) -> bool:
+        """Whether the claim reads the run of this label."""
+        return not self.only or matches_any(label, self.only)
 
 
 @dataclass(frozen=True)
@@ -34,12 +51,29 @@ class Kept:
 
     # Patterns of the tensors whose course is kept of every seed.
     courses: tuple[str, ...]
-    # Vectors are kept of the first three seeds, of the first all, and of the seeds that judge by
-    # them, which are those of these tensors.
-    vectors: frozenset[str] = frozenset()
-    judging: frozenset[int] = frozenset()
+    vectors: tuple[VectorReader, ...] = ()
     # In this first share of the steps every loss and every norm of a gradient is kept.
     gradients: float = 0.0
+
+    @property
+    def tensors(self) -> frozenset[str]:
+        """Tensors whose vectors any claim reads."""
+        return frozenset().union(*(reader.tensors for reader in self.vectors))
+
+    def read(self, label: str, seed: int, rank: int) -> frozenset[str]:
+        """Tensors whose vectors claims read of a run whose seed is the ``rank``-th published."""
+        return frozenset().union(
+            *(
+                reader.tensors
+                for reader in self.vectors
+                if reader.reads(label) and (rank < _VECTOR_SEEDS or seed in reader.seeds)
+            )
+        )
+
+    def whole(self, label: str, rank: int) -> bool:
+        """Whether a run's vectors are published of all tensors."""
+        asked = not self.vectors or any(reader.reads(label) for reader in self.vectors)
+        return not rank and asked
 
 
 def publish(
@@ -70,10 +104,11 @@ def publish(
         rank = 0 if description["kind"] == "brownian" else order.index(description["seed"])
         frame = scalars(read_table(path / "scalars.parquet"), description, kept, whole=not rank)
         tables["scalars"].append(frame.assign(run=description["id"]))
-        if rank < _VECTOR_SEEDS or description["seed"] in kept.judging:
-            frame = _ends(read_table(path / "vectors.parquet"), description, kept.vectors)
-            if rank:
-                frame = of_tensors(frame, kept.vectors)
+        tensors = kept.read(description["label"], description["seed"], rank)
+        whole = kept.whole(description["label"], rank)
+        if whole or tensors:
+            frame = _ends(read_table(path / "vectors.parquet"), description, kept.tensors)
+            frame = frame if whole else of_tensors(frame, tensors)
             tables["vectors"].append(frame.assign(run=description["id"]))
     contents = {}
     for table, frames in tables.items():

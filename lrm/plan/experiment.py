@@ -118,7 +118,7 @@ class Experiment:
         used: set[str] = set()
         noise = self.header.brownian
         for name in self.arms_at(scale):
-            walks = noise is not None and _matches(name, noise.arms)
+            walks = noise is not None and matches_any(name, noise.arms)
             layers, points = self._points(scale, name)
             if len(runs) + len(points) * len(seeds) > MOST_RUNS:
                 raise UserError(
@@ -150,7 +150,7 @@ class Experiment:
             runs += [EvaluationRun.of(run, evaluation) for run in runs if run.trains]
         if not only:
             return runs
-        chosen = [run for run in runs if _matches(run.label, only)]
+        chosen = [run for run in runs if matches_any(run.label, only)]
         if not chosen:
             said = " ".join(f"--only {shown(pattern)}" for pattern in only)
             raise UserError(f"{said} selects no run; labels look like {runs[0].label!r}")
@@ -340,7 +340,7 @@ def load(path: Path) -> Experiment:
     for arm in arms:
         check_name(arm, f"{path}: arms")
     for pattern in noise.arms if noise else ():
-        if not any(_matches(arm, [pattern]) for arm in arms):
+        if not any(matches_any(arm, [pattern]) for arm in arms):
             raise UserError(f"{path}: brownian.arms names {pattern!r}, which is no arm")
     return experiment
 
@@ -350,7 +350,8 @@ def _needs_more(found: type[Run]) -> bool:
     return inspect.isabstract(found) or issubclass(found, NoiseRun)
 
 
-def _matches(name: str, patterns: Collection[str]) -> bool:
+def matches_any(name: str, patterns: Collection[str]) -> bool:
+    """Whether a label, or the name of an arm, matches one of these patterns, as ``--only`` does."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 

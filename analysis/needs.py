@@ -10,12 +10,15 @@ from __future__ import annotations
 import ast
 import shlex
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from lrm.cli import guarded
 from lrm.errors import UserError
 
 _FIGURES = Path(__file__).parent / "figures"
+_EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 def figures() -> list[str]:
@@ -37,8 +40,24 @@ def experiments_of(figure: str) -> dict[str, tuple[str, ...]]:
                 needed = ast.literal_eval(node.value)
             except ValueError:
                 break
-            return needed if isinstance(needed, dict) else dict.fromkeys(needed, ())
+            return patterns_of(needed)
     raise UserError(f'{path}: write out EXPERIMENTS = ("name of an experiment",)')
+
+
+def patterns_of(needed: Collection[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """``EXPERIMENTS`` as a figure has it, with the patterns of a claim where it names one."""
+    if not isinstance(needed, Mapping):
+        return dict.fromkeys(needed, ())
+    return {
+        experiment: _of_claim(experiment, only) if isinstance(only, str) else only
+        for experiment, only in needed.items()
+    }
+
+
+def _of_claim(experiment: str, claim: str) -> tuple[str, ...]:
+    from lrm.plan.claims import asked_by  # reads YAML, which most figures need not wait for
+
+    return tuple(asked_by(_EXPERIMENTS / experiment, claim)[1])
 
 
 def wanted(names: list[str]) -> dict[str, tuple[str, ...]]:

@@ -54,6 +54,8 @@ def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
     for (width, colour), marker in zip(colours_of(numbers).items(), _MARKERS, strict=False):
         of_width = rows[rows["width"] == width]
         means = of_width.groupby("rate")["value"].apply(lambda v: v.mean(skipna=False)).dropna()
+        if means.empty:  # a recipe need not be trained at every width
+            continue
         above = means - means.min()
         axis.plot(above.index, above, color=colour, marker=marker, ms=2.4, lw=1.1, zorder=3)
         lowest = above.idxmin()
@@ -62,10 +64,10 @@ def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
     plain_log_axis(axis, x=True)
 
 
-def best(axis, numbers: pd.DataFrame, looks: Looks) -> None:
+def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> None:
     """Best rates by width: means with intervals, points of seeds beside them, and exponents.
 
-    Exponents have the colours of their recipes.
+    Exponents have the colours of their recipes. They stand in the axes, or right ``beside`` them.
     """
     widths = list(colours_of(numbers))
     found = numbers[numbers["quantity"] == "best"].dropna(subset="value")
@@ -75,9 +77,11 @@ def best(axis, numbers: pd.DataFrame, looks: Looks) -> None:
         own = found[found["recipe"] == recipe]
         logs = np.log(own["value"]).groupby(own["width"])
         means = {width: interval(values) for width, values in logs}
-        # A gap where a width has no best rate.
-        heights = [np.exp(means[w].mean) if w in means else np.nan for w in widths]
-        axis.plot(aside * np.array(widths), heights, color=colour, marker=marker, ms=3.6, lw=1.2,
+        # A gap where a width that was trained has no best rate.
+        trained = numbers[(numbers["quantity"] == "loss") & (numbers["recipe"] == recipe)]
+        trained = np.sort(trained.dropna(subset="value")["width"].unique())
+        heights = [np.exp(means[w].mean) if w in means else np.nan for w in trained]
+        axis.plot(aside * trained, heights, color=colour, marker=marker, ms=3.6, lw=1.2,
                   zorder=4)  # fmt: skip
         for width, mean in means.items():
             at = aside * width
@@ -88,15 +92,17 @@ def best(axis, numbers: pd.DataFrame, looks: Looks) -> None:
         exponents = numbers[(numbers["quantity"] == "exponent") & (numbers["recipe"] == recipe)]
         if exponents["value"].notna().all():
             text = with_interval(exponents["value"], 2).replace("-", "−")
-            axis.text(0.97, 0.97 - 0.085 * place, text, color=colour, ha="right",
-                      va="top", fontsize=6.5, transform=axis.transAxes)  # fmt: skip
+            said = axis.text(1.05 if beside else 0.97, 0.97 - 0.085 * place, text, color=colour,
+                             ha="left" if beside else "right", va="top", fontsize=6.5,
+                             transform=axis.transAxes)  # fmt: skip
+            said.set_in_layout(not beside)
     axis.set_xscale("log", base=2)
     axis.set_xticks(widths, [f"{width:g}" for width in widths])
     axis.xaxis.set_minor_locator(NullLocator())
     rates = numbers.loc[numbers["quantity"] == "loss", "rate"]
     # Where every lowest loss is at an edge there is no best rate to show.
     values = found["value"] if len(found) else rates
-    axis.set_ylim(values.min() / 1.6, values.max() * 2.4)
+    axis.set_ylim(values.min() / 1.6, values.max() * (1.6 if beside else 2.4))
     plain_log_axis(axis)
     middle = found[found["width"] == widths[0]]["value"]
     if len(middle):

@@ -1,7 +1,8 @@
 """One module per figure, each with
 
-* ``EXPERIMENTS``: the experiments that it reads, or a mapping from them to patterns of
-  labels, as in ``run.py --only``, of the runs that it needs of each (none: all), written out;
+* ``EXPERIMENTS``: the experiments that it reads, or a mapping from them to the runs that it needs
+  of each, written out: patterns of labels, as in ``run.py --only`` (none: all), or the claim that
+  asks for them;
 * ``numbers(tables)``: the plotted numbers as one frame, which becomes the figure's csv;
 * ``draw(numbers, context) -> Figure``.
 

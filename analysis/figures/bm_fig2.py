@@ -15,7 +15,7 @@ from analysis.drawing.transfer import basin, best, handles_of, of_recipes
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("steepest_width",)
+EXPERIMENTS = {"steepest_width": "BM4"}
 # Colour, marker and name.
 LOOKS = {
     "ADAMW": ("#888888", "o", "AdamW, one LR"),
@@ -29,7 +29,7 @@ LOOKS = {
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """As ``of_recipes``, for the factor u."""
-    return of_recipes(tables[EXPERIMENTS[0]], LOOKS, "u")
+    return of_recipes(tables["steepest_width"], LOOKS, "u")
 
 
 def draw(numbers: pd.DataFrame, context: Context):
@@ -43,7 +43,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set_xlabel("factor $u$ on all LRs" if axis in axes[1] else "")
     for row in axes:
         row[0].set_ylabel("loss − lowest of its width")
-    best(last, numbers, LOOKS)
+    best(last, numbers, LOOKS, beside=True)
     label(last, "g   Best factor by width", xlabel="width $d$", ylabel="best $u$")
     handles = handles_of(numbers, LOOKS)
     legend_below(figure, handles, (len(handles) + 1) // 2)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from analysis.needs import patterns_of
 from analysis.tables.results import Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
@@ -28,9 +29,8 @@ class Context:
 
 def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:
     """The tables that the module ``figure`` asks for, by experiment."""
-    wanted = figure.EXPERIMENTS
-    wanted = wanted if isinstance(wanted, dict) else dict.fromkeys(wanted, ())
-    return {name: load_tables(name, scale, source, folder, only) for name, only in wanted.items()}
+    wanted = patterns_of(figure.EXPERIMENTS).items()
+    return {name: load_tables(name, scale, source, folder, only) for name, only in wanted}
 
 
 def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:

@@ -1,9 +1,7 @@
 """``python -m analysis.publish projector --seeds 3``: finished runs are published.
 
 Their tables are copied into ``results/reference/<scale>``, compactly (``analysis.tables.compact``),
-beside the seeds that are there, and figures and claims are made anew from all. All vectors of the
-first seed are published, and of the others, two at least and as many as a claim plans for, those
-that a claim reads.
+beside the seeds that are there, and figures and claims are made anew from all.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import pytest
 
 from analysis.needs import experiments_of, figures, wanted
 from lrm.cli import _VERBS
+from lrm.plan.claims import asked_by
 
 ROOT = Path(__file__).parents[1]
 
@@ -194,6 +195,9 @@ def test_what_figures_need():
     assert (
         wanted(["fig1", "fig8"]) == wanted(["fig8", "fig1"]) == {"projector": (), "mlp_scale": ()}
     )
+    # A figure may name the claim that asks for its runs.
+    asked = asked_by(ROOT / "experiments/steepest_width", "BM4")[1]
+    assert asked and experiments_of("bm_fig5") == {"steepest_width": tuple(asked)}
     for name in figures():
         module = importlib.import_module(f"analysis.figures.{name}")
         assert list(experiments_of(name)) == list(module.EXPERIMENTS)

@@ -51,6 +51,7 @@ class Kept:
 
     # Patterns of the tensors whose course is kept of every seed.
     courses: tuple[str, ...]
+    # The claims whose runs keep vectors: without any, the first seed has all of all runs.
     vectors: tuple[VectorReader, ...] = ()
     # In this first share of the steps every loss and every norm of a gradient is kept.
     gradients: float = 0.0

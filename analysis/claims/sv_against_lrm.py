@@ -1,4 +1,4 @@
-"""Judging functions of X1, X2, X4 and X5: a freed scale, or preconditioning? (ours)
+"""Judging functions of X1, X2, X4, X5 and X5.2: a freed scale, or preconditioning? (ours)
 
 Differences of the loss after the decay in nats per token, paired by seed.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement, within
 from analysis.quantities.designs import gap, scale_gap
 from analysis.tables.results import Tables
-
-_SIZES = {0.25: "¼", 4.0: "4"}
 
 
 def x1(tables: Tables, criterion: dict) -> Judgement:
@@ -58,11 +56,20 @@ def x5(tables: Tables, criterion: dict) -> Judgement:
 
     Where matrices without such a norm lose nothing, that says nothing.
     """
+    return _flat(tables, criterion, {0.25: "¼", 4.0: "4"})
+
+
+def x5_2(tables: Tables, criterion: dict) -> Judgement:
+    """As X5, with a small scale at which matrices without a norm lose."""
+    return _flat(tables, criterion, {0.0625: "1/16", 4.0: "4"})
+
+
+def _flat(tables: Tables, criterion: dict, sizes: dict[float, str]) -> Judgement:
     limits = criterion["thresholds"]
     parts: list[Part] = []
     contrast: list[Part] = []
-    for size, name in _SIZES.items():
-        group = f"S = {name}"
+    for size, written in sizes.items():
+        group = f"S = {written}"
         flat, lost = (scale_gap(tables, arm, size) for arm in ("NORMED", "PLAIN"))
         parts.append(within(f"with a norm: {group} − S = 1 (nats)", flat, -limits["flat"],
                             limits["flat"], group))  # fmt: skip

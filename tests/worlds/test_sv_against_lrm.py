@@ -1,4 +1,4 @@
-"""Planted worlds of a freed scale or preconditioning: X1, X2, X4 and X5."""
+"""Planted worlds of a freed scale or preconditioning: X1, X2, X4, X5 and X5.2."""
 
 import functools
 
@@ -21,7 +21,7 @@ GAPS = {
     "UNIFIED_FREE": -0.05,
     "UNIFIED_HEAD": -0.04,
 }
-# Losses at S = ¼ and 4 less that at S = 1.
+# Losses at a small S, 1/16 and ¼, and at S = 4 less that at S = 1.
 SCALED = {"PLAIN": (0.1, 0.12), "NORMED": (0.0, 0.0)}
 BREAKS = {
     "X1": {"row vector on the LM head": {"UNIFIED_HEAD": -0.2}},
@@ -43,12 +43,19 @@ BREAKS = {
         "without a norm: S = ¼": {"PLAIN": (0.0, 0.12)},
         "without a norm: S = 4": {"PLAIN": (0.1, 0.0)},
     },
+    "X5.2": {
+        "with a norm: S = 1/16": {"NORMED": (0.1, 0.0)},
+        "with a norm: S = 4": {"NORMED": (0.0, 0.1)},
+        "without a norm: S = 1/16": {"PLAIN": (0.0, 0.12)},
+        "without a norm: S = 4": {"PLAIN": (0.1, 0.0)},
+    },
 }
 MEASURED = {
     "X1": {"LM head": 0.06},
     "X2": {"− on all": -0.06, "− on none": -0.05},
     "X4": {"without weight": 0.05, "frozen": 0.05, "scalars": 0.1, "no vectors − vectors": 0.2},
     "X5": {"with a norm: S = ¼": 0.0, "without a norm: S = ¼": 0.1, "without a norm: S = 4": 0.12},
+    "X5.2": {"with a norm: S = 1/16": 0.0, "without a norm: S = 1/16": 0.1},
 }
 
 
@@ -58,7 +65,10 @@ def world(seeds=SEEDS, spread=0.003, **changes):
     points = arms(GAPS, changes)
     for arm, sides in SCALED.items():
         low, high = changes.get(arm, sides)
-        points += [(arm, gap, {"S": size}) for size, gap in ((0.25, low), (1.0, 0.0), (4.0, high))]
+        points += [
+            (arm, gap, {"S": size})
+            for size, gap in ((0.0625, low), (0.25, low), (1.0, 0.0), (4.0, high))
+        ]
     return losses(points, seeds, spread)
 
 

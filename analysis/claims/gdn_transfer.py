@@ -53,6 +53,11 @@ def gd2(tables: Tables, criterion: dict) -> Judgement:
     return judgement(criterion, parts)
 
 
+def gd2_2(tables: Tables, criterion: dict) -> Judgement:
+    """As GD2, from the smallest and the largest width alone."""
+    return gd2(tables, criterion)
+
+
 def gd6(tables: Tables, criterion: dict) -> Judgement:
     """Each at its own best LR: muP is no worse than SP, and gains with every width."""
     matters, of_widths = criterion["smallest_effect"], widths(losses(tables, MUP))

@@ -26,9 +26,22 @@ from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, r
 WIDTHS = (32, 64, 128, 256)
 STEPS = 320
 SETTINGS = {"train": {"steps": STEPS}}
-SEEDS = {"AdamW": range(200, 208), "SGD": range(200, 216)}
+SEEDS = range(200, 216)
 CLAIMS = {
-    "AdamW": ("GD1", "GD2", "GD6", "GD7", "GD8", "GD10", "GD10b", "GD11", "GD14", "GM1", "GM2"),
+    "AdamW": (
+        "GD1",
+        "GD2",
+        "GD2.2",
+        "GD6",
+        "GD7",
+        "GD8",
+        "GD10",
+        "GD10b",
+        "GD11",
+        "GD14",
+        "GM1",
+        "GM2",
+    ),
     "SGD": ("GD3", "GD4", "GD5", "GD9", "GD16"),
 }
 RATES = {
@@ -114,7 +127,7 @@ def world(
 
     ``told`` changes what heads tell: of a place in ``HEADS``, perhaps at a width or a step alone.
     """
-    seeds = SEEDS[optimizer] if seeds is None else seeds
+    seeds = SEEDS if seeds is None else seeds
     found = (rows(optimizer, seed, drifts, levels, powers, curvature, shares) for seed in seeds)
     table = frame(row for own in found for row in own)
     runs = runs_of(list(DRIFTS[optimizer]), list(seeds), SETTINGS)
@@ -232,6 +245,7 @@ def of_clipping():
 BREAKS = {
     "GD1": dict(of_transfer()),
     "GD2": dict(of_sp()),
+    "GD2.2": dict(of_sp()),
     "GD3": dict(of_sgd()),
     "GD4": {"SP": {"drifts": (("SP", -0.1),)}},
     "GD5": {"before": {"drifts": (("ORIGINAL", 0.05),)}},
@@ -263,7 +277,7 @@ def test_each_part_is_broken_by_a_world(claim, optimizer):
 @pytest.mark.parametrize(("claim", "optimizer"), ALL)
 def test_fewer_seeds_leave_it_open(claim, optimizer):
     seeds = tuple(parse_seeds(CRITERIA[claim]["seeds"]["judge"]))
-    assert seeds == tuple(SEEDS[optimizer][: CRITERIA[claim]["seeds"]["planned"]])
+    assert len(seeds) == CRITERIA[claim]["seeds"]["planned"]
     assert judged(claim, world(optimizer, seeds=seeds)).verdict == HOLDS
     assert judged(claim, world(optimizer, seeds=seeds[:-1])).verdict == OPEN
 

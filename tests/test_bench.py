@@ -327,6 +327,21 @@ def test_every_row_that_a_claim_reads_is_shipped():
     assert threads == {place: {1 if place == criterion["small"] else 2} for place in places}
 
 
+def test_rows_of_recipes_are_those_of_steepest_width():
+    bench = Bench(ROWS.with_name("recipes.yaml"), 2)
+    assert len(_shipped(bench)) == 4
+    for width in (64, 256):
+        runs = {
+            variant: bench.candidate(variant, f"width {width}").run
+            for variant in ("muP", "scalars", "steepest")
+        }
+        assert {run.settings.model.hidden_size for run in runs.values()} == {width}
+        kinds = {name: {plan.optimizer for plan in run.plans} for name, run in runs.items()}
+        assert kinds["muP"] == kinds["scalars"] == {"adamw"} and "adamw" not in kinds["steepest"]
+        scaled = [name for name, run in runs.items() if any(plan.multipliers for plan in run.plans)]
+        assert scaled == ["scalars"]
+
+
 def test_rows_of_scale_vectors_are_known_and_those_that_sv22_reads():
     bench = Bench(ROWS.with_name("scale_vectors.yaml"), 2)
     rows = _shipped(bench)

@@ -1,4 +1,4 @@
-"""Judging function of T10: a fixed factor on the LM head against a learned scalar, all tuned (ours).
+"""Judging function of T10 (ours): a fixed factor on the LM head, or a learned scalar, all tuned.
 
 Differences of the loss after the decay in nats per token, paired by seed.
 """

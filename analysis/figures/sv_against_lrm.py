@@ -55,9 +55,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     rows = [measured(tables, PANELS)]
     for arm in SCALED:
         for size in SIZES:
-            # Seeds from before X5.2 have no S = 1/16.
-            values = scale_gap(tables["sv_against_lrm"], arm, size).dropna()
-            values = values.rename("value").reset_index()
+            values = scale_gap(tables["sv_against_lrm"], arm, size).rename("value").reset_index()
             rows.append(values.assign(panel="b", name=arm, S=size))
     return pd.concat(rows, ignore_index=True)[["panel", "name", "S", "seed", "value"]]
 

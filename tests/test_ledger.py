@@ -148,6 +148,8 @@ def test_criteria_are_complete():
             assert not set(own) & set(parse_seeds(f"{first},")), claim
             # Of noise alone a seed has several draws, each of which counts.
             planned = len(own) * criterion["seeds"].get("draws", 1)
+            # What is drawn apart from the seeds is counted by itself.
+            planned = criterion["seeds"].get("values", planned)
             assert criterion["seeds"]["planned"] == planned, claim
 
 
@@ -253,6 +255,23 @@ def test_writing_locks(monkeypatch, tmp_path):
     path.write_text("{")
     with pytest.raises(UserError, match=r"locks\.json is damaged"):
         locks_of("gradient_noise")
+
+
+def test_an_entry_may_get_only_after_its_runs(monkeypatch):
+    """Where its runs were judged without, the lock notes it, and the hash stays."""
+    criterion, held = criteria_of("gdn_draws")["GD15"], locks_of("gdn_draws")["GD15"]
+    before = {key: value for key, value in criterion.items() if key != "only"}
+    plain = {key: held[key] for key in ("code", "configuration")}
+    assert held["only_added"] == criterion["only"]
+    assert criterion_hash(criterion, held) == criterion_hash(before, plain)
+    assert criterion_hash(criterion, plain) != criterion_hash(before, plain)
+    narrowed = criterion | {"only": ["* draw=1000 *"]}
+    assert criterion_hash(narrowed, held) == criterion_hash(narrowed, plain)
+    assert lock._only_added("GD15", criterion, plain)
+    assert not lock._only_added("GD15", criterion, held)
+    assert not lock._only_added("GD15", before, plain)
+    monkeypatch.setattr(lock, "find", lambda *wanted: [])
+    assert not lock._only_added("GD15", criterion, plain)
 
 
 def test_runs_that_are_not_asked_for_any_more_are_noticed(monkeypatch):

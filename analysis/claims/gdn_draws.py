@@ -1,9 +1,12 @@
-"""Judging function of GD15: the draw of the heads' numbers. A value of a seed is in nats²."""
+"""Judging functions of GD15 and GD15.2: the draw of the heads' numbers.
+
+A value of a seed (GD15) or of a draw (GD15.2) is in nats².
+"""
 
 from __future__ import annotations
 
 from analysis.claims.judging import Judgement, at_least, judgement
-from analysis.quantities.gdn_draws import covariance_of_draws, losses
+from analysis.quantities.gdn_draws import covariance_of_draws, losses, products_of_draws
 from analysis.tables.results import Tables
 
 
@@ -17,5 +20,18 @@ def gd15(tables: Tables, criterion: dict) -> Judgement:
                  "draws matter"),
         at_least("the same less a quarter of the variance over all runs (nats²)",
                  own - limits["share"] * all_runs, 0.0, "a quarter of the noise"),
+    ]  # fmt: skip
+    return judgement(criterion, parts)
+
+
+def gd15_2(tables: Tables, criterion: dict) -> Judgement:
+    """Ours: the same with a value for each of many draws, of which all are independent."""
+    limits, table = criterion["thresholds"], losses(tables)
+    own = products_of_draws(table)
+    parts = [
+        at_least("mean product of two seeds, by draw (nats²)", own["product"],
+                 limits["covariance"], "draws matter"),
+        at_least("the same less a quarter of the mean square (nats²)",
+                 own["product"] - limits["share"] * own["square"], 0.0, "a quarter of the noise"),
     ]  # fmt: skip
     return judgement(criterion, parts)

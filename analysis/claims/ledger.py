@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -138,14 +138,15 @@ def judge_all(
     source: str,
     folder: Path,
     experiments: Collection[str] = (),
-    as_locked: bool = False,
+    as_locked: Mapping[str, dict] | None = None,
 ) -> list[dict[str, Any]]:
     """One record per claim; claims without runs are *not judged*.
 
     Fields: id, statement, scale, verdict (one word), line (one plain sentence of the groups), n,
     planned, stage (exploration or judging), criterion, groups, parts, contrast, note, if_open (what
-    would decide an open part, and its cost). ``experiments``: their claims alone. ``as_locked``
-    takes today's code for that of the locks, to ask whether it judges alike.
+    would decide an open part, and its cost). ``experiments``: their claims alone. With
+    ``as_locked``, locks that may replace those on disk, today's code is taken for that of all
+    locks, to ask whether it judges alike.
     """
     criteria = every_criterion()
     if experiments:
@@ -191,7 +192,11 @@ def _of_seeds(tables: Tables | None, seeds: str) -> Tables | None:
 
 
 def _of_experiment(
-    claim: str, criterion: dict, tables: Tables | None, verdicts: dict[str, str], as_locked: bool
+    claim: str,
+    criterion: dict,
+    tables: Tables | None,
+    verdicts: dict[str, str],
+    as_locked: Mapping[str, dict] | None,
 ) -> dict[str, Any]:
     """``verdicts`` are those of the claims before this one, which may be its gates."""
     experiment = criterion["experiment"]
@@ -244,11 +249,13 @@ def _without(criterion: dict, verdict: str, note: str) -> dict[str, Any]:
     }
 
 
-def _changed(tables: Tables, claim: str, criterion: dict, as_locked: bool) -> bool:
+def _changed(
+    tables: Tables, claim: str, criterion: dict, as_locked: Mapping[str, dict] | None
+) -> bool:
     """Whether the criterion, the judging code or the configuration changed after these runs."""
-    if not as_locked and not is_locked(criterion["experiment"], claim):
+    if as_locked is None and not is_locked(criterion["experiment"], claim):
         return True
-    lock = locks_of(criterion["experiment"]).get(claim)
+    lock = (locks_of(criterion["experiment"]) | dict(as_locked or {})).get(claim)
     now = criterion_hash(criterion, lock)
     return any(d["criteria"].get(claim) != now for d in seeded(tables.runs)["description"])
 

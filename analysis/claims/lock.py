@@ -5,8 +5,9 @@ and the experiment's resolved configuration, in ``experiments/<name>/locks.json`
 changes after the seeds ran, the claim is open.
 
 Code may be rearranged without another meaning, and a configuration may get further arms or points:
-``--same`` notes them beside what is locked. It does so only where the published runs are judged
-exactly as claims.json says, and where all of them are still asked for.
+``--same`` notes them beside what is locked, and so it does where an entry gets ``only``, for the
+runs that there were before. It does so only where the published runs are judged exactly as
+claims.json says, and where all of them are still asked for.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from analysis.tables.find import EXPERIMENTS, RESULTS, find
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.plan.claims import judging_seeds
+from lrm.plan.identity import criterion_hash
 from lrm.store.files import write_json
 
 
@@ -45,15 +47,15 @@ def lock(claim: str, same: bool = False) -> None:
     old = locks.get(claim)
     if same and not old:
         raise UserError(f"{claim}: it has no lock yet: write one without --same")
-    published = _published(claim) if old and old != now else None
-    if same and old != now:
+    noted = {key: old[key] for key in ("code", "configuration")} if old else None
+    added = same and _only_added(claim, criterion, old)
+    published = _published(claim) if old and (noted != now or added) else None
+    if same and (noted != now or added):
         if published is None:
             raise UserError(
                 f"{claim}: the locked code has judged no published runs to compare with: lock it "
                 "anew before its seeds run, or publish them with the locked code first"
             )
-        if _judged(claim, experiment) != published:
-            raise UserError(f"{claim}: this code judges the published runs otherwise")
         if not _asked_for(criterion):
             raise UserError(
                 f"{claim}: the configuration asks for other runs than those that judged it: write "
@@ -63,7 +65,10 @@ def lock(claim: str, same: bool = False) -> None:
             **old,
             **_noted(old, "code", "same_as", now["code"]),
             **_noted(old, "configuration", "grown_to", now["configuration"]),
+            **({"only_added": criterion["only"]} if added else {}),
         }
+        if _judged(claim, experiment, now) != published:
+            raise UserError(f"{claim}: this code judges the published runs otherwise")
     elif published is not None:
         raise UserError(f"{claim}: runs are published under its lock: write a new entry, or --same")
     path = EXPERIMENTS / experiment / "locks.json"
@@ -101,9 +106,22 @@ def _asked_for(criterion: dict[str, Any]) -> bool:
     return of_entry("all") == of_entry("current")
 
 
-def _judged(claim: str, experiment: str) -> dict[str, Any]:
-    """What today's code says of the published runs."""
-    judged = judge_all("tiny", "reference", RESULTS, [experiment], as_locked=True)
+def _only_added(claim: str, criterion: dict[str, Any], lock: dict[str, Any]) -> bool:
+    """Whether the published runs were judged by this entry when it had no ``only`` yet."""
+    if "only" not in criterion or lock.get("only_added") == criterion["only"]:
+        return False
+    before = {key: value for key, value in criterion.items() if key != "only"}
+    found = find(criterion["experiment"], "tiny", "reference", RESULTS, "all")
+    judged = {run["criteria"].get(claim) for run, _ in found
+              if run.get("seed") in judging_seeds(criterion)}  # fmt: skip
+    return criterion_hash(before, lock) in judged
+
+
+def _judged(claim: str, experiment: str, lock: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What today's code says of the published runs, under such a lock."""
+    judged = judge_all(
+        "tiny", "reference", RESULTS, [experiment], as_locked={claim: lock} if lock else {}
+    )
     records = as_ledger(judged, "tiny", "reference")
     [record] = [r for r in json.loads(json.dumps(records))["claims"] if r["id"] == claim]
     return _numbers(record)

@@ -17,14 +17,14 @@ from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("gdn_draws",)
+EXPERIMENTS = {"gdn_draws": "GD15"}
 _POINT = {"marker": "o", "ls": "", "color": "#777777", "ms": 2.4, "alpha": 0.6, "mew": 0}
 _ASIDE = 0.14  # points stand so far to the right of the interval, so that it hides none
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: seed, draw, value (nats per token)."""
-    return losses(tables[EXPERIMENTS[0]]).stack().rename("value").reset_index()
+    return losses(tables["gdn_draws"]).stack().rename("value").reset_index()
 
 
 def draw(numbers: pd.DataFrame, context: Context):

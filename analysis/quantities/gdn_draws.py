@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -24,6 +25,23 @@ def covariance_of_draws(table: pd.DataFrame) -> pd.Series:
     for seed, row in table.iterrows():
         found[seed] = row.cov(table.drop(index=seed).mean())
     return pd.Series(found)
+
+
+def products_of_draws(table: pd.DataFrame) -> pd.DataFrame:
+    """By draw, of losses less the mean of their seed: mean product of two seeds, and mean square.
+
+    The expectation of ``product`` is the variance that draws share between seeds, and that of
+    ``square`` the variance between runs of one seed: both are multiplied by n / (n − 1) of n draws,
+    for the mean that is taken out. Values of draws hardly depend on each other. nan with one seed.
+    """
+    seeds, draws = table.shape
+    apart = table.sub(table.mean(axis=1), axis=0)
+    squares = (apart**2).sum()
+    product = (
+        (apart.sum() ** 2 - squares) / (seeds * (seeds - 1)) if seeds > 1 else squares * np.nan
+    )
+    factor = draws / (draws - 1) if draws > 1 else np.nan
+    return factor * pd.DataFrame({"product": product, "square": squares / seeds})
 
 
 def share_of_draws(table: pd.DataFrame) -> Interval:

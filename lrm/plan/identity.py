@@ -41,16 +41,23 @@ def _digest(files: tuple[tuple[Path, int, int], ...]) -> str:
     return found.hexdigest()[:16]
 
 
+# What a lock may get after the seeds that judge have run: it means the same.
+NOTED_SINCE = ("same_as", "grown_to", "only_added")
+
+
 def criterion_hash(criterion: dict, lock: dict | None = None) -> str:
     """Identity of what judges one claim: its criterion and, where there is one, its lock.
 
     What would decide an open part (``if_open``) is advice, and no part of the criterion. A lock
     holds the hashes of the judging code and of the experiment's configuration; what has been noted
-    beside them since means the same.
+    beside them since means the same, and so does an entry that has got ``only`` since, which names
+    the runs that there were before its experiment got more.
     """
     judged = {key: value for key, value in criterion.items() if key != "if_open"}
     if lock:
-        judged["lock"] = {key: lock[key] for key in lock if key not in ("same_as", "grown_to")}
+        judged["lock"] = {key: lock[key] for key in lock if key not in NOTED_SINCE}
+        if "only_added" in lock and lock["only_added"] == criterion.get("only"):
+            del judged["only"]
     text = json.dumps(judged, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

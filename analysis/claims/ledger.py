@@ -27,6 +27,7 @@ from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, see
 from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
 from lrm.errors import printable
+from lrm.plan.experiment import NoSuchRun
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import as_json, make_folder, write_json, write_listed
 
@@ -173,7 +174,7 @@ def _tables(
 ) -> Tables | None:
     try:
         tables = load_tables(experiment, scale, source, folder, only)
-    except NothingFound:
+    except (NothingFound, NoSuchRun):  # a smaller scale may lack the runs that a claim reads
         return None
     corpus_name(tables.runs)  # one corpus, or an error
     return tables

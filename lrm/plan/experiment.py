@@ -52,6 +52,10 @@ _RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "ste
              "layer", "stat", "value", "id", "label", "description")  # fmt: skip
 
 
+class NoSuchRun(UserError):
+    """No run that an experiment asks for at a scale has such a label."""
+
+
 class After(Strict):
     """An arm's multipliers begin where those of another arm ended, of the same point and seed.
 
@@ -105,8 +109,8 @@ class Experiment:
     ) -> list[Run]:
         """Every run at ``scale``: arms × grid × seeds, then the Brownian motions.
 
-        Raises UserError for an unknown scale or key, an override that does not parse, a rule
-        that matches nothing, or patterns of labels, ``only``, that select no run.
+        Raises UserError for an unknown scale or key, an override that does not parse, or a rule
+        that matches nothing; NoSuchRun where patterns of labels, ``only``, select no run.
         """
         _check_scale(scale)
         if scale not in self.header.at:
@@ -153,7 +157,7 @@ class Experiment:
         chosen = [run for run in runs if matches_any(run.label, only)]
         if not chosen:
             said = " ".join(f"--only {shown(pattern)}" for pattern in only)
-            raise UserError(f"{said} selects no run; labels look like {runs[0].label!r}")
+            raise NoSuchRun(f"{said} selects no run; labels look like {runs[0].label!r}")
         return chosen
 
     def _with_predecessor(self, run: Run, runs: list[Run]) -> Run:

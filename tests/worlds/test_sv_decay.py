@@ -1,4 +1,4 @@
-"""Planted worlds of weight decay of scale vectors: SV5 to SV7b, SV5b, SV6b and SV15."""
+"""Planted worlds of weight decay of scale vectors: SV5 to SV7b, SV5b, SV6b, SV15 and SV15.2."""
 
 import functools
 
@@ -30,6 +30,12 @@ def broken(changes, kinds=tuple(KINDS)):
         yield f"{ROOM}, {name}", {"free": {f"{kind}_NONE": 5.0}}
 
 
+BEST_SETTING = {
+    "− on none": {"DNP_OR_NONE": -0.1},
+    "− on output": {"DNP_OR_OUTPUT": -0.1},
+    "− on all": {"DNP_OR_ALL": -0.1},
+    ROOM: {"free": {"DNP_OR_NONE": 5.0}},
+}
 BREAKS = {
     "SV5": dict(broken({"INPUT": 0.1, "ALL": 0.11})),
     "SV5b": dict(broken({"INPUT": 0.1, "ALL": 0.11}, SHORT)),
@@ -51,12 +57,8 @@ BREAKS = {
         "q, k and gate": {"DNP_NEEDED": -0.05},
         ROOM: {"free": {"DNP_INPUT": 5.0}},
     },
-    "SV15": {
-        "− on none": {"DNP_OR_NONE": -0.1},
-        "− on output": {"DNP_OR_OUTPUT": -0.1},
-        "− on all": {"DNP_OR_ALL": -0.1},
-        ROOM: {"free": {"DNP_OR_NONE": 5.0}},
-    },
+    "SV15": BEST_SETTING,
+    "SV15.2": BEST_SETTING,
 }
 MEASURED = {
     "SV5": {"without, Muon (nats)": -0.045, ROOM + ", AdamW": 5.0},
@@ -73,6 +75,7 @@ MEASURED = {
     },
     "SV7b": {"v and up": -0.01, "q, k": 0.05},
     "SV15": {"on none": -0.05, "on output": -0.08, "on all": -0.07},
+    "SV15.2": {"on none": -0.05, "on output": -0.08, "on all": -0.07},
 }
 
 

@@ -1,6 +1,7 @@
 """The ledger of claims: verdicts of parts, groups and claims, what fixes them, what is printed."""
 
 import dataclasses
+import fnmatch
 import importlib
 import inspect
 import json
@@ -37,6 +38,7 @@ from analysis.tables.results import FIRST_JUDGING_SEED, load
 from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm.cli import parse_seeds
 from lrm.errors import UserError
+from lrm.plan.experiment import load as load_experiment
 from lrm.plan.identity import criterion_hash
 
 CRITERIA = every_criterion()
@@ -272,6 +274,30 @@ def test_an_entry_may_get_only_after_its_runs(monkeypatch):
     assert not lock._only_added("GD15", before, plain)
     monkeypatch.setattr(lock, "find", lambda *wanted: [])
     assert not lock._only_added("GD15", criterion, plain)
+
+
+@pytest.mark.parametrize("same", [False, True])
+def test_a_lock_that_has_nothing_new_keeps_what_it_notes(same, monkeypatch, tmp_path):
+    written = []
+    monkeypatch.setattr(lock, "write_json", lambda path, locks: written.append(locks["GD15"]))
+    held = locks_of("gdn_draws")["GD15"]
+    known = {"code": held["code"], "configuration": held["configuration"]}
+    monkeypatch.setattr(lock, "code_hash", lambda *_: known["code"])
+    monkeypatch.setattr(lock, "configuration_hash", lambda *_: known["configuration"])
+    lock.lock("GD15", same=same)
+    assert written == [held]
+
+
+def test_patterns_of_every_entry_select_runs():
+    """A misspelt one would leave its claim without runs."""
+    judging = ("tiny", "mini", "small", "paper")
+    for name, criterion in CRITERIA.items():
+        if "only" in criterion:
+            loaded = load_experiment(EXPERIMENTS / criterion["experiment"] / "config.yaml")
+            scale = next(each for each in judging if each in loaded.header.at)
+            labels = [run.label for run in loaded.runs(scale, [0])]
+            for pattern in criterion["only"]:
+                assert fnmatch.filter(labels, pattern), (name, pattern)
 
 
 def test_runs_that_are_not_asked_for_any_more_are_noticed(monkeypatch):

@@ -5,9 +5,12 @@ A value of a seed (GD15) or of a draw (GD15.2) is in nats².
 
 from __future__ import annotations
 
+import math
+
 from analysis.claims.judging import Judgement, at_least, judgement
 from analysis.quantities.gdn_draws import covariance_of_draws, losses, products_of_draws
 from analysis.tables.results import Tables
+from lrm.plan.claims import judging_seeds
 
 
 def gd15(tables: Tables, criterion: dict) -> Judgement:
@@ -25,9 +28,15 @@ def gd15(tables: Tables, criterion: dict) -> Judgement:
 
 
 def gd15_2(tables: Tables, criterion: dict) -> Judgement:
-    """Ours: the same with a value for each of many draws, of which all are independent."""
+    """Ours: the same with a value for each of many draws, which hardly depend on each other.
+
+    Open before all seeds have run: a draw has one value over all of them, so that values cannot be
+    counted as seeds are.
+    """
     limits, table = criterion["thresholds"], losses(tables)
     own = products_of_draws(table)
+    if len(table) < len(judging_seeds(criterion)):
+        own *= math.nan
     parts = [
         at_least("mean product of two seeds, by draw (nats²)", own["product"],
                  limits["covariance"], "draws matter"),

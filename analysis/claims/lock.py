@@ -21,7 +21,7 @@ from analysis.claims.judges import code_hash, configuration_hash
 from analysis.claims.ledger import CHANGED, as_ledger, judge_all
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.tables.criteria import every_criterion, locks_of
-from analysis.tables.find import EXPERIMENTS, RESULTS, find
+from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, find
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.plan.claims import judging_seeds
@@ -50,7 +50,9 @@ def lock(claim: str, same: bool = False) -> None:
     noted = {key: old[key] for key in ("code", "configuration")} if old else None
     added = same and _only_added(claim, criterion, old)
     published = _published(claim) if old and (noted != now or added) else None
-    if same and (noted != now or added):
+    if noted == now and not added:
+        now = old
+    elif same:
         if published is None:
             raise UserError(
                 f"{claim}: the locked code has judged no published runs to compare with: lock it "
@@ -111,7 +113,10 @@ def _only_added(claim: str, criterion: dict[str, Any], lock: dict[str, Any]) -> 
     if "only" not in criterion or lock.get("only_added") == criterion["only"]:
         return False
     before = {key: value for key, value in criterion.items() if key != "only"}
-    found = find(criterion["experiment"], "tiny", "reference", RESULTS, "all")
+    try:
+        found = find(criterion["experiment"], "tiny", "reference", RESULTS, "all")
+    except NothingFound:
+        return False
     judged = {run["criteria"].get(claim) for run, _ in found
               if run.get("seed") in judging_seeds(criterion)}  # fmt: skip
     return criterion_hash(before, lock) in judged

@@ -48,8 +48,10 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
             rows = values.rename_axis("seed").rename("value").reset_index()
             parts.append(rows.assign(quantity=quantity, recipe=recipe, size=np.nan, scale=np.nan))
     columns = ["quantity", "recipe", "size", "scale", "seed", "value"]
-    together = pd.concat(parts, ignore_index=True)[columns]
-    return together.replace(np.inf, np.nan).dropna(subset="value").reset_index(drop=True)
+    together = pd.concat(parts, ignore_index=True)[columns].replace(np.inf, np.nan)
+    # A run that diverged has no loss, so that its scale has no mean.
+    kept = together["value"].notna() | (together["quantity"] == "loss")
+    return together[kept].reset_index(drop=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
@@ -99,12 +101,17 @@ def _basin(axis, rows: pd.DataFrame, colours: dict[float, str]) -> None:
     """Mean losses of each size less the lowest of them, and where a carried scale would lie."""
     best = {}
     for (size, colour), marker in zip(colours.items(), _MARKERS, strict=False):
-        means = rows[rows["size"] == size].groupby("scale")["value"].mean()
+        of_size = rows[rows["size"] == size].pivot(index="seed", columns="scale", values="value")
+        means = of_size.mean(skipna=False).dropna()
+        if means.empty:
+            continue
         above, best[size] = means - means.min(), means.idxmin()
         axis.plot(above.index, above, color=colour, marker=marker, ms=2.4, lw=1.1, zorder=3)
         axis.plot(best[size], 0, marker, color=colour, ms=5.5, mec="white", mew=0.6, zorder=4)
     smallest, *_, largest = colours
     for power, (marker, _) in _CARRIED.items():
+        if smallest not in best:
+            break
         place = best[smallest] * (largest / smallest) ** power
         axis.plot(place, -0.013, marker, color=colours[largest], ms=5, mew=0, clip_on=False)
     axis.set(ylim=(-0.02, _TOP))

@@ -32,14 +32,14 @@ def products_of_draws(table: pd.DataFrame) -> pd.DataFrame:
 
     The expectation of ``product`` is the variance that draws share between seeds, and that of
     ``square`` the variance between runs of one seed: both are multiplied by n / (n − 1) of n draws,
-    for the mean that is taken out. Values of draws hardly depend on each other. nan with one seed.
+    for the mean that is taken out. Values of draws hardly depend on each other. nan with one seed,
+    and where a loss is missing.
     """
     seeds, draws = table.shape
     apart = table.sub(table.mean(axis=1), axis=0)
-    squares = (apart**2).sum()
-    product = (
-        (apart.sum() ** 2 - squares) / (seeds * (seeds - 1)) if seeds > 1 else squares * np.nan
-    )
+    squares = (apart**2).sum(skipna=False)
+    pairs = apart.sum(skipna=False) ** 2 - squares
+    product = pairs / (seeds * (seeds - 1)) if seeds > 1 else squares * np.nan
     factor = draws / (draws - 1) if draws > 1 else np.nan
     return factor * pd.DataFrame({"product": product, "square": squares / seeds})
 

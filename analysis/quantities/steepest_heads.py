@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pandas as pd
 
 from analysis.quantities import transfer
@@ -53,5 +54,12 @@ def carried(tables: Tables, arm: str, power: float) -> pd.Series:
 
 
 def steepness(tables: Tables, arm: str, size: float, times: float) -> pd.Series:
-    """Mean loss at so many times more and less than the best scale less that at it, in nats."""
-    return transfer.steepness(by_size(tables), arm, size, times, RATE)
+    """Mean loss at so many times more and less than the best scale less that at it, in nats.
+
+    nan where the grid has one side alone, of which a parabola's other side would say nothing.
+    """
+    table = transfer.losses(by_size(tables), arm, RATE)[size]
+    best = transfer.typical_rate(by_size(tables), arm, size, RATE)
+    values = transfer.steepness(by_size(tables), arm, size, times, RATE)
+    both = all(np.isclose(list(table), best * side).any() for side in (times, 1 / times))
+    return values if both else values * math.nan

@@ -49,6 +49,15 @@ def test_fewer_seeds_or_draws_leave_it_open():
     assert judged("GD15", world(seeds=SEEDS[:-1])).verdict == OPEN
     assert judged("GD15.2", many()).verdict == HOLDS
     assert judged("GD15.2", many(draws=MANY["draws"][:-1])).verdict == OPEN
+    for fewer in (MANY["seeds"][:2], MANY["seeds"][:-1]):
+        assert judged("GD15.2", many(seeds=fewer)).verdict == OPEN
+
+
+def test_a_missing_loss_leaves_its_draw_without_a_value():
+    table = losses(world())
+    table.iloc[0, 0] = np.nan
+    found = products_of_draws(table)
+    assert found.iloc[0].isna().all() and found.iloc[1:].notna().all(axis=None)
 
 
 def test_chance_alone_has_no_covariance():

@@ -17,6 +17,9 @@ from analysis.drawing.page import caption
 from analysis.drawing.style import STYLE_FILE
 from analysis.explore.menus import Menus
 from analysis.quantities.norms import noise_spread
+from analysis.tables.asked import load_asked
+from analysis.tables.find import NothingFound
+from analysis.tables.results import Tables
 from lrm.errors import UserError
 
 STEPS = [0, 10, 20, 30, 40]
@@ -279,6 +282,18 @@ def test_experiments_without_runs_are_listed_with_the_reason():
     assert explore.default_experiment(there) == "projector"
     assert there.loc["projector", "runs"] > 0 and there.loc["projector", "note"] == ""
     assert explore.default_experiment(there.drop(index="projector")) in there.index
+
+
+def test_runs_that_a_part_of_the_claims_reads_are_listed_too():
+    """Seeds of gdn_draws have the draws that their claim reads, and no other."""
+    with pytest.raises(NothingFound, match="incomplete"):
+        Tables.load("gdn_draws", "tiny", "reference")
+    tables = load_asked("gdn_draws", "tiny", "reference")
+    runs = tables.runs[tables.runs["seed"] < 208]
+    assert len(runs) == 64 and set(tables.scalars["run"]) == set(tables.runs["run"])
+    assert explore.experiments("tiny", "reference").loc["gdn_draws", "runs"] == len(tables.runs)
+    whole = Tables.load("projector", "tiny", "reference").runs
+    assert sorted(load_asked("projector", "tiny", "reference").runs["run"]) == sorted(whole["run"])
 
 
 def test_menus_draw_what_is_chosen(monkeypatch, runs, scalars, vectors):

@@ -19,6 +19,7 @@ from analysis.explore.selection import (
     select,
 )
 from analysis.explore.tables import course, distribution
+from analysis.tables.asked import load_asked
 from analysis.tables.find import RESULTS
 from analysis.tables.results import Tables, seeded
 from lrm.errors import UserError
@@ -90,7 +91,7 @@ class Menus:
         """The tables of the chosen experiment, which are read once."""
         name = self.experiment.value
         if name not in self._tables:
-            self._tables[name] = Tables.load(name, *self._where)
+            self._tables[name] = load_asked(name, *self._where)
         return self._tables[name]
 
     def _changed(self, change) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from analysis.tables.asked import load_asked
 from analysis.tables.context import Context
 from analysis.tables.find import RESULTS, NothingFound, relative
-from analysis.tables.results import corpus_name, load_runs, seeded
+from analysis.tables.results import corpus_name, seeded
 from analysis.tables.run_list import RUN_LIST
 from lrm.errors import UserError
 
@@ -28,7 +29,7 @@ def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFram
     rows = []
     for name in sorted({path.relative_to(root).parts[0] for path in root.glob(pattern)}):
         try:
-            runs, note = named(load_runs(name, scale, source, results)), ""
+            runs, note = named(load_asked(name, scale, source, results).runs), ""
         except UserError as error:
             runs, note = _NO_RUNS, str(error)
         own = seeded(runs)
@@ -58,7 +59,7 @@ def default_experiment(there: pd.DataFrame) -> str:
 
 
 def named(runs: pd.DataFrame) -> pd.DataFrame:
-    """``load_runs`` in order of kind, arm, grid point and seed, with their names.
+    """Runs in order of kind, arm, grid point and seed, with their names.
 
     Adds ``point``, such as ``S=0.25`` (empty without a grid), and ``label``, arm and point. Where
     several runs are alike in all these, their labels end in the run's id.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.axes import median
+from analysis.drawing.axes import judging_alone, median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import NEUTRAL
 from analysis.quantities.designs import scale_gap
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 # Runs of X2 are arms of sv_decay too, where more seeds have all arms.
@@ -52,7 +53,11 @@ SIZES = {0.0625: "1/16", 0.25: "¼", 1.0: "1", 4.0: "4"}
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, S, seed, value (nats per token)."""
-    rows = [measured(tables, PANELS)]
+    gaps = measured(tables, PANELS)
+    # Seeds of the same runs judge another claim.
+    of_decay = gaps["name"].isin([each.name for each in ASKED if each.experiment == "sv_decay"])
+    decay = judging_alone(gaps[of_decay], criteria_of("sv_against_lrm")["X2"])
+    rows = [gaps[~of_decay], decay]
     for arm in SCALED:
         for size in SIZES:
             values = scale_gap(tables["sv_against_lrm"], arm, size).rename("value").reset_index()

@@ -19,8 +19,9 @@ from analysis.needs import experiments_of, figures
 from analysis.report.archive import packed
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
+from analysis.tables.asked import find_asked
 from analysis.tables.criteria import every_criterion
-from analysis.tables.find import EXPERIMENTS, ROOT, NothingFound, find
+from analysis.tables.find import EXPERIMENTS, ROOT, NothingFound
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.yaml import read_yaml
@@ -266,7 +267,7 @@ def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path
     if (folder / "README.md").exists():
         readme = read(folder / "README.md", partial(_link, folder))
     try:
-        runs = [description for description, _ in find(name, scale, source, results)]
+        runs = [description for description, _ in find_asked(name, scale, source, results)]
     except NothingFound:
         runs = []
     facts = facts_of(folder / "config.yaml")

@@ -1,0 +1,57 @@
+"""What there is of an experiment whose claims read a part of its runs each.
+
+Claims and figures read whole seeds, or what an entry of ``criteria.yaml`` names under ``only``
+(``find``). Who lists or explores runs wants both.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from pathlib import Path
+
+import pandas as pd
+
+from analysis.tables.criteria import criteria_of
+from analysis.tables.find import RESULTS, NothingFound, find
+from analysis.tables.results import Tables
+from lrm.plan.experiment import NoSuchRun
+
+
+def find_asked(
+    experiment: str, scale: str, source: str, results: Path = RESULTS
+) -> list[tuple[dict, Path]]:
+    """(``run.json``, folder) of runs whose seed is whole, or has all that an entry reads.
+
+    Raises NothingFound where there are none.
+    """
+    entries = criteria_of(experiment).values()
+    patterns = {tuple(entry["only"]) for entry in entries if "only" in entry}
+    found: dict[str, tuple[dict, Path]] = {}
+    for only in sorted(patterns):
+        with contextlib.suppress(NothingFound, NoSuchRun):
+            runs = find(experiment, scale, source, results, only=only)
+            found |= {description["id"]: (description, path) for description, path in runs}
+    try:
+        whole = find(experiment, scale, source, results)
+    except NothingFound:
+        if not found:
+            raise
+    else:
+        found |= {description["id"]: (description, path) for description, path in whole}
+    return list(found.values())
+
+
+def load_asked(
+    experiment: str, scale: str = "tiny", source: str = "runs", results: Path = RESULTS
+) -> Tables:
+    """The tables of the runs that ``find_asked`` finds."""
+    ids = {description["id"] for description, _ in find_asked(experiment, scale, source, results)}
+    every = Tables.load(experiment, scale, source, results, configuration="all")
+
+    def of_asked(table: str) -> pd.DataFrame:
+        frame = getattr(every, table)
+        return frame[frame["run"].isin(ids)]
+
+    reads = (functools.partial(of_asked, table) for table in ("scalars", "vectors"))
+    return Tables(every.runs[every.runs["run"].isin(ids)].reset_index(drop=True), *reads)

@@ -85,7 +85,7 @@ install = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(
 $(VENV)/.core: pyproject.toml requirements.lock
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "error: Python 3.11 or later is needed; make PYTHON=python3.11"; exit 2; }
+		|| { echo "error: Python 3.11 or later is needed; make setup PYTHON=python3.11"; exit 2; }
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $$(grep '^torch==' requirements.lock)
 	$(call install,-c requirements.lock -e '.[suite]')
 	@touch $@

@@ -108,7 +108,7 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
     apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
     texts = sorted({claim.text for claim in claims}, key=_place)
     return (
-        f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} claims "
+        f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} verdicts "
         f"{len(claims) - len(own) - len(apart)} stand in the tables, and {len(own)} are about the "
         f"library. The other {len(apart)} belong to experiments that are not judged yet. "
         f"Of {counts['tested']} parts whose numbers differ from seed to seed {counts['held']} "
@@ -122,12 +122,16 @@ def sums(claims: list[Claim], text: str) -> str:
     whose = _CLAIMS_OF.get(text, text[0].upper() + text[1:])
     undecided = [claim for claim in of_text if claim.record["verdict"] in (PARTLY, OPEN)]
     against = sum(claim.is_refuted_in_part for claim in undecided)
-    more = f" Of {PARTLY} and {OPEN} {against} have a part refuted." if against else ""
+    more = f" Of those that hold partly or are open {_refuted(against)}." if against else ""
     # Of entries of one claim the newest counts, but those of two experiments count apart.
     claims_of_text = len({claim.id.partition(".")[0] for claim in of_text})
     twice = len(of_text) - claims_of_text
     apart = f", {twice} of them by two experiments" if twice else ""
     return f"{whose} ({claims_of_text}{apart}): {tally(of_text)}.{more}"
+
+
+def _refuted(parts: int) -> str:
+    return f"{parts} have a refuted part" if parts > 1 else "one has a refuted part"
 
 
 def _place(text: str) -> tuple[int, str]:

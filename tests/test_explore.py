@@ -277,21 +277,25 @@ def test_nothing_there(tmp_path):
         explore.experiments("smoke", "runs", tmp_path)
 
 
-def test_experiments_without_runs_are_listed_with_the_reason():
-    there = explore.experiments("tiny", "reference")
+@pytest.fixture(scope="module")
+def there():
+    return explore.experiments("tiny", "reference")
+
+
+def test_experiments_without_runs_are_listed_with_the_reason(there):
     assert explore.default_experiment(there) == "projector"
     assert there.loc["projector", "runs"] > 0 and there.loc["projector", "note"] == ""
     assert explore.default_experiment(there.drop(index="projector")) in there.index
 
 
-def test_runs_that_a_part_of_the_claims_reads_are_listed_too():
+def test_runs_that_a_part_of_the_claims_reads_are_listed_too(there):
     """Seeds of gdn_draws have the draws that their claim reads, and no other."""
     with pytest.raises(NothingFound, match="incomplete"):
         Tables.load("gdn_draws", "tiny", "reference")
     tables = load_asked("gdn_draws", "tiny", "reference")
     runs = tables.runs[tables.runs["seed"] < 208]
     assert len(runs) == 64 and set(tables.scalars["run"]) == set(tables.runs["run"])
-    assert explore.experiments("tiny", "reference").loc["gdn_draws", "runs"] == len(tables.runs)
+    assert there.loc["gdn_draws", "runs"] == len(tables.runs)
     whole = Tables.load("projector", "tiny", "reference").runs
     assert sorted(load_asked("projector", "tiny", "reference").runs["run"]) == sorted(whole["run"])
 

@@ -25,21 +25,23 @@ def find_asked(
 
     Raises NothingFound where there are none.
     """
+    every = find(experiment, scale, source, results, "all")
+    asked: set[str] = set()
+    # Whole seeds first: mostly there is nothing else.
+    for only in ((), *sorted(_patterns(experiment))):
+        if len(asked) < len(every):
+            with contextlib.suppress(NothingFound, NoSuchRun):
+                found = find(experiment, scale, source, results, only=only)
+                asked |= {description["id"] for description, _ in found}
+    if not asked:
+        return find(experiment, scale, source, results)  # tells what is incomplete
+    return [(description, path) for description, path in every if description["id"] in asked]
+
+
+def _patterns(experiment: str) -> set[tuple[str, ...]]:
+    """What entries name under ``only``."""
     entries = criteria_of(experiment).values()
-    patterns = {tuple(entry["only"]) for entry in entries if "only" in entry}
-    found: dict[str, tuple[dict, Path]] = {}
-    for only in sorted(patterns):
-        with contextlib.suppress(NothingFound, NoSuchRun):
-            runs = find(experiment, scale, source, results, only=only)
-            found |= {description["id"]: (description, path) for description, path in runs}
-    try:
-        whole = find(experiment, scale, source, results)
-    except NothingFound:
-        if not found:
-            raise
-    else:
-        found |= {description["id"]: (description, path) for description, path in whole}
-    return list(found.values())
+    return {tuple(entry["only"]) for entry in entries if "only" in entry}
 
 
 def load_asked(

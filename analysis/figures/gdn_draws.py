@@ -1,4 +1,4 @@
-"""What the draw of a_log and dt_bias does to the loss of a Gated Delta Network (ours; GD15).
+"""What the draw of a_log and dt_bias does to the loss of a Gated Delta Network (ours; GD15.2).
 
 a: the loss of each run less the mean of its seed, by draw, in the order of the means; points are
 runs, bars means with 95% intervals. b: the same by seed, less the mean of the draw. Grey: where a
@@ -17,7 +17,7 @@ from analysis.quantities.stats import interval
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = {"gdn_draws": "GD15"}
+EXPERIMENTS = {"gdn_draws": "GD15.2"}
 _POINT = {"marker": "o", "ls": "", "color": "#777777", "ms": 2.4, "alpha": 0.6, "mew": 0}
 _ASIDE = 0.14  # points stand so far to the right of the interval, so that it hides none
 

@@ -137,6 +137,7 @@ def _load(kind: str) -> None:
     for name in MODULES[kind]:
         importlib.import_module(name)
     gc.freeze()  # collections in the processes would copy every page
+    gc.set_threshold(50_000, 20, 50)  # as in conftest.py
 
 
 def _kill(pid: int) -> None:

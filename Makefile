@@ -210,7 +210,7 @@ gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PA
 		$(if $(AGAIN),--again)) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
 test: $(VENV)/.dev  ## run the tests, but for those of the four targets that follow
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 3 --dist loadfile  # of three processes one mostly waits
 
 test-models: $(VENV)/.dev  ## train and save models of many kinds, and compile transformers' layers; writes lrm/multipliers/MODELS.md
 	@$(BIN)/python -m pytest tests/models.py tests/peers.py

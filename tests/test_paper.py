@@ -37,7 +37,10 @@ def paper_runs():
                 yield pytest.param(run, id=f"{run.experiment} {run.label}")
 
 
-@pytest.mark.parametrize("run", paper_runs())
+RUNS = [*paper_runs()]
+
+
+@pytest.mark.parametrize("run", RUNS)
 def test_paper_configuration(run):
     learner = build(run.settings, 0, device="meta")
     total = sum(plan.address.size for plan in learner.plans)
@@ -62,7 +65,7 @@ def test_paper_configuration(run):
     assert sorted(groups) == sorted(expected)
 
 
-@pytest.mark.parametrize("run", paper_runs())
+@pytest.mark.parametrize("run", RUNS)
 def test_three_steps_with_only_size_and_batch_made_small(run):
     model = run.settings.model.model_copy(update=SMALL)
     settings = run.settings.model_copy(update={"model": model})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterable
 
 from matplotlib.figure import Figure
 from PIL import Image
@@ -25,6 +26,15 @@ def picture(drawing: Figure, kind: str) -> bytes:
     drawing.savefig(buffer, format=kind, metadata=_UNDATED[kind])
     shorter = {"png": in_palette, "svg": lighter}.get(kind, bytes)
     return shorter(buffer.getvalue())
+
+
+def pictures(drawing: Figure, kinds: Iterable[str]) -> dict[str, bytes]:
+    """A drawing as files of several kinds. Its panels are laid out once, for the first of them."""
+    files = {}
+    for kind in kinds:
+        files[kind] = picture(drawing, kind)
+        drawing.set_layout_engine("none")
+    return files
 
 
 def in_palette(png: bytes, box: tuple[int, int] | None = None) -> bytes:

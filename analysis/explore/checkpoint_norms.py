@@ -17,7 +17,7 @@ import seaborn
 from scipy.stats import norm
 
 from analysis.drawing.page import key
-from analysis.drawing.pictures import picture
+from analysis.drawing.pictures import pictures
 from analysis.drawing.style import ARM_COLOURS, STYLE_FILE
 from analysis.explore.drawings import panels
 from analysis.quantities.norms import geometric_mean, noise_spread, pooled_relative_norms
@@ -136,8 +136,8 @@ def render(folder: Path) -> str:
     numbers = summary(table)
     with plt.style.context(STYLE_FILE):
         figure = draw(table, name)
-        for kind in ("png", "pdf"):
-            write_atomic(folder / f"norms.{kind}", picture(figure, kind))
+        for kind, content in pictures(figure, ("png", "pdf")).items():
+            write_atomic(folder / f"norms.{kind}", content)
     write_atomic(folder / "norms.csv", numbers.to_csv(index=False).encode())
     text = numbers.to_string(index=False, float_format=lambda value: f"{value:.3g}")
     return f"{text}\n\ndrew {folder / 'norms.png'}, with pdf and csv beside it"

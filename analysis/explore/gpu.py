@@ -16,7 +16,7 @@ import matplotlib.pyplot as plt
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import key, page
-from analysis.drawing.pictures import picture
+from analysis.drawing.pictures import pictures
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
@@ -190,8 +190,8 @@ def show(path: Path) -> str:
     target = path.with_name(f"{record['name']}.png")
     with plt.style.context(STYLE_FILE):
         figure = draw(record)
-        for kind in ("png", "pdf"):
-            write_atomic(target.with_suffix(f".{kind}"), picture(figure, kind))
+        for kind, content in pictures(figure, ("png", "pdf")).items():
+            write_atomic(target.with_suffix(f".{kind}"), content)
         plt.close(figure)
     return f"{render(record)}\n\ndrew {target}, with pdf beside it"
 

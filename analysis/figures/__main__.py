@@ -13,7 +13,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from analysis.drawing.pictures import picture
+from analysis.drawing.pictures import pictures
 from analysis.drawing.stamp import is_current, stamp_of, write_stamp
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import figures
@@ -28,7 +28,7 @@ from lrm.store.digests import running
 from lrm.store.files import make_folder, write_atomic
 
 PACKAGE = Path(__file__).parents[1]
-FORMATS = ("pdf", "png", "svg")
+FORMATS = ("png", "pdf", "svg")
 
 
 def main() -> None:
@@ -94,7 +94,8 @@ def render(
     outputs = {f"{figure}.csv": csv_of(numbers).encode()}
     with plt.style.context(STYLE_FILE):
         drawing = module.draw(numbers, context)
-        outputs |= {f"{figure}.{kind}": picture(drawing, kind) for kind in formats}
+        drawn = pictures(drawing, formats)
+        outputs |= {f"{figure}.{kind}": content for kind, content in drawn.items()}
     plt.close(drawing)
     for name, content in outputs.items():
         write_atomic(target / name, content)

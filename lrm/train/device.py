@@ -100,7 +100,9 @@ def environment() -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _commit() -> str | None:
+    """Of the code that this process has loaded: later commits do not change it."""
     try:
         found = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12"],
@@ -124,6 +126,7 @@ def _code() -> str:
     return found.hexdigest()[:16]
 
 
+@functools.cache
 def _processor() -> str:
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Collection, Iterable
 
@@ -19,8 +20,13 @@ COLUMNS = ["kind", "arm", "seed", "step", "tensor", "layer", "stat", "value"]
 
 def noise(*key, size: float) -> float:
     """A normal deviate of this size that belongs to ``key``."""
-    generator = np.random.default_rng(zlib.crc32(repr(key).encode()))
-    return size * generator.standard_normal()
+    return size * _deviate(zlib.crc32(repr(key).encode()))
+
+
+@functools.cache
+def _deviate(seed: int) -> float:
+    """Kept, since the worlds of a claim differ in few numbers and ask for hundreds of thousands."""
+    return np.random.default_rng(seed).standard_normal()
 
 
 def frame(rows: Iterable[dict]) -> pd.DataFrame:

@@ -42,7 +42,7 @@ def panels(numbers: pd.DataFrame, context: Context, looks: Looks):
     figure, axes = page(1, count, 2.6, w_pad=0.04, width_ratios=[1.0] * len(looks) + [1.15])
     for axis, letter, (recipe, (*_, name)) in zip(axes, "abcd", looks.items(), strict=False):
         basin(axis, numbers, recipe)
-        axis.set_xticks(few, [f"{rate:g}" for rate in few])
+        axis.set_xticks(few, [f"{rate:.2g}" for rate in few])
         label(axis, f"{letter}   {name}", xlabel="learning rate")
         axis.label_outer()
     axes[0].set_ylabel("loss − lowest of its width (nats)")

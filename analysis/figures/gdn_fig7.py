@@ -15,8 +15,8 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("gdn_transfer_sgd",)
 LOOKS = {
     "SP": ("#888888", "o", "SP"),
-    "ORIGINAL": ("#B8860B", "^", "muP before the paper"),
-    "PAPER": ("#AA3377", "s", "the paper's"),
+    "ORIGINAL": ("#B8860B", "^", "earlier muP"),
+    "PAPER": ("#AA3377", "s", "the paper's muP"),
 }
 
 

@@ -57,7 +57,7 @@ train = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results '$(RESULTS)'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-compiled test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -209,8 +209,11 @@ gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PA
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(TOY),--toy) \
 		$(if $(AGAIN),--again)) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
-test: $(VENV)/.dev  ## run the tests, but for those of the four targets that follow
-	@$(BIN)/python -m pytest -n 3 --dist loadfile  # of three processes one mostly waits
+test: $(VENV)/.dev  ## run the tests, but for those of the five targets that follow
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not compiles'  # of three processes one mostly waits
+
+test-compiled: $(VENV)/.dev  ## compile layers, and take the day on a GPU at toy size: needs a C++ compiler
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m compiles
 
 test-models: $(VENV)/.dev  ## train and save models of many kinds, and compile transformers' layers; writes lrm/multipliers/MODELS.md
 	@$(BIN)/python -m pytest tests/models.py tests/peers.py

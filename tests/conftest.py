@@ -23,9 +23,6 @@ from lrm.plan.yaml import PRESETS
 # a sixth of the time of what reads many runs.
 gc.set_threshold(50_000, 20, 50)
 
-needs_a_compiler = pytest.mark.skipif(
-    shutil.which("g++") is None and shutil.which("clang++") is None, reason="no C++ compiler"
-)
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 # Experiments whose configuration has values for each scale, but none for this one yet. Whoever adds
 # them takes the experiment out here.
@@ -113,9 +110,11 @@ def pytest_configure_node(node):
 
 
 def pytest_runtest_setup(item):
-    """Tests marked ``cuda`` need a GPU."""
+    """Tests marked ``cuda`` need a GPU, those marked ``compiles`` a C++ compiler."""
     if item.get_closest_marker("cuda") and not importlib.import_module("torch").cuda.is_available():
         pytest.skip("needs a CUDA GPU")
+    if item.get_closest_marker("compiles") and not (shutil.which("g++") or shutil.which("clang++")):
+        pytest.skip("no C++ compiler")
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import signal
 import pandas as pd
 import pytest
 import torch
-from conftest import TINY_DELTA, needs_a_compiler
+from conftest import TINY_DELTA
 
 from lrm import data
 from lrm.errors import Busy
@@ -306,7 +306,7 @@ def test_what_stops_one_run_does_not_stop_the_others(jobs, tmp_path):
     assert [(path / "done.json").exists() for _, path in every] == [False, False, True, False]
 
 
-@needs_a_compiler
+@pytest.mark.compiles
 def test_compiled_layers_of_a_batch(settings):
     """One forward and backward pass as uncompiled."""
     small = {"num_hidden_layers": 1, "mixer": "attention"}

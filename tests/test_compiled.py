@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import needs_a_compiler
 
 from lrm import data
 from lrm.errors import UserError
@@ -87,7 +86,7 @@ def test_cuda_graphs_are_asked_for_and_told_of_steps(monkeypatch):
     assert len(marks) == 1
 
 
-@needs_a_compiler
+@pytest.mark.compiles
 def test_compiled_layers_give_the_uncompiled_ones_losses(job, tmp_path):
     """Within rounding over a run; and killed and resumed, the same bits."""
     # Longer than one block of attention's queries.
@@ -161,7 +160,7 @@ def test_a_folder_of_code_without_locks(tmp_path, monkeypatch):
         assert damaged == [] and not (tmp_path / "digests.json").exists()
 
 
-@needs_a_compiler
+@pytest.mark.compiles
 def test_a_compiler_that_fails(job, tmp_path):
     """With "always" one clear line; the worker lives on."""
     lines = encode((job("always"), str(tmp_path / "always"), str(tmp_path / "data"))) + "\n\n"

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 import warm
-from conftest import needs_a_compiler
 
 from analysis.explore import gpu as drawing
 from analysis.explore import gpu_tables
@@ -72,7 +71,7 @@ def toy(tmp_path_factory):
     return results, first, call(*options)
 
 
-@needs_a_compiler
+@pytest.mark.compiles
 def test_a_toy_day_takes_every_part(toy):
     results, first, (printed, progress) = toy
     path = Path(printed.strip())
@@ -94,7 +93,7 @@ def test_a_toy_day_takes_every_part(toy):
     assert len({item["call"] for item in record["parts"]["overhead"].values()}) == 2
 
 
-@needs_a_compiler
+@pytest.mark.compiles
 def test_a_day_that_is_done_is_not_taken_again(toy):
     results, *_ = toy
     path = results / "gpu" / "toy" / "record.json"
@@ -104,7 +103,7 @@ def test_a_day_that_is_done_is_not_taken_again(toy):
     assert progress.count("done before") == len(PARTS)
 
 
-@needs_a_compiler
+@pytest.mark.compiles
 def test_what_a_toy_day_finds(toy):
     parts = read_json(toy[0] / "gpu" / "toy" / "record.json")["parts"]
     [tests] = parts["tests"].values()
@@ -137,7 +136,7 @@ def test_what_a_toy_day_finds(toy):
             assert read_json(folder / "done.json")["validation_loss"] == run["validation_loss"]
 
 
-@needs_a_compiler
+@pytest.mark.compiles
 def test_a_record_is_drawn(toy, tmp_path, capsys):
     path = tmp_path / "record.json"
     path.write_bytes((toy[0] / "gpu" / "toy" / "record.json").read_bytes())

@@ -210,7 +210,7 @@ gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PA
 		$(if $(AGAIN),--again)) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
 test: $(VENV)/.dev  ## run the tests, but for those of the five targets that follow
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not compiles'  # of three processes one mostly waits
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not compiles'  # a third, for when tests wait
 
 test-compiled: $(VENV)/.dev  ## compile layers, and take the day on a GPU at toy size: needs a C++ compiler
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m compiles

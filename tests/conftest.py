@@ -19,9 +19,7 @@ from lrm.plan.experiment import Experiment, load
 from lrm.plan.run import Run
 from lrm.plan.yaml import PRESETS
 
-# The collector looks through millions of small objects that live as long as the tests do; it takes
-# a sixth of the time of what reads many runs.
-gc.set_threshold(50_000, 20, 50)
+gc.set_threshold(*warm.COLLECTOR)
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 # Experiments whose configuration has values for each scale, but none for this one yet. Whoever adds

@@ -26,6 +26,9 @@ from typing import NoReturn
 # one of notebooks, without torch.
 python = sys.executable
 kernels = sys.executable
+# When to collect garbage. By default that takes a sixth of the time of what reads many runs: their
+# millions of small objects, which live as long as the tests do, are looked through again and again.
+COLLECTOR = (50_000, 20, 50)
 # What commands spend their time on; the rest they load themselves.
 _DRAWING = ("analysis.drawing.style", "analysis.claims.__main__")
 MODULES = {
@@ -137,7 +140,7 @@ def _load(kind: str) -> None:
     for name in MODULES[kind]:
         importlib.import_module(name)
     gc.freeze()  # collections in the processes would copy every page
-    gc.set_threshold(50_000, 20, 50)  # as in conftest.py
+    gc.set_threshold(*COLLECTOR)
 
 
 def _kill(pid: int) -> None:

@@ -57,7 +57,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     # Seeds of the same runs judge another claim.
     of_decay = gaps["name"].isin([each.name for each in ASKED if each.experiment == "sv_decay"])
     decay = judging_alone(gaps[of_decay], criteria_of("sv_against_lrm")["X2"])
-    rows = [pd.concat([gaps[~of_decay], decay]).sort_index()]
+    rows = [gaps[~of_decay | gaps.index.isin(decay.index)]]
     for arm in SCALED:
         for size in SIZES:
             values = scale_gap(tables["sv_against_lrm"], arm, size).rename("value").reset_index()

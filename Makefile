@@ -33,7 +33,11 @@ SEARCHES := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls '^search:' expe
 UNDRAWN := $(filter-out $(PAPER) $(OURS) $(SEARCHES),$(EXPERIMENTS))
 # What uses tuned presets waits at each scale for the search that finds them.
 TUNED := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls 'tuned/[$$]scale' experiments/*/config.yaml)))
-UNTUNED = $(if $(wildcard lrm/plan/presets/tuned/$(SCALE)),,$(filter-out $(NOT_HERE),$(call figures_of,$(TUNED))))
+# What a search has found for an experiment: for the arms that it names so, and what it uses by name.
+found_for = $(wildcard $(patsubst %,lrm/plan/presets/tuned/$(SCALE)/%.yaml,$(subst ",,$(shell \
+	sed -nE -e 's,^  ([^:]*):.*tuned/[$$]scale/[$$]arm.*,\1,p' -e 's,.*tuned/[$$]scale/([A-Z_]+).*,\1,p' \
+		experiments/$(1)/config.yaml | sed -E 's,[{][a-z]+[}],*,g'))))
+UNTUNED = $(filter-out $(NOT_HERE),$(call figures_of,$(foreach name,$(TUNED),$(if $(call found_for,$(name)),,$(name)))))
 # What is made for some scales alone, and what calls the harness.
 figures_of = $(basename $(notdir $(foreach name,$(1),$(shell grep -ls '^EXPERIMENTS = .*"$(name)"' analysis/figures/*.py))))
 configured = $(notdir $(patsubst %/config.yaml,%,$(shell grep -lsE '$(1)' experiments/*/config.yaml)))
@@ -165,10 +169,10 @@ $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.eval
 $(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(BIN)/python experiments/$@/run.py $(options)
 
-tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*'
+tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*', UNTIL=NONE ends with that tier
 	@$(if $(CLUSTER),echo "error: a search does not run by jobs; leave CLUSTER out" >&2; exit 2)
 	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results '$(RESULTS)' $(if $(PUBLISH),--publish) \
-		$(if $(FROM_PUBLISHED),--from-published) $(foreach one,$(ONLY),--only '$(one)')
+		$(if $(FROM_PUBLISHED),--from-published) $(if $(UNTIL),--until '$(UNTIL)') $(foreach one,$(ONLY),--only '$(one)')
 
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
 	@$(BIN)/python -m analysis.notebooks

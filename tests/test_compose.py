@@ -11,6 +11,7 @@ from lrm.errors import UserError
 from lrm.plan import rules
 from lrm.plan.experiment import SCALES, load
 from lrm.plan.timescales import products
+from lrm.plan.yaml import NotTuned
 from lrm.sweep.scheduler import ordered
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -52,6 +53,17 @@ def test_arms_times_grid_times_seeds(experiment):
     assert not plan_of(runs[0], "norm.final").trainable
     assert plan_of(runs[-1], "norm.final").trainable
     assert runs[-1].settings.optimizer.lr == 0.5
+
+
+def test_arms_that_wait_for_a_search_are_left_out(experiment):
+    text = BODY.replace("  B: {", "  B: {use: [tuned/$scale/NOWHERE], ")
+    found = experiment(text)
+    assert {run.arm for run in found.runs("smoke", [0])} == {"A"}
+    assert found.untuned("smoke") == ["B"] and experiment().untuned("smoke") == []
+    with pytest.raises(NotTuned, match="run make tune SCALE=smoke PUBLISH=1"):
+        found.runs("smoke", [0], only=["B *"])
+    with pytest.raises(NotTuned, match="tuned/smoke/NOWHERE"):
+        experiment(text.replace("  A: {", "  A: {use: [tuned/$scale/NOWHERE], ")).runs("smoke", [0])
 
 
 def test_an_arm_of_some_scales_only(experiment):

@@ -394,7 +394,7 @@ def test_what_ended_a_search_is_told_though_publishing_fails(tmp_path, monkeypat
         monkeypatch.setattr(tuning_command, "sweep", sweep)
         options = argparse.Namespace(
             scale="smoke", results=tmp_path, only=["ADAM"], dry_run=False, workers=1, publish=True,
-            presets=tmp_path / "presets", from_published=False,
+            presets=tmp_path / "presets", from_published=False, until=None,
         )  # fmt: skip
         with pytest.raises(told):
             tuning_command._main(EXPERIMENT, options)
@@ -437,6 +437,11 @@ def test_a_search_killed_and_resumed(tmp_path):
     write_listed(reference, {log.name: half})
     (elsewhere / "data").symlink_to(tmp_path / "data")
     options = ("--from-published", "--publish")
+    first = subprocess.run(
+        command(elsewhere, *options, "--until", "NONE"), capture_output=True, text=True
+    )
+    assert first.returncode == 0, first.stderr
+    assert [path.name for path in (elsewhere / "presets" / "smoke").iterdir()] == ["ADAM_NONE.yaml"]
     rest = subprocess.run(command(elsewhere, *options), capture_output=True, text=True)
     assert rest.returncode == 0, rest.stderr
     own = (elsewhere / "tuning" / "smoke" / log.name).read_text().splitlines()
@@ -463,6 +468,7 @@ def test_bad_input(tmp_path):
 
     assert "selects no arm; there are ADAM" in line(only="SGD")
     assert "unknown scale 'huge'" in line("--scale", "huge")
+    assert "--until 'ALL' is no tier; there are NONE, LR, LRWD, FULL" in line("--until", "ALL")
     assert "'0' is not a number from 1" in subprocess.run(
         command(tmp_path, "--workers", "0"), capture_output=True, text=True).stderr  # fmt: skip
     sweep = [warm.python, "-m", "lrm.sweep", str(PROGRAM.parent)]

@@ -171,7 +171,8 @@ def test_costs_add_up_over_tiers():
     rows = [("ADAM", "NONE", 1.0), ("ADAM", "NONE", 2.0), ("ADAM", "LR", 4.0),
             ("ADAM", "FULL", 8.0), ("ADAM_SCALAR", "NONE", 16.0)]  # fmt: skip
     log = pd.DataFrame(rows, columns=["arm", "stage", "flops"]).assign(tokens=10)
-    spent = tuning.costs(small(trials=log))
+    plain = {f"ADAM_{tier}": {} for tier in tuning.TIERS}
+    spent = tuning.costs(small(trials=log, ADAM_SCALAR_NONE={}, **plain))
     assert spent.loc["Adam", "none"]["flops"].tolist() == [3.0, 7.0, 7.0, 15.0]
     assert spent.loc["Adam", "none"]["trials"].tolist() == [2, 3, 3, 4]
     assert spent.loc[("Adam", "scalar", "NONE"), "tokens"] == 10
@@ -179,10 +180,14 @@ def test_costs_add_up_over_tiers():
     assert len(spent) == len(tuning.ARMS)
     # Where the search set the LR apart, its trials are those of arms that say so.
     more = log.assign(arm=log["arm"].replace("ADAM_SCALAR", "ADAM_SCALAR_APART"))
-    spent = tuning.costs(small(ADAM_LRM_APART_NONE={}, trials=more))
+    scalars = {f"ADAM_SCALAR_APART_{tier}": {} for tier in tuning.TIERS}
+    spent = tuning.costs(small(trials=more, **plain, **scalars))
     assert spent.loc["Adam", "none"]["flops"].tolist() == [3.0, 7.0, 7.0, 15.0]
     assert spent.loc["Adam", "scalar"]["flops"].tolist() == [16.0] * 4
     assert len(spent) == len(tuning.APART)
+    # A tier without runs is not decided: it may come at a cost that is not in the log yet.
+    spent = tuning.costs(small(trials=log))
+    assert spent.loc["Adam", "none"]["trials"].fillna(-1).tolist() == [2, -1, -1, -1]
 
 
 def rules(**forward):
@@ -361,7 +366,7 @@ def test_gains_of_scalars_are_written_at_the_tiers_that_they_have():
     others = [own.assign(tier=tier, value=own["value"] - 0.01) for tier in tuning.TUNED]
     context = Context("tiny", sorted(own["seed"].unique()), "a corpus", "reference")
     with plt.style.context(STYLE_FILE):
-        page = tiers.draw(pd.concat([numbers, *others]), context, fig7.MESSAGES, fig7.TUNED)
+        page = tiers.draw(pd.concat([numbers, *others]), context, fig7.MESSAGES, (fig7.TUNED,))
     assert written(text for axis in page.axes for text in axis.findobj(Text)) == 4
     plt.close(page)
 
@@ -387,6 +392,26 @@ def test_the_mechanism_has_r_or_says_that_there_is_nothing_to_compare():
     numbers, _, texts = drawn(tuning_mechanism, realistic(forward=False))
     assert numbers["r"].isna().all()
     assert [text.get_text() for text in texts].count(tuning_mechanism.NOTHING) == 2
+
+
+def test_a_search_that_has_only_begun():
+    """Of one optimizer and its first tier: what is there is judged and drawn, and no more."""
+    whole = realistic()
+    begun = [arm.startswith("ADAM") and arm.endswith("_NONE") for arm in whole.runs["arm"]]
+    runs = whole.runs[begun]
+    scalars = whole.scalars[whole.scalars["run"].isin(runs["run"])]
+    tables = TunedTables(runs, scalars, trials=spent().query("stage == 'NONE'"))
+    for claim, criterion in criteria_of("tuning_ablation").items():
+        found = judge_of("tuning_ablation", claim)(tables, criterion)
+        parts = [part for part in found.parts if np.isfinite(part.interval.mean)]
+        assert all(part.name.startswith("Adam") for part in parts)
+        assert len(parts) == {"T1": 2, "T2": 1}.get(claim, 0), claim
+        assert claim == "T1" or set(found.groups.values()) == {"open"}
+    numbers, _, texts = drawn(fig7, tables)
+    assert set(numbers["tier"]) == {"NONE"} and set(numbers["optimizer"]) == {"Adam"}
+    assert not {"LR", "FULL", "b   Muon"} & {text.get_text() for text in texts}
+    with pytest.raises(NothingFound, match="no runs of ADAM_FULL, MUON_NONE, MUON_FULL"):
+        tuning_mechanism.numbers({"tuning_ablation": tables})
 
 
 def test_one_seed_is_drawn():

@@ -88,6 +88,12 @@ def numbers(table: TunedTables) -> pd.DataFrame:
     return rows.reindex(columns=columns).sort_values(columns[:6], ignore_index=True)
 
 
+def _tiers(rows: pd.DataFrame) -> list[str]:
+    """Those with runs: a search may not have come to the last."""
+    there = set(rows["tier"])
+    return [tier for tier in TIERS if tier in there]
+
+
 def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
     """A row for each finite number of a table, with the names of its rows and columns."""
     rows = table.melt(ignore_index=False).reset_index().dropna(subset="value")
@@ -99,27 +105,28 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 def draw(
     numbers: pd.DataFrame, context: Context, messages: Sequence[str], said_of_search: Sequence[str]
 ):
-    """Three rows, each under its message, and in each a panel for each optimizer.
+    """Three rows, each under its message, and in each a panel for each optimizer with runs.
 
     ``said_of_search``: lines of the caption on what was tuned, and how.
     """
     figure = sheet(6.5, w_pad=0.04, h_pad=0.03)
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
+    optimizers = [name for name in OPTIMIZERS.values() if ("loss", name) in panels]
     spent = numbers["flops"].max()
     unit = 10.0 ** np.floor(np.log10(spent))
     parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
     letters, rows = iter("abcdef"), []
     for part, message, shared in zip(parts, messages, SHARED, strict=True):
         headline(part, message, context)
-        rows.append(part.subplots(1, len(OPTIMIZERS), **shared))
-        for axis, optimizer in zip(rows[-1], OPTIMIZERS.values(), strict=True):
+        rows.append(np.atleast_1d(part.subplots(1, len(optimizers), **shared)))
+        for axis, optimizer in zip(rows[-1], optimizers, strict=True):
             label(axis, f"{next(letters)}   {OPTIMIZER_NAMES[optimizer]}")
     losses, gaps, costs = rows
-    for axis, optimizer in zip(losses, OPTIMIZERS.values(), strict=True):
+    for axis, optimizer in zip(losses, optimizers, strict=True):
         _losses(axis, panels["loss", optimizer])
-    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+    for axis, optimizer in zip(gaps, optimizers, strict=True):
         _gaps(axis, panels["gap", optimizer])
-    for axis, optimizer in zip(costs, OPTIMIZERS.values(), strict=True):
+    for axis, optimizer in zip(costs, optimizers, strict=True):
         _costs(axis, panels.get(("cost", optimizer)), unit)
     low, high = losses[0].get_ylim()
     losses[0].set_ylim(top=high + 0.3 * (high - low))  # for what stands at the top
@@ -129,12 +136,18 @@ def draw(
     gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
     costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
     _legend(figure)
-    intervals = "; ±, bands, bars in e and f: 95%" if numbers["seed"].nunique() > 1 else ""
+    # Letters of the second and of the third row.
+    wide = len(optimizers)
+    middle, last = ("abcdef"[row * wide : (row + 1) * wide] for row in (1, 2))
+    intervals = ""
+    if numbers["seed"].nunique() > 1:
+        intervals = f"; ±, bands, bars in {' and '.join(last)}: 95%"
     window = int(numbers["window"].iloc[0])
-    note = f"c, d: means over {window} steps{intervals}; e, f, from left: {', '.join(TIERS)}"
+    note = (f"{', '.join(middle)}: means over {window} steps{intervals}; {', '.join(last)}, from "
+            f"left: {', '.join(_tiers(numbers))}")  # fmt: skip
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
-    for axis, optimizer in zip(gaps, OPTIMIZERS.values(), strict=True):
+    for axis, optimizer in zip(gaps, optimizers, strict=True):
         name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
     return figure
 
@@ -162,7 +175,7 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     """
     tables = {
         tier: rows[rows["tier"] == tier].pivot(index="seed", columns="multipliers", values="value")
-        for tier in TIERS
+        for tier in _tiers(rows)
     }
     columns: list[list[str]] = []
     for tier, table in tables.items():
@@ -191,14 +204,16 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(places, [" = ".join(tiers) for tiers in columns])
     axis.grid(axis="x", visible=False)
     axis.yaxis.set_major_locator(MaxNLocator(6))
-    axis.set_xlim(-0.5, len(TIERS) - 0.5)
+    axis.set_xlim(-0.5, len(tables) - 0.5)
     _gains(axis, tables)
 
 
 def _gains(axis, tables: dict[str, pd.DataFrame]) -> None:
     """What each kind of multipliers gains at the first and at the last tier, in its colour."""
     for tier, x, side in ((TIERS[0], 0.02, "left"), (TIERS[-1], 0.98, "right")):
-        table = tables[tier]
+        table = tables.get(tier)
+        if table is None:
+            continue
         kinds = [kind for kind in SHORT if kind in table]
         lines = [(f"gain at {tier}", "#222222")]
         lines += [(f"{SHORT[kind]} {_said(table[WITHOUT] - table[kind])}", _dark(kind))
@@ -240,10 +255,10 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
 
 
 def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """By tier a table of steps × seeds."""
+    """By tier that has runs a table of steps × seeds."""
     return [
         (tier, rows[rows["tier"] == tier].pivot(index="step", columns="seed", values="value"))
-        for tier in TIERS
+        for tier in _tiers(rows)
     ]
 
 
@@ -272,7 +287,7 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
     rows = rows.assign(flops=rows["flops"] / unit)
     for kind, own in rows.groupby("multipliers"):
         each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
-        each = each.loc[[tier for tier in TIERS if tier in each.index]]
+        each = each.loc[_tiers(own)]
         look = LOOKS[kind]
         means = [gain.mean for gain in each["value"]]
         # At these the search kept nothing: the loss is that of the tier before.

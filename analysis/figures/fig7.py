@@ -26,10 +26,12 @@ MESSAGES = (
     "Vectors keep an early lead only in NONE; with Muon also in LRWD, until LR decay",
     "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its FLOPs",
 )
-# What a tier tunes, and how, in the words of the caption.
+# What a tier tunes, and what the search at tiny alone did, in the words of the caption.
 TUNED = (
-    "tuned: NONE base LR; LR also LRs of groups; LRWD also weight decay; FULL also forward factors",
-    "the search tied: one factor for the LR of multipliers and that of norms, convolutions, biases",
+    "tuned: NONE base LR; LR also LRs of groups; LRWD also weight decay; FULL also forward factors"
+)
+TIED = (
+    "the search tied: one factor for the LR of multipliers and that of norms, convolutions, biases"
 )
 
 
@@ -40,4 +42,5 @@ def numbers(tables: dict[str, TunedTables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """As ``analysis.drawing.tiers.draw``."""
-    return tiers.draw(numbers, context, MESSAGES, TUNED)
+    said = (TUNED, TIED) if context.scale == "tiny" else (TUNED,)
+    return tiers.draw(numbers, context, MESSAGES, said)

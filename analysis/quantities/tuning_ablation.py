@@ -11,6 +11,7 @@ import pandas as pd
 
 from analysis.quantities.losses import in_bins
 from analysis.quantities.norms import at_step
+from analysis.tables.find import NothingFound
 from analysis.tables.results import Tables, kept
 from analysis.tables.trials import TunedTables
 from lrm.plan.config import ScheduleConfig, validate
@@ -123,8 +124,8 @@ def gap_in(tables: Tables, optimizer: str, part: int) -> pd.Series:
 def costs(tables: TunedTables) -> pd.DataFrame:
     """What the search had spent when it had found each tier: trials, tokens and flops.
 
-    Rows are optimizer, multipliers and tier. A search that is not in the log has nan. Raises
-    NothingFound where there is no log of the search.
+    Rows are optimizer, multipliers and tier. A search that is not in the log has nan, and so has a
+    tier without runs, which it may not have reached. Raises NothingFound where there is no log.
     """
     spent = tables.trials.assign(trials=1).groupby(["arm", "stage"])[["trials", "tokens", "flops"]]
     by_stage = spent.sum()
@@ -133,21 +134,26 @@ def costs(tables: TunedTables) -> pd.DataFrame:
         arm: stages.droplevel("arm").reindex(TIERS, fill_value=0).cumsum()
         for arm, stages in by_stage.groupby("arm")
     }
-    found = {}
+    found, trained = {}, set(tables.runs["arm"])
     for name, configuration in arms_of(tables).items():
         arm, _, tier = name.rpartition("_")
-        if arm in searched:
+        if arm in searched and name in trained:
             found[configuration] = searched[arm].loc[tier]
     every = pd.MultiIndex.from_tuples(arms_of(tables).values(), names=_LEVELS)
     return pd.DataFrame(found, by_stage.columns, every).T
 
 
 def kept_nothing(tables: Tables, optimizer: str, multipliers: str, tier: str) -> bool:
-    """Whether the search kept nothing in a tier, so that its runs are those of the tier before."""
+    """Whether the search kept nothing in a tier, so that its runs are those of the tier before.
+
+    Not so where one of the two has no runs, because no search has come so far.
+    """
     runs = tables.trained.drop_duplicates("arm").set_index("arm")["description"]
     arms = {configuration: arm for arm, configuration in arms_of(tables).items()}
-    before = TIERS[TIERS.index(tier) - 1]
-    now, then = (runs[arms[optimizer, multipliers, each]] for each in (tier, before))
+    pair = [arms[optimizer, multipliers, TIERS[TIERS.index(tier) - back]] for back in (0, 1)]
+    if not set(pair) <= set(runs.index):
+        return False
+    now, then = runs[pair]
     return now["settings"] == then["settings"]
 
 
@@ -157,9 +163,13 @@ def scales(tables: Tables) -> pd.DataFrame:
 
     Columns: optimizer, seed, tensor, layer, tuned, learned. ``tuned`` is the forward factor of FULL
     without multipliers over that of NONE. ``learned`` is the product of the root mean squares of
-    the multipliers of LRWD, where they begin at 1, at the end of the constant stage.
+    the multipliers of LRWD, where they begin at 1, at the end of the constant stage. Raises
+    NothingFound where an arm that it reads has no runs.
     """
     runs = tables.trained.drop_duplicates("arm").set_index("arm")["description"]
+    read = [f"{optimizer}_{tier}" for optimizer in OPTIMIZERS for tier in ("NONE", "FULL")]
+    if lacking := [arm for arm in read if arm not in runs.index]:
+        raise NothingFound(f"no runs of {', '.join(lacking)}; make tune finds what they train")
     parts = []
     for optimizer, name in OPTIMIZERS.items():
         tuned, plain = (

@@ -33,6 +33,7 @@ from lrm.plan.search import Search
 from lrm.plan.widths import Width, at_width, keep_stages
 from lrm.plan.yaml import (
     LAYER,
+    NotTuned,
     check_keys,
     check_name,
     check_shapes,
@@ -109,8 +110,9 @@ class Experiment:
     ) -> list[Run]:
         """Every run at ``scale``: arms × grid × seeds, then the Brownian motions.
 
-        Raises UserError for an unknown scale or key, an override that does not parse, or a rule
-        that matches nothing; NoSuchRun where patterns of labels, ``only``, select no run.
+        Arms that wait for a search (``untuned``) have none. Raises UserError for an unknown scale
+        or key, an override that does not parse, or a rule that matches nothing; NotTuned where all
+        arms that are asked for wait; NoSuchRun where patterns of labels, ``only``, select no run.
         """
         _check_scale(scale)
         if scale not in self.header.at:
@@ -121,9 +123,14 @@ class Experiment:
         axes: set[str] = set()
         used: set[str] = set()
         noise = self.header.brownian
+        waiting: dict[str, NotTuned] = {}
         for name in self.arms_at(scale):
             walks = noise is not None and matches_any(name, noise.arms)
-            layers, points = self._points(scale, name)
+            try:
+                layers, points = self._points(scale, name)
+            except NotTuned as error:
+                waiting[name] = error
+                continue
             if len(runs) + len(points) * len(seeds) > MOST_RUNS:
                 raise UserError(
                     f"{self.path}: more than {MOST_RUNS} runs; give fewer seeds or grid points"
@@ -147,6 +154,8 @@ class Experiment:
                 f"{self.path}: grid.{unused[0]}: no setting refers to ${unused[0]}; use or drop it"
             )
         if not runs:
+            for error in waiting.values():
+                raise error
             raise UserError(f"{self.path}: no arm is for the scale {scale}; choose another")
         runs = [self._with_predecessor(run, runs) for run in runs]
         evaluation = self.evaluation(scale)
@@ -156,6 +165,9 @@ class Experiment:
             return runs
         chosen = [run for run in runs if matches_any(run.label, only)]
         if not chosen:
+            for name, error in waiting.items():
+                if any(matches_any(f"{name} seed={seed}", only) for seed in seeds):
+                    raise error
             said = " ".join(f"--only {shown(pattern)}" for pattern in only)
             raise NoSuchRun(f"{said} selects no run; labels look like {runs[0].label!r}")
         return chosen
@@ -225,6 +237,16 @@ class Experiment:
         return {
             name: arm for name, arm in self.arms.items() if scale in arm.said.get("scales", SCALES)
         }
+
+    def untuned(self, scale: str) -> list[str]:
+        """Arms at ``scale`` whose preset no search has found yet."""
+        found = []
+        for name in self.arms_at(scale):
+            try:
+                self._points(scale, name)
+            except NotTuned:
+                found.append(name)
+        return found
 
     def settings(
         self,

@@ -181,11 +181,16 @@ def expand(layer: dict[str, Any], names: dict[str, str], where: str, inside: tup
     yield layer, where
 
 
+class NotTuned(UserError):
+    """A preset that a search has not found yet."""
+
+
 def _no_preset(name: str, scale: str, where: str) -> UserError:
     if name.startswith("tuned/"):
-        return UserError(
-            f"{where}: use: no preset {shown(name)}, because no search has run at this scale; "
-            f"run make tune SCALE={scale} PUBLISH=1, with SEARCH= what config.yaml has as tuned_by"
+        return NotTuned(
+            f"{where}: use: no preset {shown(name)}, because no search has decided it at this "
+            f"scale; run make tune SCALE={scale} PUBLISH=1, with SEARCH= what config.yaml has as "
+            "tuned_by"
         )
     known = (p.relative_to(PRESETS).with_suffix("").as_posix() for p in PRESETS.rglob("*.yaml"))
     have = ", ".join(sorted(each for each in known if not each.startswith("tuned/")))

@@ -215,6 +215,9 @@ def _missing(
         raise UserError(f"{experiment.name} is a search; run python experiments/"
                         f"{experiment.name}/run.py")  # fmt: skip
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
+    if untuned := experiment.untuned(options.scale):
+        print(f"left out of {experiment.name}, as no search has tuned them at {options.scale}: "
+              f"{', '.join(untuned)}")  # fmt: skip
     runs = _with_criteria(runs, folder / "criteria.yaml")
     check_inputs(runs, here=not options.cluster)
     results, corpora = options.results, options.results / "data"

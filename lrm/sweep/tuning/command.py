@@ -42,6 +42,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     add("--workers", type=positive, help="processes; default one a core or GPU")
     add("--only", metavar="PATTERN", action="append", default=[],
         help="only arms whose name matches, e.g. 'ADAM*' (repeatable)")  # fmt: skip
+    add("--until", metavar="TIER", help="end with this tier; the whole search goes on from there")
     add("--results", type=Path, default=folder.parents[1] / "results", help="folder of runs")
     add("--presets", type=Path, default=PRESETS / "tuned", help="where --publish puts presets")
     add("--publish", action="store_true",
@@ -55,7 +56,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
 def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     scale, results = options.scale, options.results
     search = experiment.search(scale)
-    arms = _arms(experiment, scale, options.only)
+    arms = _arms(experiment, scale, options.only, options.until)
     bases = [
         TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
         for arm in arms
@@ -85,7 +86,8 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
             make_folder(folder)
             write_atomic(folder / f"{name}.yaml", text.encode())
         if options.publish:
-            _publish(tuning, log, options.presets / scale, published, not options.only)
+            complete = not (options.only or options.until)
+            _publish(tuning, log, options.presets / scale, published, complete)
 
     try:
         workers = options.workers or machine.default_workers(bases)
@@ -101,21 +103,26 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     print("\n".join(_table(tuning)))
 
 
-def _arms(experiment: Experiment, scale: str, only: list[str]) -> dict[str, Mapping[str, Stage]]:
-    """The arms to search, each with its stages."""
+def _arms(
+    experiment: Experiment, scale: str, only: list[str], until: str | None = None
+) -> dict[str, Mapping[str, Stage]]:
+    """The arms to search, each with its stages up to ``until``."""
     search, there = experiment.search(scale), experiment.arms_at(scale)
+    if until is not None and until not in search.stages:
+        raise UserError(f"--until {shown(until)} is no tier; there are {', '.join(search.stages)}")
     for arm in (*search.trials_of, *search.trials_of.values()):
         if arm not in experiment.arms:
             raise UserError(
                 f"{experiment.path}: search.trials_of: no arm {shown(arm)}; there are "
                 f"{', '.join(experiment.arms)}"
             )
-    first, *_ = search.stages.items()
+    names = list(search.stages)
+    asked = names[: names.index(until) + 1] if until else names
     found = {}
     for arm in there:
         if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only):
             alone = any(fnmatch.fnmatchcase(arm, said) for said in search.first_stage_only)
-            found[arm] = dict([first]) if alone else search.stages
+            found[arm] = {name: search.stages[name] for name in (names[:1] if alone else asked)}
     if not found:
         said = " ".join(f"--only {shown(pattern)}" for pattern in only)
         raise UserError(f"{said} selects no arm; there are {', '.join(there)}")
@@ -133,15 +140,14 @@ def _table(tuning: Tuning) -> list[str]:
     return columns(rows)
 
 
-def _publish(
-    tuning: Tuning, log: TrialLog, presets: Path, published: Path, every_arm: bool
-) -> None:
+def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, complete: bool) -> None:
     """Put the presets of arms whose search has ended where YAML files find them, and the log.
 
-    Raises UserError where a part of a search would replace trials that it lacks.
+    ``complete``: all arms and tiers were asked for. Raises UserError where a part of a search
+    would replace trials that it lacks.
     """
     ended = [arm for arm in tuning.arms if arm.finished]
-    whole = every_arm and len(ended) == len(tuning.arms)
+    whole = complete and len(ended) == len(tuning.arms)
     if not whole and is_listed(published) and (lost := log.lacks(published)):
         raise UserError(f"{published} holds {lost} trials that are not in {log.path}; add "
                         "--from-published to go on from it")  # fmt: skip

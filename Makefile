@@ -58,6 +58,9 @@ cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
 options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results '$(RESULTS)' $(if $(YES),--yes)
 train = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 	&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | awk '!seen[$$0]++') $(options) || test $$? -eq 3; }
+# One experiment after the other, whole or the runs that the figures need of it.
+train_needed = runs=$$($(BIN)/python -m analysis.needs $(1)) \
+	&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results '$(RESULTS)'
 
 .DEFAULT_GOAL := help
@@ -149,8 +152,8 @@ scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second pa
 	@$(call draw,$(COMPARED))
 
 DELTA = $(filter-out $(NOT_HERE),$(filter gdn_%,$(OURS)))
-gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train the experiments gdn_* in one sweep, and draw their figures
-	@$(call train,$(DELTA))
+gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train what its figures need, and draw them
+	@$(call train_needed,$(DELTA))
 	@$(call draw,$(DELTA))
 
 STEEPEST = $(filter-out $(NOT_HERE) $(UNTUNED),$(filter bm_%,$(OURS)))
@@ -158,10 +161,8 @@ steepest: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## Beyond MuP 3: trai
 	@$(call train,$(STEEPEST))
 	@$(call draw,$(STEEPEST))
 
-# One experiment after the other, whole or the runs that the figure needs of it.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
-	@runs=$$($(BIN)/python -m analysis.needs $@) \
-		&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
+	@$(call train_needed,$@)
 	@$(call draw,$@)
 
 $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.evaluation

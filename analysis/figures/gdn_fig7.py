@@ -12,7 +12,7 @@ from analysis.figures.gdn_fig3 import panels
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = ("gdn_transfer_sgd",)
+EXPERIMENTS = {"gdn_transfer_sgd": ("SP *", "ORIGINAL *", "PAPER *")}
 LOOKS = {
     "SP": ("#888888", "o", "SP"),
     "ORIGINAL": ("#B8860B", "^", "earlier muP"),
@@ -22,7 +22,7 @@ LOOKS = {
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """As ``of_recipes``."""
-    return of_recipes(tables[EXPERIMENTS[0]], LOOKS)
+    return of_recipes(tables["gdn_transfer_sgd"], LOOKS)
 
 
 def draw(numbers: pd.DataFrame, context: Context):

@@ -33,7 +33,8 @@ SEARCHES := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls '^search:' expe
 UNDRAWN := $(filter-out $(PAPER) $(OURS) $(SEARCHES),$(EXPERIMENTS))
 # What uses tuned presets waits at each scale for the search that finds them.
 TUNED := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls 'tuned/[$$]scale' experiments/*/config.yaml)))
-# What a search has found for an experiment: for the arms that it names so, and what it uses by name.
+# The presets that a search has published for an experiment: those called as its arms are, where it says
+# $arm (what stands in braces may be anything), and those that it names itself.
 found_for = $(wildcard $(patsubst %,lrm/plan/presets/tuned/$(SCALE)/%.yaml,$(subst ",,$(shell \
 	sed -nE -e 's,^  ([^:]*):.*tuned/[$$]scale/[$$]arm.*,\1,p' -e 's,.*tuned/[$$]scale/([A-Z_]+).*,\1,p' \
 		experiments/$(1)/config.yaml | sed -E 's,[{][a-z]+[}],*,g'))))

@@ -52,6 +52,8 @@ WINDOWS = 25
 AGAIN = {"markerfacecolor": "white", "mew": 0.7, "alpha": 1}
 # Behind words on a grid.
 BEHIND = {"color": "white", "pad": 0.8}
+# Of the panels, row by row.
+LETTERS = "abcdef"
 NO_LOG = "There is no log\nof the search:\nrun make tune."
 
 
@@ -115,7 +117,7 @@ def draw(
     spent = numbers["flops"].max()
     unit = 10.0 ** np.floor(np.log10(spent))
     parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
-    letters, rows = iter("abcdef"), []
+    letters, rows = iter(LETTERS), []
     for part, message, shared in zip(parts, messages, SHARED, strict=True):
         headline(part, message, context)
         rows.append(np.atleast_1d(part.subplots(1, len(optimizers), **shared)))
@@ -136,9 +138,8 @@ def draw(
     gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
     costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
     _legend(figure)
-    # Letters of the second and of the third row.
     wide = len(optimizers)
-    middle, last = ("abcdef"[row * wide : (row + 1) * wide] for row in (1, 2))
+    middle, last = (LETTERS[row * wide : (row + 1) * wide] for row in (1, 2))
     intervals = ""
     if numbers["seed"].nunique() > 1:
         intervals = f"; ±, bands, bars in {' and '.join(last)}: 95%"

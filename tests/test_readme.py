@@ -178,6 +178,22 @@ def test_make_all_draws_every_figure(calls, options):
     assert trained == list(wanted(own))
 
 
+def test_figures_wait_for_the_search_that_tunes_their_arms(tree):
+    """At a scale without any preset, and where a search has ended with its first tier."""
+    copy, _ = tree
+
+    def waiting():
+        asked = ("--eval", "asked: ; @echo $(UNTUNED)", "asked", "SCALE=paper")
+        return set(make(copy, "--silent", *asked).split())
+
+    assert waiting() == {"fig7", "fig11", "table2", "tuning_controls", "tuning_mechanism"}
+    preset = copy / "lrm" / "plan" / "presets" / "tuned" / "paper" / "ADAM_LRM_NONE.yaml"
+    preset.parent.mkdir()
+    preset.touch()
+    assert waiting() == {"fig11", "table2"}
+    shutil.rmtree(preset.parent)
+
+
 def test_make_scale_vectors_trains_and_draws_the_second_paper(calls):
     """All experiments in one sweep, each once, but for the search of learning rates."""
     sweep, drawn = make(ROOT, "scale_vectors", calls, "SCALE=smoke").splitlines()

@@ -98,8 +98,10 @@ def t4(tables: Tables, criterion: dict) -> Judgement:
             at_least(f"{name}: gap after the decay − half of that before", rest, change, shrinks),
         ]
         contrast.append(at_least(f"{name}: gap late in the constant stage", late, change, grows))
-        notes.append(f"{name} {before.mean():+.4f} to {after.mean():+.4f}")
-    return judgement(criterion, parts, f"gap over the decay: {', '.join(notes)}", contrast)
+        if before.notna().any():
+            notes.append(f"{name} {before.mean():+.4f} to {after.mean():+.4f}")
+    note = f"gap over the decay: {', '.join(notes)}" if notes else ""
+    return judgement(criterion, parts, note, contrast)
 
 
 def t5(tables: Tables, criterion: dict) -> Judgement:

@@ -43,7 +43,7 @@ STREAM = {
                      None),
 }  # fmt: skip
 MESSAGE = (
-    "At ten times the usual LR and without weight decay on multipliers the stream drifts\n"
+    "At ten times figure 4's LR and without weight decay on multipliers the stream drifts\n"
     "and the loss rises, more in bfloat16; no run diverged"
 )
 DIFFERENCE = "difference of the losses (nats)     worse →"

@@ -56,13 +56,13 @@ def attach_multipliers(
 ) -> Attached:
     """Put learnable multipliers, all of them 1, on ``model``; its output stays what it was.
 
-    ``placement``: the preset ``all`` (rows and columns of every matrix and of the embedding; no
-    rows on the head or on an embedding that is tied to it), ``hidden`` (without embedding and
-    head), ``scalar`` or ``convolutions`` (as ``hidden``, and each filter of convolutions); a
-    mapping from patterns of parameter names to ``scalar``, ``row``, ``column``, ``row_column``,
-    ``none``, or to a list of (start, stop, kind) for rows of a merged matrix, which are exceptions
-    to a preset where it begins with ``{"preset": "all"}``; or a function of (name, module,
-    parameter) that returns one of these or None.
+    ``placement``: the preset ``all`` (rows and columns of every matrix and of the embedding;
+    nothing on the head, and no rows on an embedding that is tied to it), ``hidden`` (without
+    embedding and head), ``scalar`` or ``convolutions`` (as ``hidden``, and each filter of
+    convolutions); a mapping from patterns of parameter names to ``scalar``, ``row``, ``column``,
+    ``row_column``, ``none``, or to a list of (start, stop, kind) for rows of a merged matrix, which
+    are exceptions to a preset where it begins with ``{"preset": "all"}``; or a function of (name,
+    module, parameter) that returns one of these or None.
 
     ``implementation``: ``forward`` has autograd apply the gradient relations at each read of W̄;
     ``optimizer`` applies them once behind all micro-batches within ``same_weights``. ``lr`` and
@@ -137,14 +137,14 @@ def build_param_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups for any torch optimizer, with the paper's rules of decay (appendix A).
 
-    Matrices and embeddings decay, vectors do not, and multipliers are in groups of their own with
-    the LR and the light decay they were attached with, or those given here. Each group has a
-    ``kind``: ``matrix``, ``embedding`` (heads too), ``convolution``, ``vector`` or ``multiplier``,
-    so that ``torch.optim.Muon`` can be given the matrices alone; stacks of them (experts) are in
-    groups apart. ``by_kind`` gives a kind an LR or decay of its own, e.g.
-    ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern of ``no_decay`` does not decay. The
-    order of parameters is the same in both implementations, and
-    so is an optimizer's state.
+    Matrices, embeddings and convolutions decay, vectors (depthwise convolutions too) do not.
+    Multipliers are in groups of their own with the LR and the light decay they were attached with,
+    or those given here. Each group has a ``kind``: ``matrix``, ``embedding`` (heads too),
+    ``convolution``, ``vector`` or ``multiplier``, so that ``torch.optim.Muon`` can be given the
+    matrices alone; stacks of them (experts) are in groups apart. ``by_kind`` gives a kind an LR or
+    decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern of
+    ``no_decay`` does not decay. The order of parameters is the same in both implementations, and so
+    is an optimizer's state.
 
     Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
     were distributed after their multipliers were attached, and where ``model`` is not the whole

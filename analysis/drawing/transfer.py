@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.page import key
-from analysis.drawing.style import NEUTRAL, plain_log_axis, ramp
+from analysis.drawing.style import plain_log_axis, ramp
 from analysis.quantities.stats import interval, with_interval
 from analysis.quantities.transfer import best_rate, drift, losses
 from analysis.tables.results import Tables
@@ -104,9 +104,6 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> Non
     values = found["value"] if len(found) else rates
     axis.set_ylim(values.min() / 1.6, values.max() * (1.6 if beside else 2.4))
     plain_log_axis(axis)
-    middle = found[found["width"] == widths[0]]["value"]
-    if len(middle):
-        axis.axhline(float(np.exp(np.log(middle).mean())), **NEUTRAL, ls=":")
 
 
 def handles_of(numbers: pd.DataFrame, looks: Looks) -> list:

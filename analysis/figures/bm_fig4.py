@@ -67,15 +67,21 @@ def _exponents(axis, numbers: pd.DataFrame) -> None:
     """Of layers and updates, a line each, steepest descent above AdamW."""
     named, colours, markers = {}, {}, {}
     for of in found.STATS:
-        for kind, said in _KINDS.items():
+        for kind in _KINDS:
             for recipe in _COMPARED:
                 rows = numbers[(numbers["quantity"] == f"{of}: {kind}")
                                & (numbers["recipe"] == recipe)]  # fmt: skip
-                name = said if of == "layers" else f"Δ of {said}"
-                name = name if recipe == "STEEPEST" else " " * len(named)
+                name = f"{of}: {kind}: {recipe}"
                 named[name] = rows["value"].dropna()
                 colours[name], markers[name], _ = LOOKS[recipe]
     dots(axis, named, colours, markers=markers)
+    # One name for the lines of a criterion, between hair lines.
+    said = [name for of in ("", "Δ of ") for name in (f"{of}{kind}" for kind in _KINDS.values())]
+    step = len(_COMPARED)
+    last = len(named) - 1
+    axis.set_yticks([last - place * step - (step - 1) / 2 for place in range(len(said))], said)
+    for place in range(1, len(said)):
+        axis.axhline(last + 0.5 - place * step, color="#e6e6e6", lw=0.6, zorder=0)
     margin = criteria_of("steepest_width")["BM1"]["thresholds"]["margin"]
     axis.axvspan(-margin, margin, **NOT_JUDGED, lw=0, zorder=0)
     axis.axvline(0, **NEUTRAL)

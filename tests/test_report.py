@@ -21,6 +21,7 @@ from analysis.report.intervals import WIDTH, strip
 from analysis.report.overview import (
     Row,
     current,
+    elsewhere,
     listing,
     renewed,
     rows,
@@ -31,6 +32,7 @@ from analysis.report.overview import pages as overviews
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS
 from lrm.errors import UserError
+from lrm.store.files import as_json, write_listed
 
 REMEDY = "make readme"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -166,6 +168,24 @@ def test_an_overview_counts_and_breaks_lines(site):
     assert "some_name" not in listing([words])
     assert '<a href="another">' in listing([replace(words, name="another", text="second paper")])
     assert "](some_name) word" in listing([replace(words, claims=[])])
+
+
+def test_an_overview_tells_of_other_scales(tmp_path):
+    """Of claims all of whose seeds are there and that have a number; not of this scale's own."""
+    ledger = json.loads((RESULTS / "reference/tiny/claims.json").read_text())
+    assert elsewhere(tmp_path) == {}
+    records = {record["id"]: record for record in ledger["claims"]}
+    empty = [part | {"value": None} for part in records["P3"]["parts"]]
+    of_mini = [records["P1"], records["P2"] | {"n": 1}, records["P3"] | {"parts": empty}]
+    folder = tmp_path / "reference" / "mini"
+    folder.mkdir(parents=True)
+    write_listed(folder, {"claims.json": as_json(ledger | {"claims": of_mini})})
+    found = elsewhere(tmp_path)
+    assert {scale: [claim.id for claim in claims] for scale, claims in found.items()} == {
+        "mini": ["P1"]
+    }
+    row = Row("some_name", ["fig8"], "Why?", "So.", [], elsewhere=found)
+    assert not row.unjudged and "<td>at mini: 1 holds" in " ".join(table([row]).split())
 
 
 def test_the_picture_of_the_idea_shows_the_equilibrium():

@@ -227,14 +227,14 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
     found = []
     for of_claim in entries.values():
         # Those that wait for their seeds come last; they say so on the page.
-        of_claim.sort(key=lambda c: (_waits(c.record), -_entry(c.id)))
+        of_claim.sort(key=lambda c: (waits(c.record), -_entry(c.id)))
         first, *others = of_claim
         first.earlier.extend(others)
         found.append(first)
     return found
 
 
-def _waits(record: dict[str, Any]) -> bool:
+def waits(record: dict[str, Any]) -> bool:
     """Whether seeds are missing of those that an entry has planned, or all."""
     n, planned = record["n"] or 0, record["planned"] or 0
     return record["verdict"] == UNJUDGED or n < planned

@@ -12,7 +12,7 @@ import html
 import re
 import textwrap
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +31,14 @@ from analysis.report.content import (
     newest,
     none_judged,
     ordered,
+    waits,
 )
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, relative
 from lrm.cli import guarded
 from lrm.errors import UserError
+from lrm.plan.scales import SCALES
+from lrm.store.digests import is_listed
 from lrm.store.files import write_atomic
 
 # The pages with a part that is made here.
@@ -49,7 +52,10 @@ _CLAIMS_OF = {PAPER: "The paper's claims", OURS: "Ours"}
 
 @dataclass(frozen=True)
 class Row:
-    """An experiment's part of the overview; ``claims`` has the newest of its entries of each."""
+    """An experiment's part of the overview; ``claims`` has the newest of its entries of each.
+
+    ``elsewhere`` has those that are judged at other scales, by scale.
+    """
 
     name: str
     figures: list[str]
@@ -57,11 +63,12 @@ class Row:
     conclusion: str
     claims: list[Claim]
     text: str = PAPER
+    elsewhere: dict[str, list[Claim]] = field(default_factory=dict)
 
     @property
     def unjudged(self) -> bool:
         """Whether none of its claims, if it has any, is judged so far."""
-        return none_judged(self.claims)
+        return none_judged(self.claims) and not self.elsewhere
 
 
 def rows() -> list[Row]:
@@ -69,7 +76,7 @@ def rows() -> list[Row]:
 
     Raises UserError as ``read`` and ``read_ledger`` do.
     """
-    claims = current()
+    claims, others = current(), elsewhere()
     found = []
     for name in ordered():
         folder = EXPERIMENTS / name
@@ -80,13 +87,30 @@ def rows() -> list[Row]:
         named = re.findall(r"\b(?:sv_|gdn_|bm_)?(?:fig|table)\d+", facts["figures"] or "")
         conclusion = " ".join(readme.conclusion.split())
         question = facts["question"] or readme.title
-        found.append(Row(name, named, question, conclusion, own, facts["text"] or PAPER))
+        apart = {
+            scale: of_it
+            for scale, judged in others.items()
+            if (of_it := [claim for claim in judged if claim.experiment == name])
+        }
+        found.append(Row(name, named, question, conclusion, own, facts["text"] or PAPER, apart))
     return found
 
 
 def current() -> list[Claim]:
     """The published claims; an entry that a newer one of its experiment replaces is no claim."""
     return newest(_ledger()["claims"], {})
+
+
+def elsewhere(folder: Path = RESULTS) -> dict[str, list[Claim]]:
+    """By scale the claims that published runs of another scale judge: all seeds and a number."""
+    found = {}
+    for scale in (each for each in SCALES if each not in ("smoke", SCALE)):
+        path = claims_file(scale, "reference", folder)
+        if path.exists() or is_listed(path):
+            claims = newest(read_ledger(path)["claims"], {})
+            if judged := [claim for claim in claims if claim.main and not waits(claim.record)]:
+                found[scale] = judged
+    return found
 
 
 def _ledger() -> dict[str, Any]:
@@ -144,7 +168,12 @@ def table(shown: Iterable[Row]) -> str:
     The experiment of the paper's main result comes first.
     """
     more = "[All counts, and the results of the other texts](experiments/README.md#what-they-found)"
-    said = (*bottom_line(), f"{sums(current(), PAPER)} {more}")
+    apart = "".join(
+        f" At `{scale}`: {tally(claim for claim in claims if claim.text == PAPER)}."
+        for scale, claims in elsewhere().items()
+        if any(claim.text == PAPER for claim in claims)
+    )
+    said = (*bottom_line(), f"{sums(current(), PAPER)}{apart} {more}")
     lines = [line for text in said for line in (*_wrapped(text), "")]
     own = sorted((row for row in shown if row.text == PAPER), key=lambda r: r.name != headline())
     return "\n".join([*lines, *_judged(own, "experiments/")]) + "\n"
@@ -160,16 +189,19 @@ def _judged(shown: Iterable[Row], folder: str) -> list[str]:
         if row.unjudged:
             continue
         link = f'<a href="{folder}{row.name}">{html.escape(row.question, quote=False)}</a>'
-        cells = (_numbers(row.figures), link, row.conclusion, _verdicts(row.claims))
+        cells = (_numbers(row.figures), link, row.conclusion, _verdicts(row))
         text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
     # Rows follow each other without a break, which would leave half a line empty at each.
     return [*_wrapped(" ".join(text)), "</table>"]
 
 
-def _verdicts(claims: list[Claim]) -> str:
-    """``tally`` of the claims of a paper, and of ours apart."""
-    papers, ours = (tally(c for c in claims if (c.text == OURS) is own) for own in (False, True))
-    return "; ".join([papers] * bool(papers) + [f"ours: {ours}"] * bool(ours))
+def _verdicts(row: Row) -> str:
+    """``tally`` of the claims of a paper and of ours apart, then of those at other scales."""
+    papers, ours = (
+        tally(c for c in row.claims if (c.text == OURS) is own) for own in (False, True)
+    )
+    others = [f"at {scale}: {tally(claims)}" for scale, claims in row.elsewhere.items()]
+    return "; ".join([papers] * bool(papers) + [f"ours: {ours}"] * bool(ours) + others)
 
 
 def _wrapped(text: str) -> list[str]:

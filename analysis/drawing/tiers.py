@@ -109,14 +109,19 @@ def draw(
 ):
     """Three rows, each under its message, and in each a panel for each optimizer with runs.
 
-    ``said_of_search``: lines of the caption on what was tuned, and how.
+    Where one optimizer alone has runs, its three panels are a row. ``said_of_search``: lines of the
+    caption on what was tuned, and how.
     """
-    figure = sheet(6.5, w_pad=0.04, h_pad=0.03)
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
     optimizers = [name for name in OPTIMIZERS.values() if ("loss", name) in panels]
     spent = numbers["flops"].max()
     unit = 10.0 ** np.floor(np.log10(spent))
-    parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
+    if len(optimizers) == 1:
+        figure = sheet(2.9, w_pad=0.04, h_pad=0.03)
+        parts = figure.subfigures(1, 3, width_ratios=[1.0, 1.1, 1.0])
+    else:
+        figure = sheet(6.5, w_pad=0.04, h_pad=0.03)
+        parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
     letters, rows = iter(LETTERS), []
     for part, message, shared in zip(parts, messages, SHARED, strict=True):
         headline(part, message, context)
@@ -137,7 +142,7 @@ def draw(
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
     costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
-    _legend(figure)
+    _legend(figure, _tiers(numbers))
     wide = len(optimizers)
     middle, last = (LETTERS[row * wide : (row + 1) * wide] for row in (1, 2))
     intervals = ""
@@ -149,23 +154,21 @@ def draw(
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, optimizers, strict=True):
-        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
+        if len(_tiers(numbers)) > 1:
+            name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
     return figure
 
 
-def _legend(figure) -> None:
+def _legend(figure, shown: Sequence[str]) -> None:
+    """``shown``: the tiers; the first has none before it."""
     handles = [key(NAMES[kind], **look, ls="") for kind, look in LOOKS.items()]
     handles += [
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
-        key(
-            "hollow, thin bar: nothing kept, as the tier before",
-            color="#777777",
-            marker="o",
-            ls="",
-            **AGAIN,
-        ),
     ]
+    if len(shown) > 1:
+        said = "hollow, thin bar: nothing kept, as the tier before"
+        handles.append(key(said, color="#777777", marker="o", ls="", **AGAIN))
     legend_below(figure, handles, 3, columnspacing=0.9)
 
 

@@ -108,6 +108,7 @@ def elsewhere(folder: Path = RESULTS) -> dict[str, list[Claim]]:
         path = claims_file(scale, "reference", folder)
         if path.exists() or is_listed(path):
             claims = newest(read_ledger(path)["claims"], {})
+            claims = [claim for claim in claims if claim.experiment != LIBRARY]
             if judged := [claim for claim in claims if claim.main and not waits(claim.record)]:
                 found[scale] = judged
     return found

@@ -8,6 +8,7 @@ b: the criterion D of the head while it trains: its loss is at most D + log V.
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib import rcParams
 
 from analysis.drawing.axes import dots, median
 from analysis.drawing.page import caption, key, label, legend_below, page
@@ -76,12 +77,12 @@ def _exponents(axis, numbers: pd.DataFrame) -> None:
                 colours[name], markers[name], _ = LOOKS[recipe]
     dots(axis, named, colours, markers=markers)
     # One name for the lines of a criterion, between hair lines.
-    said = [name for of in ("", "Δ of ") for name in (f"{of}{kind}" for kind in _KINDS.values())]
+    said = [*_KINDS.values(), *(f"Δ of {kind}" for kind in _KINDS.values())]
     step = len(_COMPARED)
     last = len(named) - 1
     axis.set_yticks([last - place * step - (step - 1) / 2 for place in range(len(said))], said)
     for place in range(1, len(said)):
-        axis.axhline(last + 0.5 - place * step, color="#e6e6e6", lw=0.6, zorder=0)
+        axis.axhline(last + 0.5 - place * step, color=rcParams["grid.color"], lw=0.6, zorder=0)
     margin = criteria_of("steepest_width")["BM1"]["thresholds"]["margin"]
     axis.axvspan(-margin, margin, **NOT_JUDGED, lw=0, zorder=0)
     axis.axvline(0, **NEUTRAL)

@@ -102,14 +102,20 @@ def current() -> list[Claim]:
 
 
 def elsewhere(folder: Path = RESULTS) -> dict[str, list[Claim]]:
-    """By scale the claims that published runs of another scale judge: all seeds and a number."""
+    """By scale the claims of experiments that published runs of another scale judge.
+
+    They have a number, and all of their seeds.
+    """
     found = {}
     for scale in (each for each in SCALES if each not in ("smoke", SCALE)):
         path = claims_file(scale, "reference", folder)
         if path.exists() or is_listed(path):
-            claims = newest(read_ledger(path)["claims"], {})
-            claims = [claim for claim in claims if claim.experiment != LIBRARY]
-            if judged := [claim for claim in claims if claim.main and not waits(claim.record)]:
+            judged = [
+                claim
+                for claim in newest(read_ledger(path)["claims"], {})
+                if claim.experiment != LIBRARY and claim.main and not waits(claim.record)
+            ]
+            if judged:
                 found[scale] = judged
     return found
 
@@ -169,14 +175,14 @@ def table(shown: Iterable[Row]) -> str:
     The experiment of the paper's main result comes first.
     """
     more = "[All counts, and the results of the other texts](experiments/README.md#what-they-found)"
-    apart = "".join(
-        f" At `{scale}`: {tally(claim for claim in claims if claim.text == PAPER)}."
-        for scale, claims in elsewhere().items()
-        if any(claim.text == PAPER for claim in claims)
-    )
+    own = sorted((row for row in shown if row.text == PAPER), key=lambda r: r.name != headline())
+    others: dict[str, list[Claim]] = {}
+    for row in own:
+        for scale, claims in row.elsewhere.items():
+            others.setdefault(scale, []).extend(c for c in claims if c.text == PAPER)
+    apart = "".join(f" At `{scale}`: {tally(claims)}." for scale, claims in others.items())
     said = (*bottom_line(), f"{sums(current(), PAPER)}{apart} {more}")
     lines = [line for text in said for line in (*_wrapped(text), "")]
-    own = sorted((row for row in shown if row.text == PAPER), key=lambda r: r.name != headline())
     return "\n".join([*lines, *_judged(own, "experiments/")]) + "\n"
 
 

@@ -17,7 +17,6 @@ from filelock import FileLock  # noqa: E402
 from lrm.plan.config import Settings, validate
 from lrm.plan.experiment import Experiment, load
 from lrm.plan.run import Run
-from lrm.plan.yaml import PRESETS
 
 gc.set_threshold(*warm.COLLECTOR)
 
@@ -43,8 +42,7 @@ def missing_at(experiment: Experiment, scale: str) -> str | None:
         return f"there are no runs at {scale}; use"
     if (experiment.name, scale) in NOT_DESIGNED:
         return "config.yaml: .*; define it|config.yaml: .* must divide"
-    tuned = (PRESETS / "tuned" / scale).exists()
-    if "tuned/$scale" in experiment.path.read_text() and not tuned:
+    if len(experiment.untuned(scale)) == len(experiment.arms_at(scale)):
         return f"run make tune SCALE={scale} PUBLISH=1"
     return None
 

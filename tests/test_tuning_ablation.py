@@ -366,7 +366,7 @@ def test_gains_of_scalars_are_written_at_the_tiers_that_they_have():
     others = [own.assign(tier=tier, value=own["value"] - 0.01) for tier in tuning.TUNED]
     context = Context("tiny", sorted(own["seed"].unique()), "a corpus", "reference")
     with plt.style.context(STYLE_FILE):
-        page = tiers.draw(pd.concat([numbers, *others]), context, fig7.MESSAGES, (fig7.TUNED,))
+        page = fig7.draw(pd.concat([numbers, *others]), context)
     assert written(text for axis in page.axes for text in axis.findobj(Text)) == 4
     plt.close(page)
 

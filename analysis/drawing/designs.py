@@ -9,4 +9,5 @@ LOOKS = {
     "ap": ("#3FA7C9", "AP", "^"), "dp": ("#999933", "DP", "D"), "dnp": ("#CC6677", "DNP", "p"),
     "gemma": ("#B8860B", "Gemma's norms", "h"), "or": ("#AA4499", "OR", "o"),
     "er": ("#661100", "ER", "v"), "unified": ("#DDAA33", "unified", "*"),
+    "scalar": ("#7F6BB0", "one number", "d"), "frozen": ("#6B8E6B", "frozen", "H"),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from analysis.drawing.axes import dots
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
-from analysis.quantities.stats import with_interval
+from analysis.quantities.stats import interval, with_interval
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 from lrm.plan.claims import judging_seeds
 
@@ -83,6 +83,8 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str]) -> None:
         # An interval is so long that on the left it would run into the names.
         side = 1 if mean >= 0 or not judging.empty else -1
         x = own["value"].max() if side > 0 else own["value"].min()
+        if len(judging) > 1:  # so that no bar ends under its number
+            x = max(x, interval(judging).high)
         if not low < mean < high:
             x, side = (low, 1) if mean <= low else (high, -1)
             said = f"← {said}" if mean <= low else f"{said} →"

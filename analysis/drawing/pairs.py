@@ -42,7 +42,8 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs) -> Figure:
     values = panels["b"].groupby("name")["value"]
     colours = {name: colour for name, (_, _, colour, _) in pairs.items()}
     markers = {name: marker for name, (*_, marker) in pairs.items()}
-    dots(axes[1], {name: values.get_group(name) for name in pairs}, colours, markers=markers)
+    dots(axes[1], {name: values.get_group(name) for name in pairs}, colours,
+         markers=markers, below=0.28)  # fmt: skip
     axes[1].axvline(0, **NEUTRAL)
     axes[1].xaxis.set_major_locator(MaxNLocator(4))
     label(axes[1], "b   After the decay", xlabel="unified − standard (nats)")

@@ -123,11 +123,14 @@ def draw(
         figure = sheet(6.5, w_pad=0.04, h_pad=0.03)
         parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
     letters, rows = iter(LETTERS), []
+    of_one = OPTIMIZER_NAMES[optimizers[0]]
+    alone = iter((f"{of_one}: loss", "gain over training", "gain and cost"))
     for part, message, shared in zip(parts, messages, SHARED, strict=True):
         headline(part, message, context)
         rows.append(np.atleast_1d(part.subplots(1, len(optimizers), **shared)))
         for axis, optimizer in zip(rows[-1], optimizers, strict=True):
-            label(axis, f"{next(letters)}   {OPTIMIZER_NAMES[optimizer]}")
+            title = OPTIMIZER_NAMES[optimizer] if len(optimizers) > 1 else next(alone)
+            label(axis, f"{next(letters)}   {title}")
     losses, gaps, costs = rows
     for axis, optimizer in zip(losses, optimizers, strict=True):
         _losses(axis, panels["loss", optimizer])
@@ -149,13 +152,13 @@ def draw(
     if numbers["seed"].nunique() > 1:
         intervals = f"; ±, bands, bars in {' and '.join(last)}: 95%"
     window = int(numbers["window"].iloc[0])
-    note = (f"{', '.join(middle)}: means over {window} steps{intervals}; {', '.join(last)}, from "
-            f"left: {', '.join(_tiers(numbers))}")  # fmt: skip
+    tiers = _tiers(numbers)
+    note = f"{', '.join(middle)}: means over {window} steps{intervals}"
+    note += f"; {', '.join(last)}, from left: {', '.join(tiers)}" if len(tiers) > 1 else ""
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, optimizers, strict=True):
-        if len(_tiers(numbers)) > 1:
-            name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
+        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
     return figure
 
 
@@ -254,7 +257,7 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
     axis.annotate("LR decay →", (rows["decay"].iloc[0], 0.97), (-3, 0), ha="right", va="top",
                   xycoords=axis.get_xaxis_transform(), textcoords="offset points",
                   color="#555555", fontsize=SMALL, bbox=BEHIND)  # fmt: skip
-    axis.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
     axis.set_xlabel("step")
 
 

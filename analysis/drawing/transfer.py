@@ -12,16 +12,22 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import key
-from analysis.drawing.style import plain_log_axis, ramp
+from analysis.drawing.page import key, legend_below
+from analysis.drawing.style import ARM_LOOKS, SMALL, plain_log_axis, ramp, shade
 from analysis.quantities.stats import interval, with_interval
 from analysis.quantities.transfer import best_rate, drift, losses
 from analysis.tables.results import Tables
 
 # Beyond so much above the lowest a loss is not drawn.
-_TOP = 0.3
-_MARKERS = "osD^vP"
+TOP = 0.3
 Looks = Mapping[str, tuple[str, str, str]]
+# Colour and marker of the recipes that several figures have. Widths have colours alone.
+ONE_LR = ("#888888", "o")
+MUP = ("#222222", "D")
+SCALARS = (ARM_LOOKS["SPN"]["color"], ARM_LOOKS["SPN"]["marker"])
+STEEPEST = ("#AA3377", "v")
+# What a caption says of ``valley``.
+SAID = "losses: means; bars: 95% of the difference to the lowest, paired by seed"
 
 
 def of_recipes(table: Tables, looks: Looks, rate: str = "lr") -> pd.DataFrame:
@@ -47,28 +53,47 @@ def colours_of(numbers: pd.DataFrame) -> dict[float, str]:
 
 
 def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
-    """Mean losses of all widths less the lowest mean of each, and a larger mark at that."""
+    """Mean losses of all widths less the lowest mean of each, and a larger mark at that.
+
+    Bars are 95% intervals of the differences to it, paired by seed.
+    """
     losses_of = numbers[numbers["quantity"] == "loss"]
     rates = sorted(losses_of["rate"].unique())
     rows = losses_of[losses_of["recipe"] == recipe]
-    for (width, colour), marker in zip(colours_of(numbers).items(), _MARKERS, strict=False):
-        of_width = rows[rows["width"] == width]
-        means = of_width.groupby("rate")["value"].apply(lambda v: v.mean(skipna=False)).dropna()
-        if means.empty:  # a recipe need not be trained at every width
-            continue
-        above = means - means.min()
-        axis.plot(above.index, above, color=colour, marker=marker, ms=2.4, lw=1.1, zorder=3)
-        lowest = above.idxmin()
-        axis.plot(lowest, 0, marker, color=colour, ms=5.5, mec="white", mew=0.6, zorder=4)
-    axis.set(xlim=(rates[0] / 1.15, 1.15 * rates[-1]), ylim=(-0.012, _TOP))
+    for width, colour in colours_of(numbers).items():
+        table = rows[rows["width"] == width].pivot(index="seed", columns="rate", values="value")
+        valley(axis, table, colour)
+    axis.set(xlim=(rates[0] / 1.15, 1.15 * rates[-1]), ylim=(-0.012, TOP))
     plain_log_axis(axis, x=True)
+    axis.set_xticks(rates, minor=True)
+
+
+def valley(axis, table: pd.DataFrame, colour: str) -> float | None:
+    """Losses (seeds × rates) above the rate with the lowest mean, as ``basin``; returns that rate.
+
+    A rate at which a run diverged has no point. None where no rate has one: not every recipe is
+    trained at every width.
+    """
+    table = table.dropna(axis=1)
+    if table.empty:
+        return None
+    lowest = table.mean().idxmin()
+    above = table.sub(table[lowest], axis=0)
+    axis.plot(above.columns, above.mean(), ".-", color=colour, ms=3.2, lw=1.1, zorder=3)
+    for rate, values in above.items():
+        found = interval(values)
+        if found.n > 1:
+            axis.plot([rate] * 2, [found.low, found.high], color=colour, lw=0.7, alpha=0.7)
+    axis.plot(lowest, 0, "o", color=colour, ms=5.5, mec="white", mew=0.6, zorder=4)
+    return float(lowest)
 
 
 def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> None:
     """Best rates by width: means with intervals, points of seeds beside them, and exponents.
 
-    Exponents have the colours of their recipes. They stand in the axes, or right ``beside`` them.
+    Exponents have the markers of their recipes. They stand in the axes, or right ``beside`` them.
     """
+    exponents = []
     widths = list(colours_of(numbers))
     found = numbers[numbers["quantity"] == "best"].dropna(subset="value")
     shift = 1.06
@@ -89,29 +114,36 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> Non
                 axis.plot([at, at], np.exp([mean.low, mean.high]), color=colour, lw=1, zorder=3)
         axis.plot(aside * own["width"] * 1.03, own["value"], marker, color=colour, ms=2, lw=0,
                   alpha=0.45, mew=0)  # fmt: skip
-        exponents = numbers[(numbers["quantity"] == "exponent") & (numbers["recipe"] == recipe)]
-        if exponents["value"].notna().all():
-            text = with_interval(exponents["value"], 2).replace("-", "−")
-            said = axis.text(1.05 if beside else 0.97, 0.97 - 0.085 * place, text, color=colour,
-                             ha="left" if beside else "right", va="top", fontsize=6.5,
-                             transform=axis.transAxes)  # fmt: skip
-            said.set_in_layout(not beside)
+        of_width = numbers[(numbers["quantity"] == "exponent") & (numbers["recipe"] == recipe)]
+        text = "none (at an edge)"
+        if of_width["value"].notna().all():
+            text = with_interval(of_width["value"], 2).replace("-", "−")
+        exponents.append(key(text, color=colour, marker=marker, ms=3.2, lw=0))
     axis.set_xscale("log", base=2)
     axis.set_xticks(widths, [f"{width:g}" for width in widths])
     axis.xaxis.set_minor_locator(NullLocator())
     rates = numbers.loc[numbers["quantity"] == "loss", "rate"]
     # Where every lowest loss is at an edge there is no best rate to show.
     values = found["value"] if len(found) else rates
-    axis.set_ylim(values.min() / 1.6, values.max() * (1.6 if beside else 2.4))
+    axis.set_ylim(values.min() / 1.6, values.max() * (1.6 if beside else 2.6))
     plain_log_axis(axis)
+    place = (
+        {"loc": "upper left", "bbox_to_anchor": (1.02, 1.03)} if beside else {"loc": "upper right"}
+    )
+    said = axis.legend(handles=exponents, fontsize=SMALL, handlelength=0.6, handletextpad=0.5,
+                       labelspacing=0.25, borderaxespad=0.1, **place)  # fmt: skip
+    for text, handle in zip(said.get_texts(), exponents, strict=True):
+        text.set_color(shade(handle.get_color(), -0.3))
+    said.set_in_layout(not beside)
 
 
-def handles_of(numbers: pd.DataFrame, looks: Looks) -> list:
-    """For a legend: the widths, then the recipes."""
-    marked = zip(colours_of(numbers).items(), _MARKERS, strict=False)
-    found = [
-        key(f"$d$ = {width:g}", color=colour, marker=marker, ms=3)
-        for (width, colour), marker in marked
-    ]
-    return found + [key(name, color=colour, marker=marker, ms=3.6, lw=1)
-                    for colour, marker, name in looks.values()]  # fmt: skip
+def legends(figure, numbers: pd.DataFrame, looks: Looks, basins: str, last: str) -> None:
+    """Below the panels: the widths, in the panels ``basins``, and the recipes, in ``last``."""
+    widths = [key(f"$d$ = {width:g}", color=colour, marker=".", ms=3.2)
+              for width, colour in colours_of(numbers).items()]  # fmt: skip
+    recipes = [key(name, color=colour, marker=marker, ms=3.6, lw=1)
+               for colour, marker, name in looks.values()]  # fmt: skip
+    for panels, handles in ((last, recipes), (basins, widths)):
+        handles[0].set_label(f"{panels}:  {handles[0].get_label()}")
+        columns = len(handles) if len(handles) < 6 else (len(handles) + 1) // 2
+        legend_below(figure, handles, columns, columnspacing=1.2)

@@ -11,8 +11,8 @@ import pandas as pd
 from matplotlib import rcParams
 
 from analysis.drawing.axes import dots, median
-from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, NOT_JUDGED, log_axis, ramp
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.style import DASHED_KEYS, NEUTRAL, NOT_JUDGED, log_axis, ramp
 from analysis.figures.bm_fig2 import LOOKS
 from analysis.quantities import steepest_width as found
 from analysis.tables.context import Context
@@ -24,6 +24,10 @@ _COMPARED = {"STEEPEST": "-", "ADAMW": "--"}
 _KINDS = {"embedding": "embedding", "linear layers": "linear layers", "head": "LM head, D",
           "gains": "gains"}  # fmt: skip
 _U = 1.0
+MESSAGE = (
+    "After steepest descent criteria hardly depend on the width, those of gains apart (a);\n"
+    "D grows alike at every width (b)"
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -44,7 +48,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Exponents beside the course of D."""
-    figure, (left, right) = page(1, 2, 3.3, w_pad=0.04, width_ratios=[1, 1.1])
+    figure, (left, right) = page(1, 2, 3.7, w_pad=0.04, width_ratios=[1, 1.1])
+    headline(figure, MESSAGE, context)
     _exponents(left, numbers)
     of_d = numbers[numbers["quantity"] == "D"]
     widths = sorted(of_d["width"].unique())
@@ -59,9 +64,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles = [key(LOOKS[recipe][2], color=LOOKS[recipe][0], marker=LOOKS[recipe][1], ms=3.6,
                    ls=line) for recipe, line in _COMPARED.items()]  # fmt: skip
     handles += [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
-    legend_below(figure, handles, len(handles))
+    legend_below(figure, handles, (len(handles) + 1) // 2, **DASHED_KEYS)
     note = "LRs tuned at one width   a: Δ of one update; grey: what BM1 allows"
-    return caption(figure, context, f"{note}   b: dashed AdamW; medians, range")
+    return caption(figure, context, f"{note}   b: medians, range")
 
 
 def _exponents(axis, numbers: pd.DataFrame) -> None:
@@ -75,7 +80,7 @@ def _exponents(axis, numbers: pd.DataFrame) -> None:
                 name = f"{of}: {kind}: {recipe}"
                 named[name] = rows["value"].dropna()
                 colours[name], markers[name], _ = LOOKS[recipe]
-    dots(axis, named, colours, markers=markers)
+    dots(axis, named, colours, markers=markers, below=0.28)
     # One name for the lines of a criterion, between hair lines.
     said = [*_KINDS.values(), *(f"Δ of {kind}" for kind in _KINDS.values())]
     step = len(_COMPARED)

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, label, page
+from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.figures.bm_fig2 import LOOKS
 from analysis.quantities.transfer import best_loss, drift, losses, regret, widths
@@ -24,9 +24,13 @@ MUP = "ADAMW_MUP"
 ANSWERS = (MUP, "ADAMW_SCALARS", "STEEPEST", "ADAMW_DECAY", "ADAMW")
 PANELS = {
     "exponent": ("a   Best factor", "exponent of the width"),
-    "cost": ("b   Carried from {small:g} to {large:g}", "cost (nats)"),
-    "loss": ("c   Best loss, width {large:g}", "loss − that of muP (nats)"),
+    "cost": ("b   Carried from {small:g} to {large:g}", "← better   cost (nats)"),
+    "loss": ("c   Best loss, width {large:g}", "← better   loss − muP's (nats)"),
 }
+MESSAGE = (
+    "By muP and by steepest descent the best factor stays as the width grows;\n"
+    "learned scalars with weight decay do not keep it, and end above muP"
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -39,7 +43,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         found = {"exponent": drift(table, recipe, "u")}
         if large in widths(losses(table, recipe, "u")):  # at smoke one recipe has one width
             found["cost"] = regret(table, recipe, large, "u")
-            found["loss"] = best_loss(table, recipe, large, "u") - reference
+            if recipe != MUP:
+                found["loss"] = best_loss(table, recipe, large, "u") - reference
         for quantity, values in found.items():
             rows = values.rename_axis("seed").rename("value").reset_index()
             parts.append(rows.assign(quantity=quantity, recipe=recipe, small=small, large=large))
@@ -48,17 +53,20 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A line for each answer, in three panels."""
-    figure, axes = page(1, len(PANELS), 2.1, w_pad=0.05)
+    figure, axes = page(1, len(PANELS), 2.4, w_pad=0.05)
+    headline(figure, MESSAGE, context)
     ends = {name: numbers[name].iloc[0] for name in ("small", "large")}
     colours, markers = ({LOOKS[r][2]: LOOKS[r][n] for r in ANSWERS} for n in (0, 1))
     for axis, (quantity, (title, what)) in zip(axes, PANELS.items(), strict=True):
         rows = numbers[numbers["quantity"] == quantity]
         named = {LOOKS[r][2]: rows.loc[rows["recipe"] == r, "value"] for r in ANSWERS}
-        dots(axis, named, colours, markers=markers)
+        dots(axis, named, colours, markers=markers, below=0.28)
         axis.axvline(0, **NEUTRAL)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0, labelsize=SMALL)
         axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
         label(axis, title.format(**ends), xlabel=what)
         axis.label_outer()
+    axes[-1].annotate("0 by definition", (0, len(ANSWERS) - 1), (4, 0), va="center",
+                      textcoords="offset points", fontsize=SMALL, color="#555555")  # fmt: skip
     return caption(figure, context, "points: seeds; bars: means, 95%")

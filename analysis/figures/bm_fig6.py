@@ -14,8 +14,9 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL, plain_log_axis, ramp
+from analysis.drawing.transfer import MUP, SAID, STEEPEST, valley
 from analysis.quantities import steepest_heads as found
 from analysis.quantities import transfer
 from analysis.tables.context import Context
@@ -24,12 +25,15 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("steepest_heads",)
 # Colour, marker and name.
 LOOKS = {
-    "STEEPEST": ("#AA3377", "s", "steepest descent"),
-    "ADAMW_MUP": ("#2E7DB5", "D", "AdamW, muP"),
+    "STEEPEST": (*STEEPEST, "steepest descent"),
+    "ADAMW_MUP": (*MUP, "AdamW, muP"),
 }
-_MARKERS = "osD"
 # Beyond so much above the lowest a loss is not drawn.
 _TOP = 0.15
+MESSAGE = (
+    "Carried to larger heads, the scale by the root and that by the size cost alike, within 0.01;\n"
+    "the best scale lies between the two with steepest descent"
+)
 _CARRIED = {found.BY_SIZE: ("^", "by the size"), found.BY_ROOT: ("v", "by its root")}
 
 
@@ -56,7 +60,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two basins, the exponents, and what a carried scale costs."""
-    figure, grid = page(2, 2, 4.2, w_pad=0.04, h_pad=0.04, height_ratios=[1.5, 1])
+    figure, grid = page(2, 2, 4.5, w_pad=0.04, h_pad=0.04, height_ratios=[1.5, 1])
+    headline(figure, MESSAGE, context)
     axes = grid.flat
     losses = numbers[numbers["quantity"] == "loss"]
     sizes = sorted(losses["size"].unique())
@@ -64,7 +69,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis, letter, (recipe, (*_, name)) in zip(axes, "ab", LOOKS.items(), strict=False):
         _basin(axis, losses[losses["recipe"] == recipe], colours)
         label(axis, f"{letter}   {name}", xlabel="scale of logits")
-    axes[0].set_ylabel("loss − lowest of its size")
+    axes[0].set_ylabel("loss − lowest of its size (nats)")
     found_, markers = ({look[2]: look[n] for look in LOOKS.values()} for n in (0, 1))
     for axis, quantity, title, what in (
         (axes[2], "exponent", "c   Best scale", "exponent of the size of heads"),
@@ -77,7 +82,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     ):
         rows = numbers[numbers["quantity"] == quantity]
         named = {look[2]: rows.loc[rows["recipe"] == r, "value"] for r, look in LOOKS.items()}
-        dots(axis, named, found_, markers=markers)
+        dots(axis, named, found_, markers=markers, below=0.28)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0, labelsize=SMALL)
         axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
@@ -89,28 +94,24 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[3].axvline(0, **NEUTRAL)
     axes[3].set_yticklabels([])
     axes[1].set_yticklabels([])
-    handles = [key(f"heads of {size:g}", color=colours[size], marker=marker, ms=3)
-               for size, marker in zip(sizes, _MARKERS, strict=False)]  # fmt: skip
+    handles = [key(f"heads of {size:g}", color=colours[size], marker=".", ms=3.2)
+               for size in sizes]  # fmt: skip
     handles += [key(f"best of the smallest, carried {name}", color=colours[sizes[-1]],
                     marker=marker, lw=0, ms=5) for marker, name in _CARRIED.values()]  # fmt: skip
     legend_below(figure, handles, 2)
-    return caption(figure, context, "losses in nats   c, d: points are seeds, bars means, 95%")
+    note = f"{SAID}; cut at {_TOP:g} nats\nc, d: points are seeds, bars means, 95%"
+    return caption(figure, context, note)
 
 
 def _basin(axis, rows: pd.DataFrame, colours: dict[float, str]) -> None:
     """Mean losses of each size less the lowest of them, and where a carried scale would lie."""
     best = {}
-    for (size, colour), marker in zip(colours.items(), _MARKERS, strict=False):
-        of_size = rows[rows["size"] == size].pivot(index="seed", columns="scale", values="value")
-        means = of_size.mean(skipna=False).dropna()
-        if means.empty:
-            continue
-        above, best[size] = means - means.min(), means.idxmin()
-        axis.plot(above.index, above, color=colour, marker=marker, ms=2.4, lw=1.1, zorder=3)
-        axis.plot(best[size], 0, marker, color=colour, ms=5.5, mec="white", mew=0.6, zorder=4)
+    for size, colour in colours.items():
+        table = rows[rows["size"] == size].pivot(index="seed", columns="scale", values="value")
+        best[size] = valley(axis, table, colour)
     smallest, *_, largest = colours
     for power, (marker, _) in _CARRIED.items():
-        if smallest not in best:
+        if best[smallest] is None:
             break
         place = best[smallest] * (largest / smallest) ** power
         axis.plot(place, -0.013, marker, color=colours[largest], ms=5, mew=0, clip_on=False)

@@ -64,7 +64,8 @@ ENDS = {
 }
 SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
 # Of the paper's weight decay only the median is drawn, with its numbers below.
-LITERAL = _POINT | {"color": COLOURS[symmetry.LITERAL]}
+LITERAL = _POINT | {"color": COLOURS[symmetry.LITERAL], "marker": "D", "mfc": "none", "mew": 1.0}
+LITERAL["mec"] = COLOURS[symmetry.LITERAL]
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
 NOISE_NAME = "noise alone"
 MESSAGE = (
@@ -103,7 +104,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = (
         "λ: weight decay of multipliers; the paper's Σηλ: as much weight decay in total",
         f"a: small: {layers} layers of each seed as LR decay begins; large: medians with 95% "
-        "intervals\n(the paper's λ: the median alone)",
+        "intervals\n(diamond: the paper's λ, the median alone)",
         "scale: RMS of the rows' multipliers × RMS of the columns'; start: where grey lines cross",
         f"noise: {BROWNIAN}, n = {draws} draws, λ = 0; b: {BANDS_RANGE}",
     )

@@ -20,7 +20,7 @@ from analysis.drawing.page import caption, headline, key, label, legend_below, p
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, log_axis, shade, widen
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import width_scaling as ws
-from analysis.quantities.stats import with_half
+from analysis.quantities.stats import interval, with_half
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
@@ -120,7 +120,10 @@ def _exponent(rows: pd.DataFrame) -> str:
     d = np.log(medians.index.to_numpy(dtype=float))
     missed = np.abs(medians - np.polyval(np.polyfit(d, medians, 1), d)).max()
     star = "*" if missed > np.log(BENT) else ""
-    return with_half(rows.drop_duplicates("seed")["exponent"]) + star
+    values = rows.drop_duplicates("seed")["exponent"]
+    found = interval(values)
+    narrow = found.n > 1 and found.high - found.low < 0.01  # else it would seem to be 0
+    return with_half(values, 3 if narrow else 2) + star
 
 
 def width_axis(axis, numbers: pd.DataFrame) -> None:

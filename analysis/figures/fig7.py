@@ -27,9 +27,12 @@ MESSAGES = (
     "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its FLOPs",
 )
 # What a tier tunes, and what the search at tiny alone did, in the words of the caption.
-TUNED = (
-    "tuned: NONE base LR; LR also LRs of groups; LRWD also weight decay; FULL also forward factors"
-)
+TUNED = {
+    "NONE": "base LR",
+    "LR": "also LRs of groups",
+    "LRWD": "also weight decay",
+    "FULL": "also forward factors",
+}
 TIED = (
     "the search tied: one factor for the LR of multipliers and that of norms, convolutions, biases"
 )
@@ -42,5 +45,7 @@ def numbers(tables: dict[str, TunedTables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """As ``analysis.drawing.tiers.draw``."""
-    said = (TUNED, TIED) if context.scale == "tiny" else (TUNED,)
+    there = set(numbers["tier"])
+    tuned = "; ".join(f"{tier} {what}" for tier, what in TUNED.items() if tier in there)
+    said = (f"tuned: {tuned}", TIED) if context.scale == "tiny" else (f"tuned: {tuned}",)
     return tiers.draw(numbers, context, MESSAGES, said)

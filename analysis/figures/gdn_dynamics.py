@@ -12,7 +12,7 @@ import dataclasses
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import log_axis, ramp
 from analysis.quantities import gdn_transfer as found
 from analysis.tables.context import Context
@@ -22,12 +22,16 @@ from analysis.tables.results import Tables
 # Of more seeds than those that have all LRs.
 EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
 RECIPES = {"SP": "SP", "MUP": "muP"}
+MESSAGE = (
+    "With muP sizes of queries and keys end alike at every width, and with SP they do not;\n"
+    "the gradient of the stream, times d, grows with the width under muP and falls under SP"
+)
 COLUMNS = {
-    "q̃": r"RMS of $\tilde{q}$",
-    "k̃": r"RMS of $\tilde{k}$",
-    "∂h": r"RMS of $\partial h \cdot d$",
-    "∂q̃": r"RMS of $\partial\tilde{q} \cdot d$",
-    "∂k̃": r"RMS of $\partial\tilde{k} \cdot d$",
+    "q̃": r"$\tilde{q}$",
+    "k̃": r"$\tilde{k}$",
+    "∂h": r"$\partial h \cdot d$",
+    "∂q̃": r"$\partial\tilde{q} \cdot d$",
+    "∂k̃": r"$\partial\tilde{k} \cdot d$",
 }
 
 
@@ -48,6 +52,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """A row for each recipe."""
     figure, axes = page(len(RECIPES), len(COLUMNS), 3.2, w_pad=0.03, sharex=True, sharey="col")
+    headline(figure, MESSAGE, context)
+    letters = iter("abcde")
     of_widths = sorted(numbers["width"].unique())
     colours = dict(zip(of_widths, ramp(len(of_widths)), strict=True))
     groups = dict(tuple(numbers.groupby(["recipe", "quantity", "width"])))
@@ -58,8 +64,8 @@ def draw(numbers: pd.DataFrame, context: Context):
                     median(axis, groups[recipe, quantity, width], "step", color=colour, lw=1.1)
             log_axis(axis)
             if place == 0:
-                label(axis, title)
-        row[0].set_ylabel(name)
+                label(axis, f"{next(letters)}   {title}")
+        row[0].set_ylabel(f"{name}: RMS")
     for axis in axes[-1]:
         axis.set_xlabel("step")
     handles = [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]

@@ -10,18 +10,35 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.page import caption, label, legend_below, page
-from analysis.drawing.transfer import Looks, basin, best, handles_of, of_recipes
+from analysis.drawing.page import caption, headline, label, page
+from analysis.drawing.transfer import (
+    MUP,
+    ONE_LR,
+    SAID,
+    SCALARS,
+    TOP,
+    Looks,
+    basin,
+    best,
+    legends,
+    of_recipes,
+)
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("gdn_transfer",)
 # Colour, marker and name of each recipe, as in the other figures of this paper.
 LOOKS = {
-    "SP": ("#888888", "o", "SP"),
-    "MUP": ("#AA3377", "s", "muP"),
-    "SP_SCALARS": ("#117733", "v", "SP, learned scalars"),
+    "SP": (*ONE_LR, "SP"),
+    "MUP": (*MUP, "muP"),
+    "SP_SCALARS": (*SCALARS, "SP, learned scalars"),
 }
+MESSAGE = (
+    "With muP the best learning rate stays as the width grows; in a standard\n"
+    "parametrization (SP) that of the largest width is below that of the smallest"
+)
+# Of the rates that were tried, those that have a number.
+_NAMED = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.1, 0.2, 0.4, 0.8)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -31,24 +48,26 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three recipes and their best LRs."""
-    return panels(numbers, context, LOOKS)
+    return panels(numbers, context, LOOKS, MESSAGE)
 
 
-def panels(numbers: pd.DataFrame, context: Context, looks: Looks):
+def panels(numbers: pd.DataFrame, context: Context, looks: Looks, message: str):
     """A panel for each recipe, and one of the best LRs."""
     count = len(looks) + 1
     rates = sorted(numbers.loc[numbers["quantity"] == "loss", "rate"].unique())
-    few = [rates[0], rates[(len(rates) - 1) // 2], rates[-1]]
-    figure, axes = page(1, count, 2.6, w_pad=0.04, width_ratios=[1.0] * len(looks) + [1.15])
+    named = [rate for rate in rates if rate in _NAMED] or [rates[0], rates[-1]]
+    named = named[::2] if len(named) > 4 else named
+    figure, axes = page(1, count, 2.9, w_pad=0.04, width_ratios=[1.0] * len(looks) + [1.25])
+    headline(figure, message, context)
     for axis, letter, (recipe, (*_, name)) in zip(axes, "abcd", looks.items(), strict=False):
         basin(axis, numbers, recipe)
-        axis.set_xticks(few, [f"{rate:.2g}" for rate in few])
+        axis.set_xticks(named, [f"{rate:g}" for rate in named])
         label(axis, f"{letter}   {name}", xlabel="learning rate")
         axis.label_outer()
     axes[0].set_ylabel("loss − lowest of its width (nats)")
     best(axes[-1], numbers, looks)
-    label(axes[-1], f"{'abcde'[len(looks)]}   Best rate", xlabel="width $d$",
-          ylabel="best learning rate")  # fmt: skip
-    handles = handles_of(numbers, looks)
-    legend_below(figure, handles, len(handles) if len(handles) < 7 else 4)
-    return caption(figure, context, "best rates: of a parabola; numbers: exponents of d, 95%")
+    last = "abcde"[len(looks)]
+    label(axes[-1], f"{last}   Best rate", xlabel="width $d$", ylabel="best learning rate")
+    legends(figure, numbers, looks, f"a–{'abcde'[len(looks) - 1]}", last)
+    note = f"{SAID}; cut at {TOP:g} nats\n{last}: of a parabola; numbers: exponents of d, 95%"
+    return caption(figure, context, note)

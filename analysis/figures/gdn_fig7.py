@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.transfer import of_recipes
+from analysis.drawing.transfer import MUP, ONE_LR, of_recipes
 from analysis.figures.gdn_fig3 import panels
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"gdn_transfer_sgd": ("SP *", "ORIGINAL *", "PAPER *")}
 LOOKS = {
-    "SP": ("#888888", "o", "SP"),
+    "SP": (*ONE_LR, "SP"),
     "ORIGINAL": ("#B8860B", "^", "earlier muP"),
-    "PAPER": ("#AA3377", "s", "the paper's muP"),
+    "PAPER": (*MUP, "the paper's recipe"),
 }
+MESSAGE = "Under SGD muP before the paper and the paper's recipe cannot be told apart"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -27,4 +28,4 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three recipes and their best LRs."""
-    return panels(numbers, context, LOOKS)
+    return panels(numbers, context, LOOKS, MESSAGE)

@@ -15,6 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
+from analysis.drawing.transfer import MUP
 from analysis.quantities import gdn_theory as found
 from analysis.quantities.gdn_theory import DERIVED, FEW, GATES, MANY, RECIPES
 from analysis.quantities.stats import interval
@@ -25,8 +26,8 @@ EXPERIMENTS = ("gdn_theory",)
 # Colour, marker, name and place of each recipe on a quantity's line.
 LOOKS = {
     "SP": ("#888888", "o", "standard (SP)", 0.34),
-    "ORIGINAL": ("#B8860B", "^", "muP for SGD before the paper", 0.1),
-    "PAPER": ("#AA3377", "s", "the paper's recipe", -0.32),
+    "ORIGINAL": ("#B8860B", "^", "earlier muP (for SGD)", 0.1),
+    "PAPER": (*MUP, "the paper's recipe", -0.32),
 }
 MESSAGE = (
     "For short memories the paper's recipe starts as derived, but a key's gradient is\n"

@@ -59,7 +59,11 @@ TICKS = (0.003, 0.01, 0.03, 0.1, 0.3, 1)
 ASIDE = [(3, 5, "left"), (-3, 5, "right"), (3, -5, "left"), (-3, -5, "right"),
          (5, 0, "left"), (-5, 0, "right"), (0, 7, "center"), (0, -7, "center"),
          (5, 8, "left"), (-5, 8, "right"), (5, -8, "left"), (-5, -8, "right"),
-         (0, 15, "center"), (10, 15, "left"), (-10, 15, "right"), (0, 23, "center")]  # fmt: skip
+         (0, 15, "center"), (10, 15, "left"), (-10, 15, "right"), (0, 23, "center"),
+         (16, 12, "left"), (-16, 12, "right"), (16, -10, "left"), (-16, -10, "right"),
+         (22, 4, "left"), (-22, 4, "right")]  # fmt: skip
+# Of these, by their number, places so far away that a line joins name and point.
+FAR = range(8, len(ASIDE))
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -215,9 +219,18 @@ def _name(axis, points: pd.DataFrame) -> None:
             box = text.get_window_extent()
             hidden = sum(Bbox.intersection(box, other) is not None for other in taken)
             out = box.y0 < inside.y0 or box.x0 < inside.x0 or box.x1 > inside.x1
-            options.append((hidden + 5 * out, rank, text, box))
+            centre = (box.p0 + box.p1) / 2
+            own = np.hypot(*(centre - axis.transData.transform((point.x, point.y))))
+            # A name that is nearer to another point would be taken for its.
+            other = (np.hypot(*(spots - centre).T) < own - 0.5 * unit).sum()
+            options.append((hidden + 2 * other + 5 * out, rank, text, box))
         best = min(options, key=lambda one: one[:2])
         taken.append(best[-1])
+        if best[1] in FAR:
+            right, up, _ = ASIDE[best[1]]
+            line = {"arrowstyle": "-", "color": point.colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 1}
+            axis.annotate("", (point.x, point.y), (0.9 * right, 0.75 * up), arrowprops=line,
+                          textcoords="offset points")  # fmt: skip
         for *_, text, _ in options:
             if text is not best[-2]:
                 text.remove()

@@ -14,7 +14,7 @@ from analysis.drawing.axes import judging_alone, median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
-from analysis.drawing.style import NEUTRAL
+from analysis.drawing.style import NEUTRAL, power_of_two
 from analysis.quantities.designs import scale_gap
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
@@ -34,8 +34,8 @@ def _against(name: str, arm: str, against: str, design: str) -> Comparison:
 GAINS = [
     _against("vectors", "NONE", "HG", "hg"),
     _against("no decay of matrices", "NONE_UNDECAYED", "HG_UNDECAYED", "hg"),
-    _against("frozen as learned", "NONE", "HG_LEARNED", "final"),
-    _against("one number each", "NONE", "SCALAR", "none"),
+    _against("frozen as learned", "NONE", "HG_LEARNED", "frozen"),
+    _against("one number each", "NONE", "SCALAR", "scalar"),
 ]
 ASKED = [
     Comparison("decay on all vectors", "sv_decay", "DNP_OR_ALL", "DNP_OR_INPUT", "unified"),
@@ -44,11 +44,11 @@ ASKED = [
 ]
 PANELS = {"a": GAINS, "c": ASKED}
 MESSAGE = (
-    "One learned number for each matrix gains as much as a vector.\n"
-    "Without weight decay on matrices vectors gain about a quarter"
+    "One learned number for each matrix gains at least half of what vectors gain;\n"
+    "without weight decay on matrices vectors gain about a quarter"
 )
 SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "a norm behind each matrix")}
-SIZES = {0.0625: "1/16", 0.25: "¼", 1.0: "1", 4.0: "4"}
+SIZES = (0.0625, 0.25, 1.0, 4.0)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -79,15 +79,19 @@ def draw(numbers: pd.DataFrame, context: Context):
         axes[panel].set_xlim(low - 0.1 * (high - low), high + 0.75 * (high - low))
         axes[panel].set_ylim(-0.7, len(compared) - 0.6)
         write_gaps(axes[panel], rows, compared)
-    label(axes["a"], "a   Gain of vectors", xlabel="loss without − loss with (nats)")
-    label(axes["c"], "c   Where the papers differ", xlabel="loss − unified design's (nats)")
+    label(axes["a"], "a   Gains", xlabel="loss without − loss with (nats)      better →")
+    label(
+        axes["c"],
+        "c   Where the papers differ",
+        xlabel="← better   loss − unified design's (nats)",
+    )
     swept = numbers[numbers["panel"] == "b"]
     for arm, (design, _) in SCALED.items():
         colour, _, marker = LOOKS[design]
         median(axes["b"], swept[swept["name"] == arm], "S", color=colour, marker=marker, ms=4)
     axes["b"].axhline(0, **NEUTRAL)
     axes["b"].set_xscale("log", base=4)
-    axes["b"].set_xticks(list(SIZES), SIZES.values())
+    axes["b"].set_xticks(SIZES, map(power_of_two, SIZES))
     axes["b"].minorticks_off()
     label(
         axes["b"],
@@ -102,4 +106,17 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, 2)
     note = "S: a fixed factor on every matrix; b: medians and range\n"
     note += "unified design: vectors on both sides, a norm between, magnitude and direction apart\n"
-    return caption(figure, context, note + told_of_points(numbers))
+    return caption(figure, context, note + told_of_points(numbers), n=_counts(numbers))
+
+
+def _counts(numbers: pd.DataFrame) -> str:
+    """The number of seeds of each panel, and of its lines where they differ."""
+    parts = []
+    for panel, rows in numbers.groupby("panel"):
+        counts = rows.groupby("name", sort=False)["seed"].nunique()
+        if counts.nunique() == 1:
+            parts.append(f"{panel}: n = {counts.iloc[0]}")
+        else:
+            said = ", ".join(f"{count} ({name})" for name, count in counts.items())
+            parts.append(f"{panel}: n = {said}")
+    return "   ".join(parts)

@@ -7,12 +7,13 @@ decay on input vectors alone; left of 0 is better.
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import median
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, plain_log_axis
+from analysis.drawing.style import NEUTRAL, SMALL, plain_log_axis
 from analysis.quantities.vector_decay import sizes
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
@@ -34,25 +35,33 @@ SPLIT = {
     ]
 }
 TITLES = {
-    "a": "a   Input vectors grow, less with decay",
-    "b": "b   Output vectors shrink by decay",
-    "c": "c   The curvature grows with and without",
+    "a": "a   Input vectors",
+    "b": "b   Output vectors",
+    "c": "c   Curvature",
 }
-MESSAGE = "With weight decay input vectors grow less; the curvature grows with and without it"
+MESSAGE = (
+    "By weight decay the vectors of blocks shrink, and the final one grows less;\n"
+    "the curvature grows with and without it"
+)
+# What is drawn in a and b: names beside the lines, the side of the vectors, and width of the lines.
+DRAWN = {"a": {"final": ("final", 0.9), "block": ("of blocks", 1.4)}, "b": {"output": ("", 1.4)}}
+# Lines of c stand beside each other, so many steps apart, as shares of the training.
+_ASIDE = {"NONE": -0.012, "INPUT": -0.004, "OUTPUT": 0.004, "ALL": 0.012}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, name (decay or comparison), seed, step, value (size, λ_max, or nats)."""
+    """Columns: panel, side, name (decay or comparison), seed, step, value (size, λ_max, nats)."""
     table, rows = tables["sv_decay"], []
     for decay in LOOKS:
         arm = f"LONG_{decay}"
-        for panel, side in {"a": "input", "b": "output"}.items():
-            found = stacked(sizes(table, arm, side), name=decay)
-            rows.append(found.assign(panel=panel))
+        for panel, sides in DRAWN.items():
+            for side in sides:
+                found = stacked(sizes(table, arm, side), name=decay)
+                rows.append(found.assign(panel=panel, side=side))
         curved = table.pick(kind="train", arm=arm, stat="curvature")[["seed", "step", "value"]]
         rows.append(curved.assign(panel="c", name=decay))
     found = pd.concat([*rows, measured(tables, SPLIT)], ignore_index=True)
-    return found[["panel", "name", "seed", "step", "value"]]
+    return found[["panel", "side", "name", "seed", "step", "value"]]
 
 
 def draw(numbers: pd.DataFrame, context: Context):
@@ -61,16 +70,26 @@ def draw(numbers: pd.DataFrame, context: Context):
     headline(figure, MESSAGE, context)
     axes = axes.flatten()
     panels = dict(tuple(numbers.groupby("panel")))
-    for axis, (panel, title) in zip(axes, TITLES.items(), strict=False):
-        for decay, (colour, _, line) in LOOKS.items():
-            rows = panels[panel]
-            look = {"marker": "o", "ms": 2.5} if panel == "c" else {}
-            median(axis, rows[rows["name"] == decay], "step", color=colour, ls=line, **look)
-        label(axis, title, xlabel="step")
-        plain_log_axis(axis)
-    for axis in axes[:2]:
+    for axis, (panel, sides) in zip(axes, DRAWN.items(), strict=False):
+        for side, (said, width) in sides.items():
+            rows = panels[panel][panels[panel]["side"] == side]
+            for decay, (colour, _, line) in LOOKS.items():
+                median(axis, rows[rows["name"] == decay], "step", color=colour, ls=line, lw=width)
+            middle = rows[rows["step"] == rows["step"].max()].groupby("name")["value"].median()
+            axis.annotate(said, (1.02, np.exp(np.log(middle).mean())), va="center",
+                          xycoords=axis.get_yaxis_transform(), fontsize=SMALL)  # fmt: skip
         axis.axhline(1, **NEUTRAL)
         axis.set_ylabel("size (1 at the start)")
+    curved = panels["c"]
+    for decay, (colour, _, line) in LOOKS.items():
+        rows = curved[curved["name"] == decay]
+        rows = rows.assign(step=rows["step"] + _ASIDE[decay] * curved["step"].max())
+        median(axes[2], rows, "step", band=None, color=colour, ls=line, marker="o", ms=2, lw=0.8)
+        ends = rows.groupby("step")["value"]
+        axes[2].vlines(ends.min().index, ends.min(), ends.max(), color=colour, lw=0.7)
+    for axis, title in zip(axes, TITLES.values(), strict=False):
+        label(axis, title, xlabel="step")
+        plain_log_axis(axis)
     axes[2].set_ylabel("largest eigenvalue")
     rows = panels["d"]
     draw_gaps(axes[3], rows, SPLIT["d"], below=0.25)
@@ -78,7 +97,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[3].set_xlim(low - 0.1 * (high - low), high + 1.3 * (high - low))
     axes[3].set_ylim(-0.7, 1.5)
     write_gaps(axes[3], rows, SPLIT["d"])
-    label(axes[3], "d   Behind norms of DNP", xlabel="loss − decay on inputs alone (nats)")
+    label(
+        axes[3],
+        "d   DNP: more than inputs decay",
+        xlabel="← better     difference of the loss (nats)",
+    )
     handles = [key(name, color=colour, ls=line) for colour, name, line in LOOKS.values()]
     legend_below(figure, handles, 4)
-    return caption(figure, context, f"a to c: medians and range; {told_of_points(numbers)}")
+    note = f"a to c: medians and range; {told_of_points(numbers)}\n"
+    note += "DNP: vectors on both sides of a matrix, a norm between; a, b: equal lines coincide"
+    return caption(figure, context, note)

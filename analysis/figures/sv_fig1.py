@@ -34,7 +34,7 @@ def _against(name: str, arm: str, against: str, design: str) -> Comparison:
 GAPS = {
     "c": [
         _against("all removed", "NONE", "STANDARD", "none"),
-        _against("all but the final one", "FINAL", "STANDARD", "hg"),
+        _against("all but the final one", "FINAL", "STANDARD", "final"),
         _against("all, head × 4 in both", "NONE_FACTOR", "STANDARD_FACTOR", "none"),
         _against("all, head × 4 instead", "NONE_FACTOR", "STANDARD", "none"),
     ]
@@ -77,7 +77,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     rows = numbers[numbers["panel"] == "c"]
     draw_gaps(axes[2], rows, GAPS["c"], below=0.3)
     low, high = rows["value"].min(), rows["value"].max()
-    axes[2].set_xlim(low - 0.1 * (high - low), high + 0.95 * (high - low))
+    axes[2].set_xlim(low - 0.1 * (high - low), high + 1.15 * (high - low))
     axes[2].set_ylim(-0.7, len(GAPS["c"]) - 0.6)
     write_gaps(axes[2], rows, GAPS["c"])
     label(
@@ -87,5 +87,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         key(name, color=LOOKS[design][0], marker=LOOKS[design][2], ms=4)
         for design, name in {"none": "no scale vectors", "standard": "standard vectors"}.items()
     ]
-    legend_below(figure, handles, 2)
+    said = "standard vectors at the usual length"
+    handles.append(key(said, color=LOOKS["standard"][0], lw=0.8, ls=":"))
+    legend_below(figure, handles, 3)
     return caption(figure, context, f"a, b: medians and range of seeds; {told_of_points(numbers)}")

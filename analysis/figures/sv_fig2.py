@@ -50,7 +50,7 @@ NAMES = {
     "norm.attention.out": "output norm", "norm.mlp.down": "output norm",
 }  # fmt: skip
 MATRICES = ("embedding", "query", "key", "value", "out", "gate", "up", "down", "LM head")
-COLOURS = {"input": "#117733", "output": "#A8344A", "matrix": "#dddddd"}
+COLOURS = {"input": "#0072B2", "output": "#B35900", "matrix": "#dddddd"}
 # Of all boxes of a row together and of each, where rows are 1 apart.
 _WIDTH, _HEIGHT = 4.2, 0.62
 
@@ -135,5 +135,5 @@ def _residual(axis, begin: int, end: int) -> None:
     low = begin + 0.5
     look = {"color": "#777777", "lw": 0.8, "zorder": 0}
     axis.plot([0, x, x], [low, low, end], **look)
-    arrow = {"arrowstyle": "->", "lw": 0.8, "color": "#777777"}
-    axis.annotate("", (0.25, end), (x, end), arrowprops=arrow)
+    arrow = {"arrowstyle": "->", "lw": 0.8, "color": "#777777", "shrinkA": 0, "shrinkB": 0}
+    axis.annotate("", (0.17, end), (x, end), arrowprops=arrow)

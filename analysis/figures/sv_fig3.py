@@ -48,7 +48,7 @@ TITLES = {
 }
 MESSAGE = (
     "Decay on input vectors raises the loss with AdamW, and with Muon in long runs;\n"
-    "decay on output vectors changes it little"
+    "on output vectors it changes long runs with Muon by less than 0.01; the rest is open"
 )
 _BELOW = 0.34
 

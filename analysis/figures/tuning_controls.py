@@ -131,7 +131,10 @@ def draw(numbers: pd.DataFrame, context: Context):
 def _legend(figure, seeds: dict[int, str]) -> None:
     grey = {"color": "#444444", "ms": 3.6, "mew": 0.7, "ls": ""}
     fills = {name: fill.get("markerfacecolor", "#444444") for name, fill in FILLS.items()}
-    handles = [key(name, marker="o", **grey | {"mfc": fill}) for name, fill in fills.items()]
+    handles = [
+        key(f"{said}: {name}", marker="o", **grey | {"mfc": fill})
+        for said, (name, fill) in zip(("full", "hollow"), fills.items(), strict=True)
+    ]
     handles += [key(f"seed {seed}", marker=marker, **grey) for seed, marker in seeds.items()]
     handles.append(key("mean over seeds", **grey | BAR))
     arrow = {"color": "#444444", "marker": "$\\rightarrow$", "ms": 9, "mew": 0, "ls": ""}

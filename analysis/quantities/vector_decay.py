@@ -21,10 +21,11 @@ KINDS = {
 }
 OF_THE_PAPER = ("MUON", "LONG")
 # Vectors of the arms on Gemma: in front of matrices, those of them without the final one, which
-# stands in front of the LM head, and those that stand in front of none.
+# stands in front of the LM head, that one alone, and those that stand in front of none.
 SIDES = {
     "input": ("norm.mixer", "norm.mlp", "norm.final"),
     "block": ("norm.mixer", "norm.mlp"),
+    "final": ("norm.final",),
     "output": ("norm.attention.q", "norm.attention.k", "norm.attention.out", "norm.mlp.down"),
 }
 

@@ -115,6 +115,11 @@ def fsdp(rank, implementation, folder):
     late = shard(model())
     with pytest.raises(UserError, match="sharded already; call lrm.attach_multipliers before"):
         lrm.attach_multipliers(late, PLACEMENT, implementation=implementation)
+    half = model().bfloat16()
+    lrm.attach_multipliers(half, PLACEMENT, implementation=implementation)
+    shard(half)
+    with pytest.raises(UserError, match="fully_shard takes one dtype; keep the weights in float32"):
+        lrm.build_param_groups(half, 1e-3, 0.1)
     built = model()
     lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
     shard(built)

@@ -29,6 +29,7 @@ from lrm.multipliers.effective import EffectiveWeight, Scaling
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.multiplier import Multiplier, Target
 from lrm.multipliers.reading import READERS, check_restorable, read_through, restore
+from lrm.multipliers.sharding import is_distributed
 
 IMPLEMENTATIONS = ("forward", "optimizer")
 # The name under which a module holds the multipliers of its parameters.
@@ -232,13 +233,23 @@ class Multipliers:
                 check_restorable(owner)
         for name in weights:
             # Of a parameter that was tied each module may hold another one now: ``to_empty`` and
-            # loading by assignment leave them apart.
+            # loading by assignment leave them apart, the latter over the same memory.
             held = [owner._parameters.get(attribute) for owner, attribute in self._owners[name]]
+            merged: dict[tuple, Tensor] = {}
             for parameter in {id(each): each for each in held if each is not None}.values():
-                parameter.copy_(self.effective[name].write(parameter))
+                if is_distributed(parameter):
+                    parameter.copy_(self.effective[name].write(parameter))
+                    continue
+                # In memory of its own: others may hold W's, such as a state_dict.
+                place = (parameter.data_ptr(), parameter.shape, parameter.stride())
+                if place not in merged or parameter.is_meta:
+                    merged[place] = self.effective[name].write(parameter)
+                parameter.data = merged[place]
             for owner, attribute in self._owners[name]:
                 restore(owner, attribute)
                 if CHILD in owner._modules:
                     delattr(owner, CHILD)
+                if isinstance(owner, nn.RNNBase):
+                    owner.flatten_parameters()  # cuDNN wants them in one piece
         self.scalings, self.effective = {}, {}
         return self.model

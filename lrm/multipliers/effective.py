@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Sequence
 from operator import is_
 from typing import Any
@@ -90,7 +89,7 @@ class _Derived:
         self.kept: Tensor | None = None
         self.held: Tensor | None = None  # its memory is kept from step to step
         self.sources: list[Tensor] = []  # W and what the multipliers learn, of held or kept
-        self.read: weakref.ref[Tensor] | None = None  # W as it was read last
+        self.read: Tensor | None = None  # W as it was read last
 
 
 class EffectiveWeight(nn.Module):
@@ -143,7 +142,7 @@ class EffectiveWeight(nn.Module):
         """W̄ from W, same shape; W itself while FSDP has it sharded, between uses."""
         derived, compiles = self._derived, torch.compiler.is_compiling()
         if not compiles:
-            derived.read = weakref.ref(weight)
+            derived.read = weight if isinstance(weight, nn.Parameter) else None
         if derived.holding and (compiles or self._is_derived_from(weight)):
             return derived.held
         if self.is_sharded(weight):
@@ -174,8 +173,8 @@ class EffectiveWeight(nn.Module):
         return sources[0] is weight and all(map(is_, sources[1:], self.learned()))
 
     def last_read(self) -> Tensor | None:
-        """W as it was read last, while W̄ of it is in use."""
-        return None if self._derived.read is None else self._derived.read()
+        """W as it was read last, if it was a parameter."""
+        return self._derived.read
 
     def write(self, weight: Tensor) -> Tensor:
         """W̄ without a graph."""
@@ -256,11 +255,16 @@ class EffectiveWeight(nn.Module):
         """
         if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
             return None
-        if not torch.compiler.is_compiling() and self._derived.keeping:
+        compiles = torch.compiler.is_compiling()
+        if not compiles and self._derived.keeping:
             return None
         rows, columns = weight.shape
         if columns == 0 or x.is_nested or x.dim() == 0 or x.shape[-1] != columns:
             return None
+        if compiles and torch.compiler.is_exporting():
+            return None  # what follows would be a bound on the number of tokens
+        if _computes_in(weight) == torch.float16:
+            return None  # W alone may be too large for it, where W̄ is not
         tokens = x.numel() // columns
         if tokens * (rows + columns) >= rows * columns:
             return None
@@ -275,3 +279,35 @@ class EffectiveWeight(nn.Module):
         for value in values.values():
             y = (y * value).to(y.dtype)
         return y if bias is None else y + bias.to(y.dtype)
+
+    def embedding(self, indices: Tensor, weight: Tensor, padding: int | None) -> Tensor | None:
+        """Rows of W̄ by scaling those of W that are looked up: ``indices`` (...) to (..., columns).
+
+        None where these are not fewer than all, and where rows have multipliers of their own.
+        """
+        if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
+            return None
+        compiles = torch.compiler.is_compiling()
+        if not compiles and self._derived.keeping:
+            return None
+        if compiles and torch.compiler.is_exporting():
+            return None  # what follows would be a bound on the number of tokens
+        if indices.is_nested or indices.numel() >= weight.shape[0]:
+            return None
+        [scaling] = self.scalings()
+        values = [
+            nn.functional.embedding(indices, value[:, None]) if axis == "row" else value
+            for axis, value in scaling.values().items()
+        ]
+        found = equations.scaled(nn.functional.embedding(indices, weight), values)
+        if padding is not None:  # that row has no gradient, nor have multipliers of it
+            found = torch.where((indices == padding)[..., None], found.detach(), found)
+        return found
+
+
+def _computes_in(weight: Tensor) -> torch.dtype:
+    """The dtype of a matrix product with ``weight``, under autocast or without."""
+    kind = weight.device.type
+    if torch.is_autocast_enabled(kind) and weight.dtype != torch.float64:
+        return torch.get_autocast_dtype(kind)
+    return weight.dtype

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fnmatch
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from types import NoneType
 from typing import Any
@@ -31,9 +30,10 @@ from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_gro
 from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
 from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import PRESET, Placement, targets
+from lrm.multipliers.precision import HALF
 from lrm.multipliers.reading import READERS
 from lrm.multipliers.report import Attached
-from lrm.multipliers.roles import roles
+from lrm.multipliers.roles import matched, roles, said_roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
@@ -87,7 +87,18 @@ def attach_multipliers(
     check_model(model, "attach_multipliers")
     model = getattr(model, "_orig_mod", model)  # of torch.compile, which passes attributes on
     check_plain(model)
+    _check_values(model, "attach_multipliers")
+    if torch.is_inference_mode_enabled():
+        raise UserError(
+            "lrm.attach_multipliers within torch.inference_mode(), where nothing can learn; call "
+            "it outside of it"
+        )
     for module in model.modules():
+        if getattr(module.__dict__.get("_hf_hook"), "offload", False):
+            raise UserError(
+                "accelerate keeps weights of this model elsewhere; call lrm.attach_multipliers, "
+                "train or merge, and offload the merged model"
+            )
         if isinstance(module, nn.parallel.DistributedDataParallel):
             raise UserError("call lrm.attach_multipliers before DistributedDataParallel")
         if type(module).__name__ == "FullyShardedDataParallel":
@@ -134,6 +145,7 @@ def build_param_groups(
     multiplier_weight_decay: float | None = None,
     by_kind: Mapping[str, Mapping[str, float]] | None = None,
     no_decay: Sequence[str] = (),
+    role: Mapping[str, str] | None = None,
 ) -> list[dict[str, Any]]:
     """Parameter groups for any torch optimizer, with the paper's rules of decay (appendix A).
 
@@ -143,7 +155,8 @@ def build_param_groups(
     ``convolution``, ``vector`` or ``multiplier``, so that ``torch.optim.Muon`` can be given the
     matrices alone; stacks of them (experts) are in groups apart. ``by_kind`` gives a kind an LR or
     decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern of
-    ``no_decay`` does not decay. The order of parameters is the same in both implementations, and so
+    ``no_decay`` does not decay. ``role`` is as in ``attach_multipliers``, whose roles are known
+    here already. The order of parameters is the same in both implementations, and so
     is an optimizer's state.
 
     Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
@@ -151,8 +164,12 @@ def build_param_groups(
     of what has them. Warns where no multiplier learns, as behind tools that freeze what they find.
     """
     check_model(model, "build_param_groups")
+    _check_values(model, "build_param_groups")
     _check_rates({"lr": lr, "weight_decay": weight_decay})
     _check_sharding(model)
+    for name, told in (("by_kind", by_kind), ("role", role)):
+        if not isinstance(told, (Mapping, NoneType)):
+            raise UserError(f"{name} is {shown(told)}; give a mapping, or leave it out")
     special: dict[str, Mapping[str, float]] = dict(by_kind or {})
     for kind, fields in special.items():
         fits = isinstance(fields, Mapping)
@@ -166,12 +183,9 @@ def build_param_groups(
     given = {name: value for name, value in given.items() if value is not None}
     _check_rates(given)
     handles = _of_whole(model, "build_param_groups")
-    known = _kinds(model)
-    no_decay = [no_decay] if isinstance(no_decay, str) else no_decay or ()
+    known = _kinds(model, role)
+    undecayed = _undecayed(model, no_decay)
     names = {id(p): name for name, p in model.named_parameters()}
-    for pattern in no_decay:
-        if not fnmatch.filter(names.values(), pattern):
-            raise UserError(f"no_decay: no parameter's name matches {pattern!r}")
     entries = []
     for name, parameter in named_weights(model):
         if parameter.requires_grad:
@@ -193,7 +207,7 @@ def build_param_groups(
                 entries.append(dataclasses.replace(entry, **given))
     entries = [
         dataclasses.replace(entry, weight_decay=0.0)
-        if any(fnmatch.fnmatch(names[id(entry.leaf)], pattern) for pattern in no_decay)
+        if names[id(entry.leaf)] in undecayed
         else entry
         for entry in entries
     ]
@@ -202,6 +216,19 @@ def build_param_groups(
         for together in grouped(entries)
         for same in _stacks_apart(together)
     ]
+
+
+def _undecayed(model: nn.Module, patterns: Sequence[str]) -> set[str]:
+    """The parameters that match one of ``patterns``, by their first names."""
+    patterns = [patterns] if isinstance(patterns, str) else patterns or ()
+    if not isinstance(patterns, Iterable) or not all(isinstance(one, str) for one in patterns):
+        raise UserError(f"no_decay is {shown(patterns)}; give patterns of parameter names")
+    found: set[str] = set()
+    for pattern in patterns:
+        if not (names := matched(model, pattern)):
+            raise UserError(f"no_decay: no parameter's name matches {pattern!r}")
+        found |= set(names)
+    return found
 
 
 def _stacks_apart(members: list[Entry]) -> list[list[Entry]]:
@@ -214,12 +241,19 @@ def _stacks_apart(members: list[Entry]) -> list[list[Entry]]:
 
 
 @torch.no_grad()
-def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -> Tensor:
+def clip_grad_norm_(
+    model: nn.Module,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
     """Clip the gradients of everything but the multipliers by their global norm (section 4.3).
 
     In both implementations the norm is that of the gradients of W, not of W̄. Returns it, before
-    clipping, a scalar. Raises UserError where there are no gradients, and in ``optimizer`` within
-    ``same_weights``, where they are not there yet.
+    clipping, a scalar; 0 where multipliers alone have gradients. All arguments but the first are
+    those of torch's function. Raises UserError where there are no gradients, and in ``optimizer``
+    within ``same_weights``, where they are not there yet.
     """
     check_model(model, "clip_grad_norm_")
     if any(handle.is_collecting for handle in _of_whole(model, "clip_grad_norm_")):
@@ -229,9 +263,13 @@ def clip_grad_norm_(model: nn.Module, max_norm: float, norm_type: float = 2.0) -
         )
     parameters = [p for _, p in named_weights(model) if p.grad is not None]
     if not parameters:
+        given = [p.grad for p in model.parameters() if p.grad is not None]
+        if given:
+            return given[0].new_zeros(())
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
-    norm = whole(torch.nn.utils.get_total_norm([p.grad for p in parameters], norm_type))
-    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    gradients = [parameter.grad for parameter in parameters]
+    norm = whole(torch.nn.utils.get_total_norm(gradients, norm_type, error_if_nonfinite, foreach))
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm, foreach)
     return norm
 
 
@@ -327,6 +365,15 @@ def check_model(model: Any, call: str) -> None:
         )
 
 
+def _check_values(model: nn.Module, call: str) -> None:
+    """Raise UserError where parameters have no shapes yet."""
+    for name, parameter in model.named_parameters():
+        if nn.parameter.is_lazy(parameter):
+            raise UserError(
+                f"{name} has no shape yet; pass a batch through the model before lrm.{call}"
+            )
+
+
 def check_plain(model: nn.Module) -> None:
     """Raise UserError where ``model`` has multipliers."""
     if _handles(model) or any(READERS in module.__dict__ for module in model.modules()):
@@ -378,14 +425,17 @@ def _warn_of_the_rest(found: Attached, placement: Placement) -> None:
         )
 
 
-def known_roles(model: nn.Module) -> dict[str, str]:
-    """The role of every parameter, by its name in ``model``, as it was before multipliers."""
+def known_roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The role of every parameter, by its name in ``model``, as it was before multipliers.
+
+    Roles that are ``said`` here stand above all.
+    """
     known = roles(model)
     for handle in _handles(model):
         path = _path(model, handle)
         inner = {f"{path}{name}": role for name, role in handle.roles.items()}
         known |= {name: role for name, role in inner.items() if name in known}
-    return known
+    return known | said_roles(model, said or {})
 
 
 def _path(model: nn.Module, handle: Attached) -> str:
@@ -399,16 +449,29 @@ def _path(model: nn.Module, handle: Attached) -> str:
     )
 
 
-def _kinds(model: nn.Module) -> dict[str, str]:
+def _kinds(model: nn.Module, said: Mapping[str, str] | None) -> dict[str, str]:
     """The kind of group of every parameter."""
-    known = known_roles(model)
+    known = known_roles(model, said)
     return {n: "embedding" if role in ("tied", "head") else role for n, role in known.items()}
 
 
 def _check_sharding(model: nn.Module) -> None:
-    """Weights sharded after their multipliers were attached must be FSDP's, which alone gives them
-    whole to whoever computes with them."""
+    """Raise UserError where what is sharded cannot be trained.
+
+    Weights sharded after their multipliers were attached must be FSDP's, which alone gives them
+    whole to whoever computes with them; and FSDP wants one dtype of what it shards together.
+    """
     if any(map(is_fsdp, model.modules())):
+        for handle in _handles(model):
+            for name, weight in handle.weights.items():
+                if weight.dtype in HALF and any(
+                    p.dtype != weight.dtype for p in handle.effective[name].learned()
+                ):
+                    raise UserError(
+                        f"{name} is in {weight.dtype} and its multipliers in float32, and "
+                        "fully_shard takes one dtype; keep the weights in float32 and give it a "
+                        "MixedPrecisionPolicy(param_dtype=...)"
+                    )
         return
     for handle in _handles(model):
         for name, weight in handle.weights.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from lrm.errors import UserError, shown
 from lrm.multipliers.layout import Layout, layout, owners
 from lrm.multipliers.multiplier import AXES, Multiplier, Target, of_kind
-from lrm.multipliers.roles import roles
+from lrm.multipliers.roles import matched, roles
 from lrm.multipliers.sharding import is_distributed
 
 # A kind (scalar, row, column, row_column, none), or several for rows [start, stop) each.
@@ -106,6 +105,8 @@ def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
         return "belongs to a scripted module, whose code is fixed; attach before scripting"
     if isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return "belongs to a module that counts its children; give it a module of its own"
+    if weight.layout != torch.strided:
+        return f"is sparse ({weight.layout}), with no rows and columns to scale"
     if weight.is_complex():
         return "is complex, for which there are no gradient relations"
     if not weight.is_floating_point():
@@ -123,16 +124,12 @@ def _matched(
     model: nn.Module, placement: Mapping[str, Kind], kind_of: Mapping[str, str]
 ) -> dict[str, Kind | None]:
     """The kind of each parameter that a pattern matches, by its first name."""
-    first = {id(parameter): name for name, parameter in model.named_parameters()}
-    every = model.named_parameters(remove_duplicate=False)
-    canonical = {name: first[id(parameter)] for name, parameter in every}
+    every = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     found: dict[str, Kind | None] = {}
     for pattern, kind in placement.items():
-        if pattern in canonical:
-            names = [canonical[pattern]]
-        else:
-            matches = fnmatch.filter(canonical, pattern)
-            names = [canonical[name] for name in matches if kind_of[canonical[name]] in _WILD]
+        names = matched(model, pattern)
+        if pattern not in every:
+            names = [name for name in names if kind_of[name] in _WILD]
         if not names:
             raise UserError(
                 f"pattern {pattern!r} matches no matrix of the model; write vectors out in full"

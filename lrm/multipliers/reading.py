@@ -19,7 +19,7 @@ from lrm.multipliers.sharding import is_gathered
 from lrm.multipliers.writing import Effective, guarded
 
 # The attribute of a module that maps names of parameters to what reads them.
-READERS = "_readers"
+READERS = "_lrm_readers"
 # The attribute that a module has while a state_dict is loaded into it.
 _LOADING = "_loading_weights"
 
@@ -27,8 +27,9 @@ _LOADING = "_loading_weights"
 def read_through(module: nn.Module, attribute: str, reader: Any) -> None:
     """From now on ``module.<attribute>`` is ``reader(parameter)``.
 
-    A reader has a method ``linear(x, parameter, bias)`` that computes an ``nn.Linear`` in another
-    way or returns None, ``solve(parameter, value)``, which has it give ``value``,
+    A reader has methods ``linear(x, parameter, bias)`` and ``embedding(indices, parameter,
+    padding)``, which compute an ``nn.Linear`` and an ``nn.Embedding`` in another way or return
+    None, ``solve(parameter, value)``, which has it give ``value``,
     ``reset_parameters()``, after which it gives what is initialised, ``learned()``, the tensors
     that it reads besides, and ``last_read()``, the parameter as it was given last.
     """
@@ -84,9 +85,15 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
     def set_attribute(self, name: str, value: Any) -> None:
         if name not in attributes:
             super(found, self).__setattr__(name, value)
+        elif self.__dict__.get("_is_replica"):
+            raise UserError(
+                f"{plain.__name__}.{name} has multipliers, and nn.DataParallel copies modules by "
+                "setting their weights; use DistributedDataParallel, or one GPU "
+                "(CUDA_VISIBLE_DEVICES)"
+            )
         elif _may_replace(self, value):
             self._parameters[name] = value
-        elif isinstance(value, Effective) and value.is_read_by(self._readers[name]):
+        elif isinstance(value, Effective) and value.is_read_by(self._lrm_readers[name]):
             # Tied once more; after loading with assign the two may be different tensors.
             self._parameters[name] = value.weight
         else:
@@ -104,7 +111,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         for attribute in attributes:
             # The older weight_norm has deleted it by now, and has not let go of it.
             if attribute not in self._parameters and name.startswith(f"{attribute}_"):
-                lost = self._readers[attribute].last_read()
+                lost = self._lrm_readers[attribute].last_read()
                 if isinstance(lost, nn.Parameter):
                     self._parameters[attribute] = lost
                     raise _parametrized(plain, attribute)
@@ -125,7 +132,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         plain.__init__(self, *arguments, **named)
 
     def reset_parameters(self) -> None:
-        for reader in self._readers.values():
+        for reader in self._lrm_readers.values():
             reader.reset_parameters()
         super(found, self).reset_parameters()
 
@@ -145,11 +152,20 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         body[attribute] = _property(attribute)
     if plain.forward is nn.Linear.forward and "weight" in attributes:
         body["forward"] = _linear
+    if plain.forward is nn.Embedding.forward and "weight" in attributes:
+        body["forward"] = _embedding
     if hasattr(plain, "reset_parameters"):
         body["reset_parameters"] = reset_parameters
     if issubclass(plain, nn.RNNBase):
         body["_flat_weights"] = property(_flat_weights, lambda self, value: None)
-    found = type(plain.__name__, (plain,), body)
+    try:
+        found = type(plain.__name__, (plain,), body)
+    except Exception as error:
+        # Classes may ask more of their subclasses, or refuse two of one name.
+        raise UserError(
+            f"{plain.__name__} cannot have a subclass that reads its multipliers ({error}); give "
+            "its parameters 'none'"
+        ) from error
     return found
 
 
@@ -174,7 +190,7 @@ def _empty(plain: type, attributes: tuple[str, ...]) -> nn.Module:
 def _property(attribute: str) -> property:
     def read(self) -> Tensor:
         try:
-            reader = self._readers[attribute]
+            reader = self._lrm_readers[attribute]
             found = reader(self._parameters[attribute])
             if torch.compiler.is_compiling():
                 return found
@@ -187,17 +203,27 @@ def _property(attribute: str) -> property:
 
 
 def _linear(self, input: Tensor) -> Tensor:
-    reader, weight = self._readers["weight"], self._parameters["weight"]
+    reader, weight = self._lrm_readers["weight"], self._parameters["weight"]
     bias = self.bias
     found = reader.linear(input, weight, bias)
     return F.linear(input, reader(weight), bias) if found is None else found
 
 
+def _embedding(self, input: Tensor) -> Tensor:
+    reader, weight = self._lrm_readers["weight"], self._parameters["weight"]
+    plain = self.max_norm is None and not (self.scale_grad_by_freq or self.sparse)
+    found = reader.embedding(input, weight, self.padding_idx) if plain else None
+    if found is not None:
+        return found
+    return F.embedding(input, reader(weight), self.padding_idx, self.max_norm, self.norm_type,
+                       self.scale_grad_by_freq, self.sparse)  # fmt: skip
+
+
 def _flat_weights(self) -> list[Tensor]:
     """What recurrent layers compute with."""
     return [
-        self._readers[name](self._parameters[name])
-        if name in self._readers
+        self._lrm_readers[name](self._parameters[name])
+        if name in self._lrm_readers
         else getattr(self, name)
         for name in self._flat_weights_names
     ]

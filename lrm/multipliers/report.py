@@ -73,7 +73,7 @@ class Attached(Multipliers):
         lines = [
             f"multipliers ({self.implementation}) on {len(self.effective)} of "
             f"{len(self.roles)} parameters, which hold {covered:,} of {entries:,} entries; "
-            f"{added:,} entries added ({added / entries:.2%})"
+            f"{added:,} entries added ({added / max(entries, 1):.2%})"
         ]
         given = {name: self._kind(name) for name in self.effective}
         bare = {name: _WITHOUT.get(role, "none") for name, role in self.roles.items()}
@@ -136,6 +136,8 @@ class Attached(Multipliers):
         for key, scaling in self.scalings.items():
             for axis, value in scaling.values().items():
                 found[f"{axis}_multiplier/{key}"] = _norm(value)
+        if any(norm.is_meta for norm in found.values()):
+            raise UserError("the model is on the meta device, where nothing has a norm")
         values = torch.stack(list(found.values())).tolist() if found else []
         return dict(zip(found, values, strict=True))
 

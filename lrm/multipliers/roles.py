@@ -43,8 +43,8 @@ _POSITIONS = re.compile(
 )
 # Names of the last linear map of a language model, where the model itself does not tell.
 _HEADS = ("lm_head", "head", "embed_out", "output_projection", "unembed")
-# And those that layers have too: they mean a head where the shape is that of an embedding.
-_PERHAPS = ("output", "fc_out", "decoder", "logits", "to_logits")
+# A number in a path with something behind it: a layer of a stack.
+_OF_A_STACK = re.compile(r"(^|\.)\d+\.")
 
 
 def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -55,7 +55,7 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
     """
     heads = _heads(model)
     parameters = dict(model.named_parameters())
-    found = {}
+    found: dict[str, str] = {}
     for name, places in owners(model).items():
         modules = [module for module, _ in places]
         is_head = any(module is head for module in modules for head in heads)
@@ -66,14 +66,28 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
         elif role == "matrix" and is_head:
             role = "head"
         found[name] = role
-    for pattern, role in (said or {}).items():
+    return found | said_roles(model, said or {})
+
+
+def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
+    """The roles that patterns name, by the parameter's first name."""
+    found: dict[str, str] = {}
+    for pattern, role in said.items():
         if role not in ROLES:
             raise UserError(f"role {role!r} of {pattern!r}: use one of {', '.join(ROLES)}")
-        names = fnmatch.filter(found, pattern)
+        names = matched(model, pattern)
         if not names:
             raise UserError(f"role: no parameter's name matches {pattern!r}")
         found |= dict.fromkeys(names, role)
     return found
+
+
+def matched(model: nn.Module, pattern: str) -> list[str]:
+    """The first names of the parameters of which any name matches; tied weights have several."""
+    first = {id(parameter): name for name, parameter in model.named_parameters()}
+    every = dict(model.named_parameters(remove_duplicate=False))
+    names = [pattern] if pattern in every else fnmatch.filter(every, pattern)
+    return list(dict.fromkeys(first[id(every[name])] for name in names))
 
 
 def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
@@ -82,12 +96,13 @@ def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
     Neither the type of their module does, nor the user by a pattern of ``said``.
     """
     parameters = dict(model.named_parameters())
+    named = said_roles(model, dict.fromkeys(said, ROLES[0]))
     return [
         name
         for name, [(module, attribute), *_] in owners(model).items()
         if parameters[name].dim() > 1
         and not (is_norm(module) or isinstance(module, _KNOWN) or classes.kind(module, attribute))
-        and not any(fnmatch.fnmatch(name, pattern) for pattern in said)
+        and name not in named
     ]
 
 
@@ -133,9 +148,10 @@ def _heads(model: nn.Module) -> list[nn.Module]:
         and _of_embedding(f"{path}.weight", table) == "embedding"
     }
     for path, module in model.named_modules():
-        name, is_linear = path.rpartition(".")[2], isinstance(module, nn.Linear)
+        # A linear map of an embedding's shape, the other way, is one whatever its name.
+        is_linear = isinstance(module, nn.Linear) and not _OF_A_STACK.search(path)
         of_tokens = is_linear and (module.out_features, module.in_features) in shapes
-        if hasattr(module, "weight") and (name in _HEADS or name in _PERHAPS and of_tokens):
+        if hasattr(module, "weight") and (path.rpartition(".")[2] in _HEADS or of_tokens):
             found.append(module)
     return found
 

@@ -35,7 +35,7 @@ DESIGNS = {
 _INPUT_DECAY = 0.1
 # The child under which a linear map holds the norm of its output.
 _BEHIND = "norm_behind"
-_BY_HEAD = re.compile(r"(^|[._])(q|k|v|query|key|value)(_proj)?$")
+_BY_HEAD = re.compile(r"(^|[._])(w?[qkv]|query|key|value)(_proj)?$", re.IGNORECASE)
 _MERGED = re.compile(r"qkv|gate_up|query_key_value|c_attn", re.IGNORECASE)
 
 
@@ -62,6 +62,7 @@ def attach_scale_vectors(
     output_decay: float = 0.0,
     implementation: str = "forward",
     example: Mapping[str, Any] | None = None,
+    head_size: int | None = None,
 ) -> Attached:
     """Replace the weights of the norms in front of matrices by vectors of ``design``.
 
@@ -76,7 +77,8 @@ def attach_scale_vectors(
     ``lr`` is the vectors' LR, which in the paper is that of the matrices; ``input_decay`` (0.1 in
     ``unified``, else 0) and ``output_decay`` are their weight decays. ``parametrization`` is one of
     ``lrm.multipliers.parametrization``. ``example`` are arguments of the model by which it is seen
-    what reads what; without them it gets two tokens.
+    what reads what; without them it gets two tokens. ``head_size`` is the number of outputs of each
+    head of queries, keys and values, where no transformers configuration of the model says it.
 
     All but ``dnp`` and ``unified`` leave the output as it was, and ``lrm.merge_multipliers`` folds
     them into the matrices. Those two change the function, and merging raises UserError. So does
@@ -91,6 +93,7 @@ def attach_scale_vectors(
     decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
     kind, behind = DESIGNS[design]
     library.check_model(model, "attach_scale_vectors")
+    model = getattr(model, "_orig_mod", model)  # of torch.compile, which passes attributes on
     library.check_plain(model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError("the model is on the meta device; load its weights, whose norms are read")
@@ -114,10 +117,12 @@ def attach_scale_vectors(
     placement |= {name: "column" for norm in free for name in norm.weights if name in heads}
     added = []
     if behind:
+        paths = [name.removesuffix(".weight") for name in matrices]
+        sizes = {path: _size_behind(model, path, head_size) for path in paths}
         for name in matrices:
             path = name.removesuffix(".weight")
             if path not in seen.normalised:
-                _add_norm(model, path, free[0].module)
+                _add_norm(model, path, free[0].module, sizes[path])
                 added.append(path)
                 placement[f"{path}.{_BEHIND}.weight"] = "row"
     try:
@@ -369,13 +374,27 @@ def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
     return _Seen(list(norms.values()), normalised)
 
 
-def _add_norm(model: nn.Module, path: str, like: nn.Module) -> None:
-    linear = model.get_submodule(path)
-    size = linear.out_features
-    if _BY_HEAD.search(path):
-        config = model.config.get_text_config() if hasattr(model, "config") else None
+def _size_behind(model: nn.Module, path: str, head_size: int | None) -> int:
+    """How many outputs of a linear map are normalised together."""
+    outputs = model.get_submodule(path).out_features
+    if not _BY_HEAD.search(path):
+        return outputs
+    if head_size is None:
+        config = getattr(model, "config", None)
+        config = config.get_text_config() if hasattr(config, "get_text_config") else config
         heads = getattr(config, "num_attention_heads", None)
-        size = getattr(config, "head_dim", None) or (config.hidden_size // heads if heads else size)
+        head_size = getattr(config, "head_dim", None)
+        head_size = head_size or (config.hidden_size // heads if heads else None)
+    if not isinstance(head_size, int) or head_size < 1 or outputs % head_size:
+        raise UserError(
+            f"{path} has {outputs} outputs, and heads of {shown(head_size)} do not divide them; "
+            "give attach_scale_vectors the head_size"
+        )
+    return head_size
+
+
+def _add_norm(model: nn.Module, path: str, like: nn.Module, size: int) -> None:
+    linear = model.get_submodule(path)
     eps = getattr(like, "variance_epsilon", None) or getattr(like, "eps", None) or 1e-6
     linear.add_module(_BEHIND, HeadNorm(linear.out_features, size, eps, linear.weight))
     # The hook is found again by copies and pickles, since it belongs to no model.

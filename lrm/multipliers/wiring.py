@@ -8,6 +8,7 @@ step with one line that names the culprit and the remedy.
 
 from __future__ import annotations
 
+import uuid
 import weakref
 from collections.abc import Iterable
 from typing import Any
@@ -23,21 +24,36 @@ from lrm.multipliers.attach import Multipliers
 _REMEDY = "build it behind lrm.attach_multipliers from lrm.build_param_groups(model, lr, ...)"
 
 
+# The attribute of parameters that a watched model has or had: whose, and which object it was. No
+# weak references, which torch.utils.swap_tensors refuses (fully_shard's conversions use it).
+_MARK = "_lrm_watched"
+
+
 class _Seen:
     """What is known of the optimizers of one model."""
 
-    def __init__(self, known: Iterable[nn.Parameter], handed: Iterable[nn.Parameter] = ()) -> None:
-        # Parameters that the model had when this began, by id: others may take their place.
-        self.known = {id(parameter): weakref.ref(parameter) for parameter in known}
+    def __init__(self, mark: str | None = None, handed: bool = False) -> None:
+        # Of the parameters that the model has had since this began: others may take their place.
+        self.mark = mark or uuid.uuid4().hex
         # Optimizers that have stepped, and how they and the model stood then (``_state``).
         self.checked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.movers: weakref.WeakSet = weakref.WeakSet()  # those among them that move the model
-        self.moved: set[int] = set()  # ids of the parameters that they move
-        self.every: list[weakref.ref] = []  # weights and multipliers as they were checked
-        # What ``build_param_groups`` has given out, by id; not by Tensor, which compares entries.
-        self.handed = {id(parameter): weakref.ref(parameter) for parameter in handed}
-        self.known |= self.handed
+        self.handed = handed  # whether ``build_param_groups`` has given groups out
         self.complete = False
+
+    def note(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Mark parameters of the model."""
+        for parameter in parameters:
+            setattr(parameter, _MARK, (self.mark, id(parameter)))
+
+    def had(self, parameter: nn.Parameter) -> bool:
+        """Whether the model has or had it. Copies have other ids than their marks say."""
+        return getattr(parameter, _MARK, None) == (self.mark, id(parameter))
+
+    def moved(self) -> set[int]:
+        """The ids of all that the optimizers move which there still are."""
+        groups = (group for optimizer in self.movers for group in optimizer.param_groups)
+        return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 _models: weakref.WeakKeyDictionary[Multipliers, _Seen] = weakref.WeakKeyDictionary()
@@ -55,11 +71,11 @@ def watch(
     if not _hooks:
         _hooks.append(register_optimizer_step_pre_hook(_before_step))
     if grouped:
-        before = _models[handle].known.values() if handle in _models else ()
-        past = [parameter for reference in before if (parameter := reference()) is not None]
-        _models[handle] = _Seen([*past, *parameters], _every(handle).values())
+        _models[handle] = _Seen(_models[handle].mark if handle in _models else None, handed=True)
+        _models[handle].note(_every(handle).values())
     elif handle not in _models:
-        _models[handle] = _Seen(parameters)
+        _models[handle] = _Seen()
+    _models[handle].note(parameters)
 
 
 def check_processes(handle: Multipliers) -> None:
@@ -101,20 +117,19 @@ def watched() -> list[Multipliers]:
 @torch.no_grad()
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for handle, seen in list(_models.items()):
-        if handle.is_unchanged or seen.checked.get(optimizer) != _state(optimizer, seen):
+        if handle.is_unchanged or seen.checked.get(optimizer) != _state(optimizer, handle):
             _check(optimizer, handle, seen)
         elif not seen.complete and optimizer in seen.movers:
             _complain(handle, seen)  # its second step, and still nobody moves the rest
 
 
-def _state(optimizer: torch.optim.Optimizer, seen: _Seen) -> tuple:
+def _state(optimizer: torch.optim.Optimizer, handle: Multipliers) -> tuple:
     """What changes where groups are added, or weights begin or cease to learn."""
-    learn = sum(p.requires_grad for reference in seen.every if (p := reference()) is not None)
+    learn = sum(parameter.requires_grad for parameter in _every(handle).values())
     return tuple(len(group["params"]) for group in optimizer.param_groups), learn
 
 
 def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -> None:
-    seen.every = [weakref.ref(parameter) for parameter in _every(handle).values()]
     names = _learning(handle)
     every = [p for group in optimizer.param_groups for p in group["params"]]
     moved = {id(p) for p in every}
@@ -124,11 +139,11 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     if handle.is_unchanged and not moved.isdisjoint(present):
         raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
     if moved.isdisjoint(names):
-        seen.checked[optimizer] = _state(optimizer, seen)
+        seen.checked[optimizer] = _state(optimizer, handle)
         if handle.effective and not moved.isdisjoint(present):
             # Of its vectors alone: at its second step another one should have moved the rest.
             seen.movers.add(optimizer)
-            seen.complete = seen.moved >= names.keys()
+            seen.complete = seen.moved() >= names.keys()
         return
     handle.check_late()
     _check_reached(handle, moved)
@@ -140,10 +155,9 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
                 "the optimizer moves multipliers and weights in one group, with one learning rate "
                 f"and weight decay for both; {_REMEDY}"
             )
-    seen.checked[optimizer] = _state(optimizer, seen)
+    seen.checked[optimizer] = _state(optimizer, handle)
     seen.movers.add(optimizer)
-    seen.moved |= moved
-    seen.complete = seen.moved >= names.keys()
+    seen.complete = seen.moved() >= names.keys()
     # Of groups in several optimizers the others step behind this one.
     if not seen.complete and not seen.handed:
         _complain(handle, seen)
@@ -175,8 +189,7 @@ def _check_reached(handle: Multipliers, moved: set[int]) -> None:
 def _check_current(every: list[nn.Parameter], present: set[int], seen: _Seen) -> None:
     """UserError where an optimizer holds parameters that the model had before others came."""
     for parameter in every:
-        reference = seen.known.get(id(parameter))
-        if reference is not None and reference() is parameter and id(parameter) not in present:
+        if seen.had(parameter) and id(parameter) not in present:
             raise UserError(
                 "the optimizer moves weights that the model had before others took their place "
                 "(load_state_dict(..., assign=True), to_empty); build it behind that from "
@@ -205,10 +218,10 @@ def _complain(handle: Multipliers, seen: _Seen) -> None:
 
     What has none may wait: the generator's part of a model, while the critic makes several steps.
     """
-    names = _learning(handle)
-    seen.complete = seen.moved >= names.keys()
+    names, moved = _learning(handle), seen.moved()
+    seen.complete = moved >= names.keys()
     given = _learning(handle, with_gradient=True)
-    missing = [name for key, name in given.items() if key not in seen.moved]
+    missing = [name for key, name in given.items() if key not in moved]
     if not missing:
         return
     raise UserError(

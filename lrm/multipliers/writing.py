@@ -109,6 +109,9 @@ class Effective(Tensor):
             if name in ("__get__", "__set__"):
                 return _attribute(name, func.__self__.__name__, func, args)
             first = args[0] if args else None
+            if name == "__deepcopy__":
+                found = first._plain.detach().clone()
+                return found.requires_grad_(first._link.weight.requires_grad)
             if name in _OF_PARAMETERS and isinstance(first, Effective) and first._is_param:
                 found = func(first._link.weight, *args[1:], **kwargs)
                 return first if name == "requires_grad_" else found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from lrm.errors import UserError, shown
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.library import check_model, known_roles, named_weights
-from lrm.multipliers.roles import is_norm
+from lrm.multipliers.roles import is_norm, matched
 from lrm.multipliers.sharding import is_distributed
 from lrm.optim.directions import newton_schulz, per_token
 from lrm.optim.steepest import Steepest
@@ -159,10 +158,10 @@ def _kinds(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
             raise UserError(
                 f"kind {shown(kind)} of {pattern!r}: use one of {', '.join(_DIRECTIONS)}, none"
             )
-        matched = fnmatch.filter(names, pattern)
-        if not matched:
+        those = [name for name in matched(model, pattern) if name in names]
+        if not those:
             raise UserError(f"kind: no parameter's name matches {pattern!r}")
-        told |= dict.fromkeys(matched, kind)
+        told |= dict.fromkeys(those, kind)
     known, places = known_roles(model), owners(model)
     found: dict[str, str] = {}
     strange: list[str] = []

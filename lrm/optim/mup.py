@@ -7,6 +7,7 @@ one width serves all. The suite's own runs have it as presets (``width/gdn_mup_*
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -29,6 +30,7 @@ def mup_param_groups(
     weight_decay: float,
     *,
     optimizer: str = "adamw",
+    role: Mapping[str, str] | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
     """Groups as ``lrm.build_param_groups`` makes them, with muP's learning rates.
@@ -46,8 +48,9 @@ def mup_param_groups(
 
     where the last three columns are of a model m times as wide. Tables that an index reads have no
     inputs, and so have vectors. Weight decays stay; AdamW multiplies them by the LR. Multipliers
-    keep their LR, and ``options`` are those of ``build_param_groups``. Initial values have to
-    follow too (``mup_rescale_``).
+    keep their LR. ``role`` maps patterns of parameter names to roles where the types of modules and
+    names do not tell them (``lrm.multipliers.roles``), and ``options`` are those of
+    ``build_param_groups``. Initial values have to follow too (``mup_rescale_``).
 
     Attention is to have heads of one size, more of them in a wider model: else its logits would
     need a factor. Raises UserError for another optimizer, for parameters that ``base`` does not
@@ -59,14 +62,15 @@ def mup_param_groups(
             f"mup_param_groups: optimizer {shown(optimizer)} has no rule here; use one of "
             f"{', '.join(_POWERS)}"
         )
-    ratios = _ratios(model, base, "mup_param_groups")
+    model, base = _plain(model), _plain(base)
+    ratios = _ratios(model, base, "mup_param_groups", role)
     of_inputs, of_outputs = _POWERS[optimizer]
     factors = {
         id(parameter): ratios[name][0] ** of_inputs * ratios[name][1] ** of_outputs
         for name, parameter in named_weights(model)
     }
     found = []
-    for group in build_param_groups(model, lr, weight_decay, **options):
+    for group in build_param_groups(model, lr, weight_decay, role=role, **options):
         parts: dict[float, list[nn.Parameter]] = {}
         for parameter in group["params"]:
             parts.setdefault(factors.get(id(parameter), 1.0), []).append(parameter)
@@ -76,17 +80,21 @@ def mup_param_groups(
 
 
 @torch.no_grad()
-def mup_rescale_(model: nn.Module, base: nn.Module) -> nn.Module:
+def mup_rescale_(
+    model: nn.Module, base: nn.Module, *, role: Mapping[str, str] | None = None
+) -> nn.Module:
     """Scale the initial weights of ``model`` to those of ``base`` by muP's powers; returns it.
 
     The root mean square of each weight becomes that of ``base`` times m_in^(−1/2) for matrices,
-    times 1/m_in for the head, and times 1 for embeddings; vectors stay as they are. It does not
+    times 1/m_in for the head, and times 1 for embeddings; vectors stay as they are, which are
+    biases too. ``role`` is as in ``mup_param_groups``. It does not
     matter how ``model`` was initialised, only that its weights are random and not all 0. To be
     called before training and before multipliers are attached. Raises UserError as
     ``mup_param_groups`` does, and for a ``base`` on the meta device.
     """
-    ratios = _ratios(model, base, "mup_rescale_")
-    roles, of_base = known_roles(model), dict(named_weights(base))
+    given, model, base = model, _plain(model), _plain(base)
+    ratios = _ratios(model, base, "mup_rescale_", role)
+    roles, of_base = known_roles(model, role), dict(named_weights(base))
     for name, parameter in named_weights(model):
         if (power := _INITIAL.get(roles[name])) is None:
             continue
@@ -95,18 +103,25 @@ def mup_rescale_(model: nn.Module, base: nn.Module) -> nn.Module:
         own, wanted = _rms(parameter), _rms(of_base[name]) * ratios[name][0] ** power
         if own > 0:
             parameter.mul_(wanted / own)
-    return model
+    return given
 
 
 def _rms(tensor: Tensor) -> float:
     return tensor.double().square().mean().sqrt().item()
 
 
-def _ratios(model: nn.Module, base: nn.Module, call: str) -> dict[str, tuple[float, float]]:
+def _plain(model: Any) -> Any:
+    """What torch.compile has wrapped, whose names have no prefix."""
+    return getattr(model, "_orig_mod", model)
+
+
+def _ratios(
+    model: nn.Module, base: nn.Module, call: str, role: Mapping[str, str] | None
+) -> dict[str, tuple[float, float]]:
     """How many times the inputs and outputs of ``base`` each parameter has, by name."""
     for each in (model, base):
         check_model(each, f"optim.{call}")
-    there, places, roles = dict(named_weights(base)), owners(model), known_roles(model)
+    there, places, roles = dict(named_weights(base)), owners(model), known_roles(model, role)
     found = {}
     for name, parameter in named_weights(model):
         other = there.get(name)

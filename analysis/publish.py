@@ -64,7 +64,10 @@ def main() -> None:
 
 def _main(options: argparse.Namespace) -> None:
     if options.digests:
-        for path in list_digests(options.results / "reference"):
+        written = list_digests(options.results / "reference")
+        if not written:
+            raise UserError(f"nothing is published in {options.results / 'reference'}")
+        for path in written:
             print(f"wrote {path}")
         return
     drawings = options.results / "reference" / options.scale / "figures"

@@ -212,6 +212,9 @@ def parse_seeds(text: str) -> list[int]:
                     "for so many"
                 )
             first, last = 0, first - 1
+        if last < first:
+            raise UserError(f"seeds {shown(text)}: {part} ends before it begins; write a number "
+                            "such as 3, or a list such as 100-107")  # fmt: skip
         found |= dict.fromkeys(range(first, min(last, first + _MOST_SEEDS) + 1))
         if len(found) > _MOST_SEEDS or last > _LARGEST_SEED:
             raise UserError(

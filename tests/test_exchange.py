@@ -15,6 +15,7 @@ import transformers
 import warm
 import yaml
 from conftest import TINY_MODEL
+from safetensors.torch import load_file, save_file
 
 import lrm
 from analysis.explore.checkpoint_norms import render, summary
@@ -200,6 +201,12 @@ def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
     transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
     with pytest.raises(UserError, match="holds a gpt2, not a falcon_h1"):
         hub.load_transformers(tmp_path / "gpt2")
+    export(finished, tmp_path / "part")
+    weights = tmp_path / "part" / "model.safetensors"
+    kept = {k: v for k, v in load_file(weights).items() if "feed_forward" not in k}
+    save_file(kept, weights, {"format": "pt"})
+    with pytest.raises(UserError, match="part lacks 6 weights .* first is .*feed_forward"):
+        hub.load_transformers(tmp_path / "part")
     with pytest.raises(UserError, match=r"has no .safetensors files"):
         measure_checkpoint.norms(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nonsense")

@@ -24,10 +24,10 @@ def checked(reader: Callable[[Path], Any]) -> Callable[[Path], Any]:
 
     @functools.wraps(reader)
     def read(path: Path) -> Any:
-        if is_complete(path.parent):
-            read_file(path.parent, path.name)
-        else:
+        if is_listed(path) or not is_complete(path.parent):
             read_listed(path)
+        else:
+            read_file(path.parent, path.name)
         return reader(path)
 
     return read

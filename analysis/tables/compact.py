@@ -113,7 +113,9 @@ def publish(
             tables["vectors"].append(frame.assign(run=description["id"]))
     contents = {}
     for table, frames in tables.items():
-        frame = pd.concat(frames)
+        # Of vectors there may be none.
+        frame = pd.concat(frames) if frames else read_table(chosen[0][1] / f"{table}.parquet")[:0]
+        frame = frame if frames else frame.assign(run=pd.Series(dtype=str))
         for column in ("tensor", "stat", "run"):
             frame[column] = frame[column].astype("category")
         contents[f"{table}.parquet"] = as_parquet(frame)

@@ -147,7 +147,9 @@ def load(path: str | Path, vocab_size: int) -> Tokenizer:
     try:
         tokenizer = Tokenizer.from_buffer(content)
         tokenizer.encode("\U0010ffff", add_special_tokens=False)  # what no vocabulary holds
-    except Exception as error:  # the library raises bare Exception
+    except BaseException as error:  # the library raises bare Exception, and panics
+        if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+            raise
         raise UserError(
             f"data.tokenizer = {path} is not a tokenizer.json: {error}; name another file"
         ) from None

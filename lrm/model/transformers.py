@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 
 from lrm.errors import UserError
 from lrm.model.blocks.mamba2 import ssm_slices
@@ -72,15 +73,22 @@ def from_transformers(hf: Any) -> FalconH1:
             "only 'default' is supported"
         )
     width = source.mamba_d_ssm
-    config = ModelConfig(
-        **{field: getattr(source, field) for field in SHARED},
-        head_dim=getattr(source, "head_dim", None)
+    fields = {field: getattr(source, field) for field in SHARED} | {
+        "head_dim": getattr(source, "head_dim", None)
         or source.hidden_size // source.num_attention_heads,
-        mamba_d_ssm=source.mamba_expand * source.hidden_size if width is None else width,
-        rope_theta=float(rope["rope_theta"]),
-        rms_norm_eps=float(source.rms_norm_eps),
-        initializer_range=float(source.initializer_range),
-    )
+        "mamba_d_ssm": source.mamba_expand * source.hidden_size if width is None else width,
+        "rope_theta": float(rope["rope_theta"]),
+        "rms_norm_eps": float(source.rms_norm_eps),
+        "initializer_range": float(source.initializer_range),
+    }
+    try:
+        config = ModelConfig(**fields)
+    except ValidationError as error:
+        [first, *_] = error.errors()
+        field = ".".join(map(str, first["loc"])) or "its configuration"
+        raise UserError(
+            f"cannot import a Falcon-H1 with {field} = {first['input']!r}: {first['msg']}"
+        ) from None
     weight = hf.lm_head.weight
     model = FalconH1(config, _forward_multipliers(source, config))
     model = model.to(device=weight.device, dtype=weight.dtype)
@@ -223,6 +231,13 @@ def load_transformers(folder: str | Path) -> FalconH1:
         raise UserError(
             f"{folder} holds multipliers beside its weights; merge them (lrm.merge_multipliers) "
             "and save the model again"
+        )
+    lacking = [*told["missing_keys"], *told.get("mismatched_keys", ())]
+    if lacking:
+        name = lacking[0] if isinstance(lacking[0], str) else lacking[0][0]
+        raise UserError(
+            f"{folder} lacks {len(lacking)} weights of its model, or has them in other shapes (the "
+            f"first is {name}); save the whole model again"
         )
     return from_transformers(hf)
 

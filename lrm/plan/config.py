@@ -61,8 +61,13 @@ class DataConfig(Strict):
 
     @model_validator(mode="after")
     def _source_is_complete(self) -> DataConfig:
-        if self.source not in ("stdlib", "packages", "synthetic") and not self.path:
+        without = self.source in ("stdlib", "packages", "synthetic")
+        if not without and not self.path:
             raise ValueError(f"source = {self.source} needs data.path")
+        if without and (self.path or self.pattern):
+            raise ValueError(
+                f"source = {self.source} reads no data.path or data.pattern; set data.source too"
+            )
         return self
 
 

@@ -114,11 +114,7 @@ class Experiment:
         or key, an override that does not parse, or a rule that matches nothing; NotTuned where all
         arms that are asked for wait; NoSuchRun where patterns of labels, ``only``, select no run.
         """
-        _check_scale(scale)
-        if scale not in self.header.at:
-            raise UserError(
-                f"{self.path}: there are no runs at {scale}; use {', '.join(self.header.at)}"
-            )
+        self.check_scale(scale)
         runs: list[Run] = []
         axes: set[str] = set()
         used: set[str] = set()
@@ -171,6 +167,14 @@ class Experiment:
             said = " ".join(f"--only {shown(pattern)}" for pattern in only)
             raise NoSuchRun(f"{said} selects no run; labels look like {runs[0].label!r}")
         return chosen
+
+    def check_scale(self, scale: str) -> None:
+        """Raise UserError where it has no runs at ``scale``."""
+        _check_scale(scale)
+        if scale not in self.header.at:
+            raise UserError(
+                f"{self.path}: there are no runs at {scale}; use {', '.join(self.header.at)}"
+            )
 
     def _with_predecessor(self, run: Run, runs: list[Run]) -> Run:
         said = self.arms[run.arm].said.get("after")

@@ -83,6 +83,15 @@ class Search(Strict):
                     )
         return self
 
+    @model_validator(mode="after")
+    def _the_first_sweep_fits(self) -> Search:
+        if self.trials is not None and self.trials < 2 * self.reach + 1:
+            raise ValueError(
+                f"trials: {self.trials} are fewer than the {2 * self.reach + 1} base LRs with "
+                f"which a search of reach {self.reach} begins"
+            )
+        return self
+
     def patterns(self, group: str) -> tuple[str, ...]:
         """The patterns of a group, without ``multipliers``."""
         said = [each for each in self.groups[group] if each != MULTIPLIERS]

@@ -96,9 +96,12 @@ def continued(
     before = begun.get("execution", {})
     for key, now in description["execution"].items():
         if before.get(key, now) != now:
+            remedy = "set it back"
+            if key == "compiled":
+                remedy = f"add --set execution.compile={str(before[key]).lower()}"
             raise UserError(
                 f"{path} was begun with {key} = {before[key]}, now it is {now}: the "
-                f"bits would differ; set it back, or remove that folder to start over"
+                f"bits would differ; {remedy}, or remove that folder to start over"
             )
     resumed = list(begun.get("resumed", []))
     now = description.get("environment", {})

@@ -31,12 +31,26 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     Raises UserError where that fails. The file is then as it was.
     """
+    _replace(_write_beside(path, data), path)
+
+
+def _write_beside(path: Path, data: bytes) -> Path:
+    """The temporary neighbour of ``path``, on disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with open(temporary, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise unwritable(path, error) from None
+    return temporary
+
+
+def _replace(temporary: Path, path: Path) -> None:
+    try:
         os.replace(temporary, path)
         sync_folder(path.parent)
     except OSError as error:
@@ -78,11 +92,22 @@ def write_sealed(path: Path, record: dict[str, Any]) -> None:
 
 
 def write_listed(folder: Path, contents: dict[str, bytes]) -> None:
-    """Write files by name, each atomically, and then their digests into the folder's manifest."""
-    listed = with_listed(folder, contents)
-    for name, content in contents.items():
-        write_atomic(folder / name, content)
-    write_atomic(folder / MANIFEST, listed)
+    """Write files by name, and then their digests into the folder's manifest.
+
+    All of them are on disk before the first takes its place, so that little time is left in which
+    an end would leave some of them new and others old.
+    """
+    whole = {**contents, MANIFEST: with_listed(folder, contents)}
+    begun: list[tuple[Path, Path]] = []
+    try:
+        for name, content in whole.items():
+            begun.append((_write_beside(folder / name, content), folder / name))
+        for new, path in begun:
+            _replace(new, path)
+    finally:
+        for new, _ in begun:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
 
 
 def read_json(path: Path, keys: tuple[str, ...] = (), remedy: str = "") -> Any:

@@ -12,13 +12,14 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from lrm import data
 from lrm.cli import Display, guarded, parse_seeds, positive
 from lrm.errors import UserError, line_of, printable
 from lrm.plan.claims import asked_by
-from lrm.plan.experiment import load
+from lrm.plan.experiment import NoSuchRun, load
 from lrm.plan.identity import criterion_hash, read_locks, weight_files
 from lrm.plan.run import Run
 from lrm.plan.schedule import batch_size_at
@@ -60,7 +61,9 @@ def main(file: str, arguments: list[str] | None = None) -> None:
 
     def by_workers() -> None:
         options = parsed()
-        _sweep(_missing(folder, options), options)
+        missing = _missing(folder, options)
+        _submit(missing, options)
+        _finish(missing, options)
 
     def by_torchrun() -> None:
         """The first process plans for all of them."""
@@ -101,10 +104,17 @@ def main_of_several(arguments: list[str] | None = None) -> None:
             raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
         folders = dict.fromkeys(folder.resolve() for folder in options.folders)
         missing, known = [], _finished(folders, options)
+        absent: list[NoSuchRun] = []
         for folder in folders:
-            missing += _missing(folder, options, known=known)
+            try:
+                missing += _missing(folder, options, known=known)
+            except NoSuchRun as error:
+                absent.append(error)
+        if len(absent) == len(folders):
+            raise absent[0]
+        _submit(missing, options)
         try:
-            _sweep(missing, options)
+            _finish(missing, options)
         except UserError as error:
             print(line_of(error), file=sys.stderr)
             raise SystemExit(3) from None
@@ -158,16 +168,22 @@ def _asked(options: argparse.Namespace) -> Cluster | None:
     return None
 
 
-def _sweep(missing: list[Job], options: argparse.Namespace) -> None:
-    if not missing:
+def _submit(missing: list[Job], options: argparse.Namespace) -> None:
+    """Ask a cluster for jobs, if one is to train."""
+    if missing and options.cluster:
+        from lrm.sweep.cluster import submit
+
+        submit.submit(missing, options.results, options.cluster, options.asked)
+
+
+def _finish(missing: list[Job], options: argparse.Namespace) -> None:
+    """Train what is missing, or wait for the cluster that does."""
+    if not missing or options.detach:
         return
     runs = [run for run, _ in missing]
     if options.cluster:
         from lrm.sweep.cluster import submit
 
-        submit.submit(missing, options.results, options.cluster, options.asked)
-        if options.detach:
-            return
         submit.wait(missing, options.results)
     else:
         workers = options.workers or machine.default_workers(runs)
@@ -191,12 +207,11 @@ def _finished(folders: Iterable[Path], options: argparse.Namespace) -> list[Job]
     """What of several experiments is finished already, with the directories."""
     seeds, corpora = parse_seeds(options.seeds), options.results / "data"
     experiments = [load(folder / "config.yaml") for folder in folders]
-    runs = [
-        run
-        for each in experiments
-        if each.header.search is None
-        for run in each.runs(options.scale, seeds, options.set, options.only)
-    ]
+    runs = []
+    for each in experiments:
+        if each.header.search is None:
+            with suppress(NoSuchRun):
+                runs += each.runs(options.scale, seeds, options.set, options.only)
     runs = [run for run in with_corpora(runs, corpora, build=False) if run.has_id]
     jobs = [(run, run.path(options.results)) for run in runs]
     return [job for job in jobs if is_complete(job[1])]

@@ -19,14 +19,15 @@ from lrm.sweep.cluster.settings import Cluster
 def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     """The dry run's text."""
     lines = [f"{experiment.name}: {experiment.header.title}", ""]
-    rate = speed.measured_rate(results, runs[0])
-    seconds = dollars = disk = 0.0
+    ratio = speed.measured(results, runs)
+    seconds = left = dollars = disk = 0.0
     first: list[str] = []
     known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
     for run in runs:
         estimate = run.estimate()
-        own = speed.seconds(run, rate)
+        own = speed.seconds(run, ratio)
         seconds += own
+        left += 0.0 if run.has_id and run.is_finished(results) else own
         dollars += estimate.dollars
         disk += estimate.disk
         lines.append(f"{run.label}  [{_state(run, results)}]")
@@ -40,7 +41,8 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     lines += _memory(runs)
     lines += together.told(runs)
     cost = runs[0].cost
-    source = "measured on finished runs" if rate else f"assumed for {cost.device}"
+    source = "measured on finished runs" if ratio else f"assumed for {cost.device}"
+    source += f"; {duration(left)} of them left" if left < seconds else ""
     lines.append(
         f"{len(runs)} runs, {duration(seconds)} of {cost.devices} × {cost.device} "
         f"({source}), about ${dollars:,.0f}; {size(disk)} of weights on disk"

@@ -113,7 +113,8 @@ class Sweep:
         shift: Shift | None = None,
     ):
         self.asked, self.shift = jobs, shift
-        jobs = ordered(twins.firsts(jobs))
+        # An arm of a search waits for its own trials, whatever computes the same.
+        jobs = ordered(jobs if following else twins.firsts(jobs))
         workers = workers if following else min(workers, len(jobs))
         self.waiting: list[Job] = []
         # Of those that another process has: when each may be tried again.

@@ -216,7 +216,7 @@ class _Loop:
         """That of ``run`` in its directory, until ``stack`` ends; None where it has finished."""
         settings = run.settings
         # One of several processes must not end alone: it waits until the run is free.
-        opening = open_run(path, writes=group.rank == 0, waits=group.world > 1)
+        opening = open_run(path, writes=group.rank == 0, waits=group is not ALONE)
         directory = stack.enter_context(opening)
         if group.first(directory.complete):
             return None

@@ -45,15 +45,16 @@ def shares(jobs: Iterable[Job], cluster: Cluster, results: Path | None = None) -
     Runs that have finished in ``results`` say how long others take; else estimates do.
     """
     found: dict[Any, list[Job]] = {}
-    rates: dict[tuple[str, str], float | None] = {}
+    places: dict[tuple[str, str], list[Run]] = {}
     for job in jobs:
-        run, place = job[0], (job[0].experiment, job[0].scale)
-        found.setdefault(_sizes(run), []).append(job)
-        if results is not None and place not in rates:
-            rates[place] = speed.measured_rate(results, run)
+        found.setdefault(_sizes(job[0]), []).append(job)
+        places.setdefault((job[0].experiment, job[0].scale), []).append(job[0])
+    ratios = {}
+    if results is not None:
+        ratios = {place: speed.measured(results, runs) for place, runs in places.items()}
 
     def seconds(run: Run) -> float:
-        return speed.seconds(run, rates.get((run.experiment, run.scale)))
+        return speed.seconds(run, ratios.get((run.experiment, run.scale)))
 
     return [_share(alike, cluster, [seconds(run) for run, _ in alike]) for alike in found.values()]
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lrm.cli import columns, guarded, positive
 from lrm.errors import UserError, line_of, shown
+from lrm.model.tensors import matches
 from lrm.plan.experiment import Experiment, load
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search, Stage
@@ -55,6 +57,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
 
 def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     scale, results = options.scale, options.results
+    experiment.check_scale(scale)
     search = experiment.search(scale)
     arms = _arms(experiment, scale, options.only, options.until)
     bases = [
@@ -62,6 +65,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
         for arm in arms
     ]
     check_inputs(bases)
+    _check_names(experiment, search, bases)
     if options.dry_run:
         print(_plan(search, arms, bases[0]))
         return
@@ -101,6 +105,37 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
         raise
     keep()
     print("\n".join(_table(tuning)))
+    for arm in tuning.arms:
+        if not arm.finished:
+            print(f"the search of {arm.name} has not ended: the same command goes on with it")
+
+
+def _check_names(experiment: Experiment, search: Search, bases: Sequence[TrainRun]) -> None:
+    """UserError where the search names tensors or arms that there are not."""
+    scale = bases[0].scale
+    there = list(experiment.arms_at(scale))
+    for pattern in search.first_stage_only:
+        if not fnmatch.filter(experiment.arms, pattern):
+            raise UserError(
+                f"{experiment.path}: search.first_stage_only names {pattern!r}, which is no arm; "
+                f"there are {', '.join(experiment.arms)}"
+            )
+    wanted = {(group, pattern) for group in search.groups for pattern in search.patterns(group)}
+    rest = (arm for arm in there if arm not in {base.arm for base in bases})
+    others = (
+        TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
+        for arm in rest
+    )
+    for base in itertools.chain(bases, others):
+        wanted = {(group, pattern) for group, pattern in wanted
+                  if not any(matches(pattern, plan.address) for plan in base.plans)}  # fmt: skip
+        if not wanted:
+            return
+    group, pattern = min(wanted)
+    raise UserError(
+        f"{experiment.path}: search.groups.{group}: no tensor of any arm is {pattern!r}; correct "
+        "it, or leave it out"
+    )
 
 
 def _arms(
@@ -148,7 +183,9 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, comp
     """
     ended = [arm for arm in tuning.arms if arm.finished]
     whole = complete and len(ended) == len(tuning.arms)
-    if not whole and is_listed(published) and (lost := log.lacks(published)):
+    # A whole search replaces what is published of its own arms, and of no other.
+    own = {arm.name for arm in tuning.arms} if whole else set()
+    if is_listed(published) and (lost := log.lacks(published, own)):
         raise UserError(f"{published} holds {lost} trials that are not in {log.path}; add "
                         "--from-published to go on from it")  # fmt: skip
     for arm in ended:
@@ -163,9 +200,6 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, comp
         make_folder(published.parent)
         write_listed(published.parent, {published.name: log.content()})
         print(f"published {published}, and {presets} of {len(ended)} arms")
-    for arm in tuning.arms:
-        if not arm.finished:
-            print(f"the search of {arm.name} has not ended: the same command goes on with it")
 
 
 def _plan(search: Search, arms: Mapping[str, Mapping[str, Stage]], run: TrainRun) -> str:

@@ -42,6 +42,7 @@ class ArmTuning:
         self._asking = self.search.run()
         self._asked: dict[Trial, TrialRun] = {}
         self._early: dict[Trial, float | None] = {}
+        self._used: set[str] = set()  # ids of the trials that it asked for
 
     def advance(self, results: Path) -> list[Job]:
         """The runs that it asks for next; none while it waits for another, and none at the end.
@@ -54,6 +55,7 @@ class ArmTuning:
                 record = self._record(trial, run, results)
                 if record is None:
                     return []
+                self._used.add(run.id)
                 loss = record["loss"]
                 losses[trial] = math.inf if loss is None else loss
                 self._early[trial] = record["early_loss"]
@@ -126,8 +128,11 @@ class ArmTuning:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Those of the log for this arm, in the order of its stages."""
-        return [record for record in self._log.records.values() if record["arm"] == self.name]
+        """Those of the log that this search asked for, in the order of its stages.
+
+        The log may hold more of the arm, of a search under other rules.
+        """
+        return [record for id, record in self._log.records.items() if id in self._used]
 
     def preset(self, decision: Decision) -> tuple[str, str]:
         """Name and text of what a stage has found."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,9 +145,11 @@ class TrialLog:
             self.records |= _records(path.read_bytes(), path)
             _cut(path)
 
-    def lacks(self, published: Path) -> int:
-        """How many trials of a published log it does not hold."""
-        return len(_records(read_listed(published), published).keys() - self.records.keys())
+    def lacks(self, published: Path, but_of: Collection[str] = ()) -> int:
+        """How many trials of a published log it does not hold, those of some arms left out."""
+        there = _records(read_listed(published), published)
+        return sum(id not in self.records and record["arm"] not in but_of
+                   for id, record in there.items())  # fmt: skip
 
     def content(self) -> bytes:
         """All of it, published trials first, as a file."""
@@ -173,4 +176,5 @@ def _line(record: dict[str, Any]) -> str:
 def _cut(path: Path) -> None:
     """Take away a last line that was cut short when its process ended."""
     content = path.read_bytes()
-    os.truncate(path, content.rfind(b"\n") + 1)
+    if not content.endswith(b"\n"):
+        os.truncate(path, content.rfind(b"\n") + 1)

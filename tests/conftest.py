@@ -21,27 +21,12 @@ from lrm.plan.run import Run
 gc.set_threshold(*warm.COLLECTOR)
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
-# Experiments whose configuration has values for each scale, but none for this one yet. Whoever adds
-# them takes the experiment out here.
-NOT_DESIGNED = {
-    (name, "mini")
-    for name in (
-        "linear_layer",
-        "mlp_scale_design",
-        "symmetry_float16",
-        "symmetry_stress",
-        "table1",
-        "width_scaling",
-    )
-}
 
 
 def missing_at(experiment: Experiment, scale: str) -> str | None:
     """What an experiment that cannot be planned at ``scale`` says of it; None if it can be."""
     if scale not in experiment.header.at:
         return f"there are no runs at {scale}; use"
-    if (experiment.name, scale) in NOT_DESIGNED:
-        return "config.yaml: .*; define it|config.yaml: .* must divide"
     if len(experiment.untuned(scale)) == len(experiment.arms_at(scale)):
         return f"run make tune SCALE={scale} PUBLISH=1"
     return None

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import NOT_DESIGNED, missing_at
+from conftest import missing_at
 
 from lrm import data
 from lrm.cli import Display, guarded, parse_seeds
@@ -516,9 +516,9 @@ def test_what_is_published_still_plans(path):
             assert experiment.runs(scale, [0]), scale
 
 
-@pytest.mark.parametrize(("name", "scale"), sorted(NOT_DESIGNED))
-def test_a_scale_that_an_experiment_does_not_know(name, scale):
-    command = [sys.executable, ROOT / "experiments" / name / "run.py", "--scale", scale]
+@pytest.mark.parametrize("name", ["long_run", "gdn_draws", "steepest_search"])
+def test_a_scale_that_an_experiment_does_not_know(name):
+    command = [sys.executable, ROOT / "experiments" / name / "run.py", "--scale", "small"]
     found = subprocess.run([*command, "--dry-run"], capture_output=True, text=True)
     assert (found.returncode, found.stdout) == (2, "")
     assert re.fullmatch(r"error: .*config\.yaml: .*\n", found.stderr)

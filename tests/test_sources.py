@@ -48,7 +48,9 @@ def write_parquet(path, rows):
 def config(source, path, **changes):
     if source == "packages":
         changes = {"packages": ("lrm_one", "lrm_two"), **changes}
-    return DataConfig(source=source, path=str(path), **{"validation_fraction": 0.3, **changes})
+    else:
+        changes = {"path": str(path), **changes}
+    return DataConfig(source=source, **{"validation_fraction": 0.3, **changes})
 
 
 def texts(config, skip=0):

@@ -31,7 +31,7 @@ LOOKS = {
 # Beyond so much above the lowest a loss is not drawn.
 _TOP = 0.15
 MESSAGE = (
-    "Carried to larger heads, the scale by the root and that by the size cost alike, within 0.01;\n"
+    "Carried to larger heads, scales by the root and by the size cost alike, within 0.01;\n"
     "the best scale lies between the two with steepest descent"
 )
 _CARRIED = {found.BY_SIZE: ("^", "by the size"), found.BY_ROOT: ("v", "by its root")}

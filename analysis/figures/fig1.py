@@ -125,7 +125,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Six panels, and the legend below."""
-    figure, axes = page(2, 3, 4.9, w_pad=0.04, h_pad=0.05)
+    figure, axes = page(2, 3, 5.1, w_pad=0.04, h_pad=0.05)
     headline(figure, MESSAGE, context)
     (a, b, c), (d, e, f) = axes
     panels = dict(tuple(numbers.groupby("panel")))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.tables.run_list import RUN_LIST
+from lrm.errors import UserError
 from lrm.store.digests import is_listed, read_listed
 from lrm.store.rundir import is_complete, read_file
 
@@ -34,13 +35,19 @@ def checked(reader: Callable[[Path], Any]) -> Callable[[Path], Any]:
 
 
 def complete(finder: Callable[..., Any]) -> Callable[..., Any]:
-    """``find``, which tells of a published list of runs that is gone."""
+    """``find``, which tells of a list of published runs that is gone, and of copies of runs."""
 
     @functools.wraps(finder)
     def find(experiment: str, scale: str, source: str, results: Path, *arguments, **named):
         runs = results / "reference" / scale / experiment / RUN_LIST
         if source == "reference" and not runs.exists() and is_listed(runs):
             read_listed(runs)
-        return finder(experiment, scale, source, results, *arguments, **named)
+        found = finder(experiment, scale, source, results, *arguments, **named)
+        for description, path in found:
+            if source == "runs" and path.name != description["id"]:
+                raise UserError(
+                    f"{path} is a copy of run {description['id']}; move it out of {path.parent}"
+                )
+        return found
 
     return find

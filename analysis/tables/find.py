@@ -62,12 +62,6 @@ def find(
         folder = results / "runs" / experiment
         paths = [path.parent for path in sorted(folder.glob("*/done.json"))]
         runs = [(read_description(path), path) for path in paths if is_complete(path)]
-        for description, path in runs:
-            if path.name != description["id"]:
-                raise UserError(
-                    f"{relative(path)} is a copy of run {description['id']}; move it out of "
-                    f"{relative(folder)}"
-                )
         runs = [(d, path) for d, path in runs if d["scale"] == scale]
     outdated = ""
     if configuration == "current":

@@ -1,8 +1,7 @@
-"""Figure 3 of the second paper, and the last panel of its figure 5: weight decay of scale vectors.
+"""Figure 3 of the second paper: weight decay of scale vectors.
 
-Loss after the decay of the LR, differences paired by seed; left of 0 is better. a, b: with decay on
-vectors of one side less without, mean of the two settings of the other side. c: with norms behind
-matrices, and magnitude and direction apart.
+Loss after the decay of the LR, differences paired by seed; left of 0 is better. With decay on
+vectors of one side less without, mean of the two settings of the other side.
 """
 
 from __future__ import annotations
@@ -10,14 +9,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import dots
-from analysis.drawing.gaps import (
-    Comparison,
-    draw_gaps,
-    measured,
-    told_of_points,
-    write_gaps,
-    write_values,
-)
+from analysis.drawing.gaps import told_of_points, write_values
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.vector_decay import decay_effect
@@ -25,7 +17,7 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {
-    "sv_decay": ("MUON_*", "LONG_*", "ADAM_*", "FAST_*", "DNP_OR_*"),
+    "sv_decay": ("MUON_*", "LONG_*", "ADAM_*", "FAST_*"),
 }
 # By kind: name, colour and marker.
 LOOKS = {
@@ -35,16 +27,9 @@ LOOKS = {
     "FAST": ("AdamW, vectors 3 × LR", "#B8860B", "^"),
 }
 SIDES = {"a": "input", "b": "output"}
-DNP = {
-    "c": [
-        Comparison(name, "sv_decay", f"DNP_OR_{arm}", "DNP_OR_NONE", "or")
-        for name, arm in (("on inputs (IWD)", "INPUT"), ("on outputs", "OUTPUT"), ("on all", "ALL"))
-    ]
-}
 TITLES = {
     "a": "a   Decay on inputs",
     "b": "b   Decay on outputs",
-    "c": "c   Norms behind matrices, magnitude and direction apart (DNP with OR)",
 }
 MESSAGE = (
     "Decay on input vectors raises the loss with AdamW, and with Muon in long runs;\n"
@@ -60,20 +45,19 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         for kind, (name, *_) in LOOKS.items():
             values = decay_effect(tables["sv_decay"], kind, side).rename("value")
             rows.append(values.reset_index().assign(panel=panel, name=name))
-    found = pd.concat([*rows, measured(tables, DNP)], ignore_index=True)
+    found = pd.concat(rows, ignore_index=True)
     return found[["panel", "name", "seed", "value"]]
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels above each other, on one axis."""
+    """Two panels above each other, on one axis."""
     panels = dict(tuple(numbers.groupby("panel")))
-    lines = [len(LOOKS), len(LOOKS), len(DNP["c"])]
-    figure, axes = page(3, 1, 4.4, h_pad=0.04, sharex=True, height_ratios=lines)
+    figure, axes = page(2, 1, 3.3, h_pad=0.04, sharex=True)
     headline(figure, MESSAGE, context)
     low, high = numbers["value"].min(), numbers["value"].max()
     axes[0].set_xlim(low - 0.05 * (high - low), high + 0.45 * (high - low))
     names = [name for name, *_ in LOOKS.values()]
-    for axis, panel in zip(axes, SIDES, strict=False):
+    for axis, panel in zip(axes, SIDES, strict=True):
         values = panels[panel].groupby("name")["value"]
         dots(
             axis,
@@ -86,12 +70,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0, labelsize=SMALL)
         write_values(axis, panels[panel], names)
-    draw_gaps(axes[2], panels["c"], DNP["c"], below=_BELOW)
-    write_gaps(axes[2], panels["c"], DNP["c"])
-    for axis, panel, count in zip(axes, TITLES, lines, strict=True):
         label(axis, TITLES[panel])
-        axis.set_ylim(-0.7, count - 0.55)
-    axes[2].set_xlabel("← better        loss with decay − loss without (nats)")
+        axis.set_ylim(-0.7, len(LOOKS) - 0.55)
+    axes[-1].set_xlabel("← better        loss with decay − loss without (nats)")
     said = "inputs: vectors in front of a matrix.   outputs: all others"
     legend_below(figure, [key(said, lw=0)], 1, handlelength=0, handletextpad=0)
     return caption(figure, context, told_of_points(numbers))

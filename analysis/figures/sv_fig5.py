@@ -1,8 +1,10 @@
 """Figure 5 of the second paper: branches, placement and reparametrization.
 
 Loss after the decay less that of a direct vector on the inputs of each matrix (HG), paired by seed,
-so that all rows have one zero; left of it is better. a: vectors that branches share. b: other
-placements. c: magnitude and direction apart (OR, ER), on both sides and with a norm between.
+so that all rows of a to c have one zero; left of it is better. a: vectors that branches share. b:
+other placements. c: magnitude and direction apart (OR, ER), on both sides and with a norm between.
+d: with OR and a norm between, weight decay on some of the vectors, less no decay. Drawn are in d
+the seeds that judge SV15.2, where there are any.
 """
 
 from __future__ import annotations
@@ -12,15 +14,18 @@ import dataclasses
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
+from analysis.drawing.axes import judging_alone
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
 EXPERIMENTS = {
     "sv_heterogeneity": ("HG *", "STANDARD *"),
     "sv_placement": (),
     "sv_reparametrization": ("HG *", "D*P_?R *"),
+    "sv_decay": ("DNP_OR_*",),
 }
 PANELS = {
     "a": [Comparison("shared by branches", "sv_heterogeneity", "STANDARD", "HG", "none")],
@@ -36,13 +41,19 @@ PANELS = {
         Comparison("DNP with OR", "sv_reparametrization", "DNP_OR", "HG", "or"),
         Comparison("DNP with ER", "sv_reparametrization", "DNP_ER", "HG", "er"),
     ],
+    "d": [
+        Comparison(name, "sv_decay", f"DNP_OR_{arm}", "DNP_OR_NONE", "or")
+        for name, arm in (("on inputs (IWD)", "INPUT"), ("on outputs", "OUTPUT"), ("on all", "ALL"))
+    ],
 }
 TITLES = {
     "a": "a   Vectors shared by branches are worse than own ones",
     "b": "b   Vectors on outputs do not help; a factor of 2 on the matrices harms",
     "c": "c   Magnitude and direction apart (OR, ER) gain most behind a norm",
+    "d": "d   Weight decay does not help DNP with OR (0: no vector decays)",
 }
 WORDS = (
+    "reference: a vector on the inputs of each matrix; in d what has no decay of vectors.\n"
     "branches: query, key, value, gate, up.   AP: vectors γ on the outputs of matrices.   "
     "DP: on inputs and outputs.\n"
     "DNP: DP with an RMSNorm between matrix and output vector.   "
@@ -56,13 +67,16 @@ _BELOW = 0.42
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, value (nats per token)."""
-    return measured(tables, PANELS)
+    rows = measured(tables, PANELS)
+    last = rows["panel"] == "d"
+    judging = judging_alone(rows[last], criteria_of("sv_decay")["SV15.2"])
+    return pd.concat([rows[~last], judging], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Three panels above each other, with one axis."""
+    """Four panels above each other, with one axis."""
     lines = [len(compared) for compared in PANELS.values()]
-    figure, axes = page(3, 1, 4.1, h_pad=0.03, sharex=True, height_ratios=[2.0, *lines[1:]])
+    figure, axes = page(4, 1, 5.0, h_pad=0.03, sharex=True, height_ratios=[2.0, *lines[1:]])
     panels = dict(tuple(numbers.groupby("panel")))
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
     axes[0].set_xlim(low - 0.14 * (high - low), high + 0.3 * (high - low))
@@ -73,9 +87,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         label(axis, f"{title} (one seed)" if rows["seed"].nunique() == 1 else title)
     axes[0].set_ylim(-0.75, 0.35)
-    axes[-1].set_xlabel(
-        "← better        loss − loss of a vector on the inputs of each matrix (nats)"
-    )
+    axes[-1].set_xlabel("← better        loss − reference (nats)")
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     note = f"all arms have one LR, the best found for shared vectors\n{told_of_points(numbers)}"
     context = dataclasses.replace(context, others={})

@@ -158,6 +158,13 @@ class Multipliers:
             for axis, parameter in scaling.named_parameters():
                 yield f"{key}.{axis}", scaling.multipliers[axis], parameter
 
+    def places(self) -> list[tuple[dict[str, nn.Parameter | None], str]]:
+        """Where every W and every multiplier lies: a module's own mapping, and the name in it."""
+        owners = [self._owners[name][0] for name in self.effective]
+        found = [(module._parameters, attribute) for module, attribute in owners]
+        return found + [(scaling._parameters, axis) for scaling in self.scalings.values()
+                        for axis in scaling._parameters]  # fmt: skip
+
     @contextlib.contextmanager
     def unchanged(self, several: bool = True, by_step: bool = True) -> Iterator[None]:
         """Within it no weight or multiplier changes: W̄ is built once, for all micro-batches.

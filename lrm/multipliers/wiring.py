@@ -39,6 +39,7 @@ class _Seen:
         self.checked: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
         self.movers: weakref.WeakSet = weakref.WeakSet()  # those among them that move the model
         self.handed = handed  # whether ``build_param_groups`` has given groups out
+        self.places: list[tuple[dict, str]] = []  # of weights and multipliers, as they were checked
         self.complete = False
 
     def note(self, parameters: Iterable[nn.Parameter]) -> None:
@@ -117,19 +118,21 @@ def watched() -> list[Multipliers]:
 @torch.no_grad()
 def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for handle, seen in list(_models.items()):
-        if handle.is_unchanged or seen.checked.get(optimizer) != _state(optimizer, handle):
+        if handle.is_unchanged or seen.checked.get(optimizer) != _state(optimizer, seen):
             _check(optimizer, handle, seen)
         elif not seen.complete and optimizer in seen.movers:
             _complain(handle, seen)  # its second step, and still nobody moves the rest
 
 
-def _state(optimizer: torch.optim.Optimizer, handle: Multipliers) -> tuple:
+def _state(optimizer: torch.optim.Optimizer, seen: _Seen) -> tuple:
     """What changes where groups are added, or weights begin or cease to learn."""
-    learn = sum(parameter.requires_grad for parameter in _every(handle).values())
+    found = (mapping.get(name) for mapping, name in seen.places)
+    learn = sum(parameter.requires_grad for parameter in found if parameter is not None)
     return tuple(len(group["params"]) for group in optimizer.param_groups), learn
 
 
 def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -> None:
+    seen.places = handle.places()
     names = _learning(handle)
     every = [p for group in optimizer.param_groups for p in group["params"]]
     moved = {id(p) for p in every}
@@ -139,7 +142,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     if handle.is_unchanged and not moved.isdisjoint(present):
         raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
     if moved.isdisjoint(names):
-        seen.checked[optimizer] = _state(optimizer, handle)
+        seen.checked[optimizer] = _state(optimizer, seen)
         if handle.effective and not moved.isdisjoint(present):
             # Of its vectors alone: at its second step another one should have moved the rest.
             seen.movers.add(optimizer)
@@ -155,7 +158,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
                 "the optimizer moves multipliers and weights in one group, with one learning rate "
                 f"and weight decay for both; {_REMEDY}"
             )
-    seen.checked[optimizer] = _state(optimizer, handle)
+    seen.checked[optimizer] = _state(optimizer, seen)
     seen.movers.add(optimizer)
     seen.complete = seen.moved() >= names.keys()
     # Of groups in several optimizers the others step behind this one.

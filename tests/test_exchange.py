@@ -207,6 +207,12 @@ def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
     save_file(kept, weights, {"format": "pt"})
     with pytest.raises(UserError, match="part lacks 6 weights .* first is .*feed_forward"):
         hub.load_transformers(tmp_path / "part")
+    export(finished, tmp_path / "shapes")
+    weights = tmp_path / "shapes" / "model.safetensors"
+    other = {k: v[:-1].clone() if "q_proj" in k else v for k, v in load_file(weights).items()}
+    save_file(other, weights, {"format": "pt"})
+    with pytest.raises(UserError, match="shapes lacks 2 weights .* first is .*q_proj"):
+        hub.load_transformers(tmp_path / "shapes")
     with pytest.raises(UserError, match=r"has no .safetensors files"):
         measure_checkpoint.norms(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"nonsense")

@@ -127,11 +127,11 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> Non
     values = found["value"] if len(found) else rates
     axis.set_ylim(values.min() / 1.6, values.max() * (1.6 if beside else 2.6))
     plain_log_axis(axis)
-    place = (
-        {"loc": "upper left", "bbox_to_anchor": (1.02, 1.03)} if beside else {"loc": "upper right"}
-    )
+    where = {"loc": "upper right"}
+    if beside:
+        where = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.03)}
     said = axis.legend(handles=exponents, fontsize=SMALL, handlelength=0.6, handletextpad=0.5,
-                       labelspacing=0.25, borderaxespad=0.1, **place)  # fmt: skip
+                       labelspacing=0.25, borderaxespad=0.1, **where)  # fmt: skip
     for text, handle in zip(said.get_texts(), exponents, strict=True):
         text.set_color(shade(handle.get_color(), -0.3))
     said.set_in_layout(not beside)

@@ -45,7 +45,7 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
             )
         try:
             paths = {path for pattern in patterns for path in root.glob(pattern)}
-        except (NotImplementedError, ValueError, IndexError) as error:
+        except (NotImplementedError, ValueError, IndexError) as error:  # by "." the last
             raise UserError(
                 f"data.pattern = {config.pattern!r} cannot be used ({error}); write one such as "
                 f"{PATTERNS[config.source][0]!r}, relative to data.path"

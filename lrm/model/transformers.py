@@ -222,7 +222,7 @@ def load_transformers(folder: str | Path) -> FalconH1:
         if config.model_type != "falcon_h1":
             raise UserError(f"{folder} holds a {config.model_type}, not a falcon_h1")
         hf, told = library.FalconH1ForCausalLM.from_pretrained(
-            folder, dtype=torch.float32, output_loading_info=True
+            folder, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
         )
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().partition("\n")[0]
@@ -232,12 +232,11 @@ def load_transformers(folder: str | Path) -> FalconH1:
             f"{folder} holds multipliers beside its weights; merge them (lrm.merge_multipliers) "
             "and save the model again"
         )
-    lacking = [*told["missing_keys"], *told.get("mismatched_keys", ())]
-    if lacking:
-        name = lacking[0] if isinstance(lacking[0], str) else lacking[0][0]
+    # Either would be drawn at random.
+    if lacking := sorted([*told["missing_keys"], *(name for name, *_ in told["mismatched_keys"])]):
         raise UserError(
             f"{folder} lacks {len(lacking)} weights of its model, or has them in other shapes (the "
-            f"first is {name}); save the whole model again"
+            f"first is {lacking[0]}); save the whole model again"
         )
     return from_transformers(hf)
 

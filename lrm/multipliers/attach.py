@@ -256,6 +256,8 @@ class Multipliers:
                 restore(owner, attribute)
                 if CHILD in owner._modules:
                     delattr(owner, CHILD)
+        for name in weights:
+            for owner, _ in self._owners[name]:
                 if isinstance(owner, nn.RNNBase):
                     owner.flatten_parameters()  # cuDNN wants them in one piece
         self.scalings, self.effective = {}, {}

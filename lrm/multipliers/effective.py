@@ -248,21 +248,29 @@ class EffectiveWeight(nn.Module):
         learns = weight.requires_grad or any(value.requires_grad for value in product.values)
         return (product, outer) if learns else None
 
+    def forget(self) -> None:
+        """Let go of ``last_read``, in whose place another tensor has come."""
+        self._derived.read = None
+
+    def _may_scale_around(self, weight: Tensor) -> bool:
+        """Whether what goes in and comes out may be scaled in W's place, where that is less."""
+        if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
+            return False
+        if torch.compiler.is_compiling():
+            # Whether it is less would become a bound on the number of tokens.
+            return not torch.compiler.is_exporting()
+        return not self._derived.keeping
+
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """``x @ W̄.T + bias`` by scaling x and the output, where that is less than scaling W.
 
         None where it is not, and where rows have multipliers of their own.
         """
-        if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
-            return None
-        compiles = torch.compiler.is_compiling()
-        if not compiles and self._derived.keeping:
-            return None
         rows, columns = weight.shape
+        if not self._may_scale_around(weight):
+            return None
         if columns == 0 or x.is_nested or x.dim() == 0 or x.shape[-1] != columns:
             return None
-        if compiles and torch.compiler.is_exporting():
-            return None  # what follows would be a bound on the number of tokens
         if _computes_in(weight) == torch.float16:
             return None  # W alone may be too large for it, where W̄ is not
         tokens = x.numel() // columns
@@ -285,14 +293,9 @@ class EffectiveWeight(nn.Module):
 
         None where these are not fewer than all, and where rows have multipliers of their own.
         """
-        if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
+        if not self._may_scale_around(weight) or indices.is_nested:
             return None
-        compiles = torch.compiler.is_compiling()
-        if not compiles and self._derived.keeping:
-            return None
-        if compiles and torch.compiler.is_exporting():
-            return None  # what follows would be a bound on the number of tokens
-        if indices.is_nested or indices.numel() >= weight.shape[0]:
+        if indices.numel() >= weight.shape[0]:
             return None
         [scaling] = self.scalings()
         values = [

@@ -71,3 +71,8 @@ def owners(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
                 names.setdefault(id(parameter), f"{path}.{attribute}".lstrip("."))
                 found.setdefault(id(parameter), []).append((module, attribute))
     return {names[key]: places for key, places in found.items()}
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """What torch.compile has wrapped: its names have no prefix, and it passes attributes on."""
+    return getattr(model, "_orig_mod", model)

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
+from lrm.multipliers.layout import uncompiled
 from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
 from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import PRESET, Placement, targets
@@ -85,9 +86,9 @@ def attach_multipliers(
     that hold most of the model's weights.
     """
     check_model(model, "attach_multipliers")
-    model = getattr(model, "_orig_mod", model)  # of torch.compile, which passes attributes on
+    model = uncompiled(model)
     check_plain(model)
-    _check_values(model, "attach_multipliers")
+    _check_shapes(model, "attach_multipliers")
     if torch.is_inference_mode_enabled():
         raise UserError(
             "lrm.attach_multipliers within torch.inference_mode(), where nothing can learn; call "
@@ -164,7 +165,7 @@ def build_param_groups(
     of what has them. Warns where no multiplier learns, as behind tools that freeze what they find.
     """
     check_model(model, "build_param_groups")
-    _check_values(model, "build_param_groups")
+    _check_shapes(model, "build_param_groups")
     _check_rates({"lr": lr, "weight_decay": weight_decay})
     _check_sharding(model)
     for name, told in (("by_kind", by_kind), ("role", role)):
@@ -365,7 +366,7 @@ def check_model(model: Any, call: str) -> None:
         )
 
 
-def _check_values(model: nn.Module, call: str) -> None:
+def _check_shapes(model: nn.Module, call: str) -> None:
     """Raise UserError where parameters have no shapes yet."""
     for name, parameter in model.named_parameters():
         if nn.parameter.is_lazy(parameter):

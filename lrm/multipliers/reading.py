@@ -31,7 +31,8 @@ def read_through(module: nn.Module, attribute: str, reader: Any) -> None:
     padding)``, which compute an ``nn.Linear`` and an ``nn.Embedding`` in another way or return
     None, ``solve(parameter, value)``, which has it give ``value``,
     ``reset_parameters()``, after which it gives what is initialised, ``learned()``, the tensors
-    that it reads besides, and ``last_read()``, the parameter as it was given last.
+    that it reads besides, ``last_read()``, the parameter as it was given last, and ``forget()``,
+    after which it is none.
     """
     readers = {**module.__dict__.get(READERS, {}), attribute: reader}
     _become(module, readers)
@@ -93,6 +94,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
             )
         elif _may_replace(self, value):
             self._parameters[name] = value
+            self._lrm_readers[name].forget()
         elif isinstance(value, Effective) and value.is_read_by(self._lrm_readers[name]):
             # Tied once more; after loading with assign the two may be different tensors.
             self._parameters[name] = value.weight

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers import library
-from lrm.multipliers.layout import owners
+from lrm.multipliers.layout import owners, uncompiled
 from lrm.multipliers.multiplier import MAGNITUDES
 from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import roles
@@ -93,7 +93,7 @@ def attach_scale_vectors(
     decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
     kind, behind = DESIGNS[design]
     library.check_model(model, "attach_scale_vectors")
-    model = getattr(model, "_orig_mod", model)  # of torch.compile, which passes attributes on
+    model = uncompiled(model)
     library.check_plain(model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError("the model is on the meta device; load its weights, whose norms are read")

@@ -20,6 +20,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
+from lrm.multipliers.layout import uncompiled
 
 _REMEDY = "build it behind lrm.attach_multipliers from lrm.build_param_groups(model, lr, ...)"
 
@@ -105,7 +106,7 @@ def check_processes(handle: Multipliers) -> None:
 
 def counts_gradients(model: nn.Module) -> bool:
     """Whether gradients that come behind the backward pass are too late for ``model``."""
-    model = getattr(model, "_orig_mod", model)  # of torch.compile
+    model = uncompiled(model)
     of_processes = isinstance(model, DistributedDataParallel)
     return of_processes and (model.find_unused_parameters or model.static_graph)
 

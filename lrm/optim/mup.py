@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
-from lrm.multipliers.layout import Layout, layout, owners
+from lrm.multipliers.layout import Layout, layout, owners, uncompiled
 from lrm.multipliers.library import build_param_groups, check_model, known_roles, named_weights
 
 # Of an optimizer's name the power of inputs and of outputs in the factor on the LR.
@@ -62,7 +62,7 @@ def mup_param_groups(
             f"mup_param_groups: optimizer {shown(optimizer)} has no rule here; use one of "
             f"{', '.join(_POWERS)}"
         )
-    model, base = _plain(model), _plain(base)
+    model, base = uncompiled(model), uncompiled(base)
     ratios = _ratios(model, base, "mup_param_groups", role)
     of_inputs, of_outputs = _POWERS[optimizer]
     factors = {
@@ -92,7 +92,7 @@ def mup_rescale_(
     called before training and before multipliers are attached. Raises UserError as
     ``mup_param_groups`` does, and for a ``base`` on the meta device.
     """
-    given, model, base = model, _plain(model), _plain(base)
+    given, model, base = model, uncompiled(model), uncompiled(base)
     ratios = _ratios(model, base, "mup_rescale_", role)
     roles, of_base = known_roles(model, role), dict(named_weights(base))
     for name, parameter in named_weights(model):
@@ -108,11 +108,6 @@ def mup_rescale_(
 
 def _rms(tensor: Tensor) -> float:
     return tensor.double().square().mean().sqrt().item()
-
-
-def _plain(model: Any) -> Any:
-    """What torch.compile has wrapped, whose names have no prefix."""
-    return getattr(model, "_orig_mod", model)
 
 
 def _ratios(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,22 +37,24 @@ def write_atomic(path: Path, data: bytes) -> None:
 def _write_beside(path: Path, data: bytes) -> Path:
     """The temporary neighbour of ``path``, on disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise unwritable(path, error) from None
+    with _told(path, temporary), open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     return temporary
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    try:
+    with _told(path, temporary):
         os.replace(temporary, path)
         sync_folder(path.parent)
+
+
+@contextmanager
+def _told(path: Path, temporary: Path) -> Iterator[None]:
+    """UserError where ``path`` cannot be written; ``temporary`` is then gone."""
+    try:
+        yield
     except OSError as error:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -16,8 +16,6 @@ def measured(results: Path, runs: list[Run]) -> float | None:
     A run's size is in its estimate, so that those of another width or depth are told alike.
     Runs count that are among ``runs`` but for their seed and length. None where there is none.
     """
-    if not runs:
-        return None
     alike = {_place(run.arm, run.grid): run for run in runs}
     ratios = []
     for path in (results / "runs" / runs[0].experiment).glob("*/done.json"):

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
-import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from lrm.cli import columns, guarded, positive
 from lrm.errors import UserError, line_of, shown
 from lrm.model.tensors import matches
 from lrm.plan.experiment import Experiment, load
+from lrm.plan.rules import resolve
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
@@ -65,7 +65,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
         for arm in arms
     ]
     check_inputs(bases)
-    _check_names(experiment, search, bases)
+    _check_names(experiment, search, scale)
     if options.dry_run:
         print(_plan(search, arms, bases[0]))
         return
@@ -110,10 +110,8 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
             print(f"the search of {arm.name} has not ended: the same command goes on with it")
 
 
-def _check_names(experiment: Experiment, search: Search, bases: Sequence[TrainRun]) -> None:
+def _check_names(experiment: Experiment, search: Search, scale: str) -> None:
     """UserError where the search names tensors or arms that there are not."""
-    scale = bases[0].scale
-    there = list(experiment.arms_at(scale))
     for pattern in search.first_stage_only:
         if not fnmatch.filter(experiment.arms, pattern):
             raise UserError(
@@ -121,14 +119,10 @@ def _check_names(experiment: Experiment, search: Search, bases: Sequence[TrainRu
                 f"there are {', '.join(experiment.arms)}"
             )
     wanted = {(group, pattern) for group in search.groups for pattern in search.patterns(group)}
-    rest = (arm for arm in there if arm not in {base.arm for base in bases})
-    others = (
-        TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
-        for arm in rest
-    )
-    for base in itertools.chain(bases, others):
+    for arm in experiment.arms_at(scale):
+        plans = resolve(experiment.settings(scale, arm)[0])
         wanted = {(group, pattern) for group, pattern in wanted
-                  if not any(matches(pattern, plan.address) for plan in base.plans)}  # fmt: skip
+                  if not any(matches(pattern, plan.address) for plan in plans)}  # fmt: skip
         if not wanted:
             return
     group, pattern = min(wanted)

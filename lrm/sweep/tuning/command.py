@@ -17,7 +17,6 @@ from lrm.cli import columns, guarded, positive
 from lrm.errors import UserError, line_of, shown
 from lrm.model.tensors import matches
 from lrm.plan.experiment import Experiment, load
-from lrm.plan.rules import resolve
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
@@ -60,10 +59,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     experiment.check_scale(scale)
     search = experiment.search(scale)
     arms = _arms(experiment, scale, options.only, options.until)
-    bases = [
-        TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
-        for arm in arms
-    ]
+    bases = [_base(experiment, scale, arm) for arm in arms]
     check_inputs(bases)
     _check_names(experiment, search, scale)
     if options.dry_run:
@@ -110,6 +106,11 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
             print(f"the search of {arm.name} has not ended: the same command goes on with it")
 
 
+def _base(experiment: Experiment, scale: str, arm: str) -> TrainRun:
+    """The run that an arm's trials change."""
+    return TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
+
+
 def _check_names(experiment: Experiment, search: Search, scale: str) -> None:
     """UserError where the search names tensors or arms that there are not."""
     for pattern in search.first_stage_only:
@@ -120,7 +121,7 @@ def _check_names(experiment: Experiment, search: Search, scale: str) -> None:
             )
     wanted = {(group, pattern) for group in search.groups for pattern in search.patterns(group)}
     for arm in experiment.arms_at(scale):
-        plans = resolve(experiment.settings(scale, arm)[0])
+        plans = _base(experiment, scale, arm).plans
         wanted = {(group, pattern) for group, pattern in wanted
                   if not any(matches(pattern, plan.address) for plan in plans)}  # fmt: skip
         if not wanted:

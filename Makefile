@@ -65,7 +65,7 @@ train_needed = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results '$(RESULTS)'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-compiled test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
+.PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-notebooks test-compiled test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9_ -]+:.*## / {printf "  make %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -215,8 +215,11 @@ gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PA
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(TOY),--toy) \
 		$(if $(AGAIN),--again)) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
-test: $(VENV)/.dev  ## run the tests, but for those of the five targets that follow
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not compiles'  # a third, for when tests wait
+test: $(VENV)/.dev  ## run the tests, but for those of the six targets that follow
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not compiles and not notebooks'  # a third, for when tests wait
+
+test-notebooks: $(VENV)/.dev  ## execute every notebook, on what is published and on runs at the smoke scale
+	@$(BIN)/python -m pytest -n 2 -m notebooks
 
 test-compiled: $(VENV)/.dev  ## compile layers, and take the day on a GPU at toy size: needs a C++ compiler
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -m compiles

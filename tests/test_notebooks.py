@@ -153,6 +153,7 @@ def warm_kernels(monkeypatch):
     monkeypatch.setattr(notebooks, "Manager", Manager)
 
 
+@pytest.mark.notebooks
 @per_notebook
 def test_runs_on_the_reference(path, tmp_path, warm_kernels):
     before = read(path)
@@ -168,6 +169,7 @@ def test_runs_on_the_reference(path, tmp_path, warm_kernels):
     assert f"loaded: {needed}\n" in printed(after)
 
 
+@pytest.mark.notebooks
 @per_notebook
 def test_runs_on_own_runs(path, tmp_path, results, warm_kernels):
     notebook = read(path)

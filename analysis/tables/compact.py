@@ -29,6 +29,8 @@ from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_listed
 
 _VECTOR_SEEDS = 3
+# A column in one page: bytes, and rows.
+_PAGE = 2**24
 
 
 @dataclass(frozen=True)
@@ -125,14 +127,19 @@ def publish(
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:
-    """A published table. Bytes of one significance lie together, which saves a quarter."""
+    """A published table. Bytes of one significance lie together, which saves a quarter.
+
+    Brotli in large pages takes half a minute for the largest, and saves a tenth against zstd.
+    """
     value = "value.list.element" if frame["value"].dtype == object else "value"
     return frame.to_parquet(
-        compression="zstd",
-        compression_level=19,
+        compression="brotli",
+        compression_level=11,
         index=False,
         use_dictionary=[column for column in frame if column != "value"],
         column_encoding={value: "BYTE_STREAM_SPLIT"},
+        data_page_size=_PAGE,
+        write_batch_size=_PAGE,
     )
 
 

@@ -49,9 +49,14 @@ def patterns_of(needed: Collection[str] | Mapping[str, Any]) -> dict[str, tuple[
     if not isinstance(needed, Mapping):
         return dict.fromkeys(needed, ())
     return {
-        experiment: _of_claim(experiment, only) if isinstance(only, str) else only
-        for experiment, only in needed.items()
+        key: _of_claim(experiment_of(key), only) if isinstance(only, str) else only
+        for key, only in needed.items()
     }
+
+
+def experiment_of(key: str) -> str:
+    """The experiment of a key of ``EXPERIMENTS``, which may name a part: ``experiment/part``."""
+    return key.partition("/")[0]
 
 
 def _of_claim(experiment: str, claim: str) -> tuple[str, ...]:
@@ -64,7 +69,8 @@ def wanted(names: list[str]) -> dict[str, tuple[str, ...]]:
     """``experiments_of`` several figures together; an experiment that one needs whole is whole."""
     needed: dict[str, tuple[str, ...]] = {}
     for name in names:
-        for experiment, only in experiments_of(name).items():
+        for key, only in experiments_of(name).items():
+            experiment = experiment_of(key)
             both = only and needed.get(experiment, only)
             needed[experiment] = both and tuple(dict.fromkeys((*both, *only)))
     return needed

@@ -214,6 +214,11 @@ def test_what_figures_need():
     # A figure may name the claim that asks for its runs.
     asked = asked_by(ROOT / "experiments/steepest_width", "BM4")[1]
     assert asked and experiments_of("bm_fig5") == {"steepest_width": tuple(asked)}
+    # Runs of a part of an experiment are trained with its others.
+    assert list(experiments_of("sv_fig3")) == ["sv_decay", "sv_decay/short"]
+    short = asked_by(ROOT / "experiments/sv_decay", "SV5b")[1]
+    both = (*experiments_of("sv_fig3")["sv_decay"], *short)
+    assert wanted(["sv_fig3"]) == {"sv_decay": tuple(dict.fromkeys(both))}
     for name in figures():
         module = importlib.import_module(f"analysis.figures.{name}")
         assert list(experiments_of(name)) == list(module.EXPERIMENTS)

@@ -16,7 +16,7 @@ import pandas as pd
 from analysis.drawing.pictures import pictures
 from analysis.drawing.stamp import is_current, stamp_of, write_stamp
 from analysis.drawing.style import STYLE_FILE
-from analysis.needs import figures
+from analysis.needs import experiment_of, figures
 from analysis.tables.context import context_of, digest_of, tables_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES, NothingFound
 from analysis.tables.results import Tables
@@ -114,12 +114,13 @@ def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) ->
     """Digests of what a drawing depends on: tables, logs of searches, style, code and criteria."""
     code = running()
     sources = [path for path in PACKAGE.rglob("*") if path.suffix in (".py", ".mplstyle")]
-    criteria = [EXPERIMENTS / name / "criteria.yaml" for name in tables]
+    criteria = [EXPERIMENTS / experiment_of(key) / "criteria.yaml" for key in tables]
     for path in (*sorted(sources), *filter(Path.exists, criteria)):
         code.update(path.read_bytes())
     inputs = {"code": code.hexdigest()}
-    for name, table in tables.items():
-        inputs[f"tables of {name}"] = digest_of(table, name, source, folder)
+    for key, table in tables.items():
+        name = experiment_of(key)
+        inputs[f"tables of {key}"] = digest_of(table, name, source, folder)
         with contextlib.suppress(NothingFound):
             inputs[f"log of {name}"] = digest_of_log(name, scale, source, folder)
     return inputs

@@ -1,7 +1,8 @@
 """Figure 3 of the second paper: weight decay of scale vectors.
 
 Loss after the decay of the LR, differences paired by seed; left of 0 is better. With decay on
-vectors of one side less without, mean of the two settings of the other side.
+vectors of one side less without, mean of the two settings of the other side. Seeds of short runs
+alone, of which SV5b and SV6b judge, have rows of their own.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from analysis.tables.results import Tables
 
 EXPERIMENTS = {
     "sv_decay": ("MUON_*", "LONG_*", "ADAM_*", "FAST_*"),
+    "sv_decay/short": "SV5b",
 }
-# By kind: name, colour and marker.
-LOOKS = {
-    "MUON": ("Muon", "#332288", "s"),
-    "LONG": ("Muon, 3 × steps", "#332288", "D"),
-    "ADAM": ("AdamW", "#B8860B", "o"),
-    "FAST": ("AdamW, vectors 3 × LR", "#B8860B", "^"),
-}
+# Kind of runs, part, name, colour and marker.
+ROWS = [
+    ("MUON", "sv_decay", "Muon", "#332288", "s"),
+    ("MUON", "sv_decay/short", "Muon, new seeds", "#332288", "s"),
+    ("LONG", "sv_decay", "Muon, 3 × steps", "#332288", "D"),
+    ("ADAM", "sv_decay", "AdamW", "#B8860B", "o"),
+    ("ADAM", "sv_decay/short", "AdamW, new seeds", "#B8860B", "o"),
+    ("FAST", "sv_decay", "AdamW, vectors 3 × LR", "#B8860B", "^"),
+]
 SIDES = {"a": "input", "b": "output"}
 TITLES = {
     "a": "a   Decay on inputs",
@@ -42,8 +46,10 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, value (nats per token)."""
     rows = []
     for panel, side in SIDES.items():
-        for kind, (name, *_) in LOOKS.items():
-            values = decay_effect(tables["sv_decay"], kind, side).rename("value")
+        for kind, part, name, *_ in ROWS:
+            values = decay_effect(tables[part], kind, side).rename("value")
+            if part != "sv_decay":
+                values = values.drop(tables["sv_decay"].seeds, errors="ignore")
             rows.append(values.reset_index().assign(panel=panel, name=name))
     found = pd.concat(rows, ignore_index=True)
     return found[["panel", "name", "seed", "value"]]
@@ -52,18 +58,19 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels above each other, on one axis."""
     panels = dict(tuple(numbers.groupby("panel")))
-    figure, axes = page(2, 1, 3.3, h_pad=0.04, sharex=True)
+    figure, axes = page(2, 1, 4.1, h_pad=0.04, sharex=True)
     headline(figure, MESSAGE, context)
     low, high = numbers["value"].min(), numbers["value"].max()
     axes[0].set_xlim(low - 0.05 * (high - low), high + 0.45 * (high - low))
-    names = [name for name, *_ in LOOKS.values()]
+    looks = {name: look for _, _, name, *look in ROWS if name in set(numbers["name"])}
+    names = list(looks)
     for axis, panel in zip(axes, SIDES, strict=True):
         values = panels[panel].groupby("name")["value"]
         dots(
             axis,
             {name: values.get_group(name) for name in names},
-            {name: colour for name, colour, _ in LOOKS.values()},
-            markers={name: marker for name, _, marker in LOOKS.values()},
+            {name: colour for name, (colour, _) in looks.items()},
+            markers={name: marker for name, (_, marker) in looks.items()},
             below=_BELOW,
         )
         axis.axvline(0, **NEUTRAL)
@@ -71,7 +78,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.tick_params(axis="y", length=0, labelsize=SMALL)
         write_values(axis, panels[panel], names)
         label(axis, TITLES[panel])
-        axis.set_ylim(-0.7, len(LOOKS) - 0.55)
+        axis.set_ylim(-0.7, len(looks) - 0.55)
     axes[-1].set_xlabel("← better        loss with decay − loss without (nats)")
     said = "inputs: vectors in front of a matrix.   outputs: all others"
     legend_below(figure, [key(said, lw=0)], 1, handlelength=0, handletextpad=0)

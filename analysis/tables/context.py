@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from analysis.needs import patterns_of
+from analysis.needs import experiment_of, patterns_of
 from analysis.tables.results import Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
@@ -28,9 +28,11 @@ class Context:
 
 
 def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:
-    """The tables that the module ``figure`` asks for, by experiment."""
+    """The tables that the module ``figure`` asks for, by experiment or part of one."""
     wanted = patterns_of(figure.EXPERIMENTS).items()
-    return {name: load_tables(name, scale, source, folder, only) for name, only in wanted}
+    return {
+        key: load_tables(experiment_of(key), scale, source, folder, only) for key, only in wanted
+    }
 
 
 def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:

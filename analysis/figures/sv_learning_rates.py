@@ -1,7 +1,7 @@
 """Figure of ours: loss after the decay against the LR, for each design of scale vectors.
 
 Lines are medians over seeds, bands their range. A panel has the designs of one kind beside the
-standard vectors. Muon, WSD and the widths are those of sv_unified.
+standard vectors. Muon, WSD, experts and the widths are those of sv_unified.
 """
 
 from __future__ import annotations
@@ -23,7 +23,13 @@ PANELS = {
     "b   More vectors": {"STANDARD": "standard", "HG": "hg", "AP": "ap", "DP": "dp"},
     "c   Norms behind": {"STANDARD": "standard", "DNP": "dnp", "GEMMA": "gemma"},
     "d   OR": {"STANDARD": "standard", "HG_OR": "hg", "DP_OR": "dp", "DNP_OR": "dnp"},
-    "e   Unified": {"STANDARD": "standard", "UNIFIED": "unified"},
+    # With experts the loss is lower.
+    "e   Unified, experts": {
+        "STANDARD": "standard",
+        "UNIFIED": "unified",
+        "MOE_STANDARD": "standard",
+        "MOE_UNIFIED": "unified",
+    },
     "f   Muon": {
         "MUON_STANDARD": "standard",
         "MUON_UNIFIED": "unified",

@@ -1,9 +1,11 @@
-"""Judging functions of SV16 to SV21: the unified design of scale vectors (second paper, 4.2, 4.3).
+"""Judging functions of SV16 to SV21 and X3: the unified design (second paper, 4.2, 4.3).
 
 Gaps are losses of the unified design less those of standard vectors, in nats per token, by seed.
 """
 
 from __future__ import annotations
+
+import pandas as pd
 
 from analysis.claims.judging import Judgement, Part, at_least, at_most, judgement
 from analysis.quantities.designs import at_share, course_of_gap, gap
@@ -92,4 +94,25 @@ def sv21(tables: Tables, criterion: dict) -> Judgement:
                 at_share(gaps, 1.0) - late, limits["kept"], "does not shrink while it falls"),
     ]  # fmt: skip
     contrast = [at_most("gap at the end of the stable stage (nats)", late, limits["ahead"])]
+    return judgement(criterion, parts, contrast=contrast)
+
+
+def x3(tables: Tables, criterion: dict) -> Judgement:
+    """While the LR falls the gap of multipliers shrinks, that of the unified design does not."""
+    limits, matters = criterion["thresholds"], criterion["smallest_effect"]
+    changes: dict[str, pd.Series] = {}
+    contrast: list[Part] = []
+    for name, arm in (("multipliers", "WSD_MULTIPLIERS"), ("unified", "WSD_UNIFIED")):
+        gaps = course_of_gap(tables, arm, "WSD_STANDARD")
+        late = at_share(gaps, constant_share(tables, arm))
+        changes[name] = at_share(gaps, 1.0) - late
+        contrast.append(at_most(f"gap of {name} at the end of the stable stage (nats)", late,
+                                limits["ahead"]))  # fmt: skip
+    parts = [
+        at_least("gap of multipliers at the end − at the end of the stable stage (nats)",
+                 changes["multipliers"], limits["shrinks"], "multipliers", matters=matters),
+        at_least("that change − the unified design's (nats)",
+                 changes["multipliers"] - changes["unified"], limits["shrinks"],
+                 "against the unified design", matters=matters),
+    ]  # fmt: skip
     return judgement(criterion, parts, contrast=contrast)

@@ -1,7 +1,7 @@
 """Figure 9 of the second paper: the unified design with WSD, beside the cosine.
 
 Gap of the training loss over training, unified less standard on the same batches; below 0 the
-unified design is ahead. The LR of WSD falls in the shaded part.
+unified design is ahead. The LR of WSD falls in the shaded part. Ours: the same of multipliers.
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "WSD_*")}
-# By name: the two arms and a colour.
+# By name: the two arms, a colour and a line.
 PAIRS = {
-    "WSD": ("WSD_UNIFIED", "WSD_STANDARD", "#AA4499"),
-    "cosine": ("UNIFIED", "STANDARD", "#888888"),
+    "unified, WSD": ("WSD_UNIFIED", "WSD_STANDARD", "#AA4499", "-"),
+    "unified, cosine": ("UNIFIED", "STANDARD", "#888888", "-"),
+    "multipliers, WSD (ours)": ("WSD_MULTIPLIERS", "WSD_STANDARD", "#117733", "--"),
 }
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: name, falls (share of the steps), seed, share, value (nats per token)."""
     table, rows = tables["sv_unified"], []
-    for name, (arm, against, _) in PAIRS.items():
+    there = set(table.trained["arm"])
+    for name, (arm, against, *_) in PAIRS.items():
+        if arm not in there:  # at the paper's scale there are no multipliers
+            continue
         falls = constant_share(table, arm)
         rows.append(stacked(course_of_gap(table, arm, against), name=name, falls=falls))
     return pd.concat(rows, ignore_index=True)[["name", "falls", "seed", "share", "value"]]
@@ -36,11 +40,14 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """One panel."""
     figure, axis = page(1, 1, 2.2)
-    for name, (_, _, colour) in PAIRS.items():
+    shown = {name: look for name, (_, _, *look) in PAIRS.items() if name in set(numbers["name"])}
+    for name, (colour, line) in shown.items():
         rows = numbers[numbers["name"] == name]
-        median(axis, rows, "share", color=colour, alpha=0.12)
-    axis.axvspan(numbers.loc[numbers["name"] == "WSD", "falls"].iloc[0], 1.0, color="#eeeeee")
+        median(axis, rows, "share", color=colour, ls=line, alpha=0.12)
+    falls = numbers.loc[numbers["name"] == "unified, WSD", "falls"].iloc[0]
+    axis.axvspan(falls, 1.0, color="#eeeeee")
     axis.axhline(0, **NEUTRAL)
-    axis.set(xlabel="share of the steps", ylabel="training loss,\nunified − standard (nats)")
-    legend_below(figure, [key(name, color=colour) for name, (*_, colour) in PAIRS.items()], 2)
+    axis.set(xlabel="share of the steps", ylabel="training loss,\nless standard (nats)")
+    handles = [key(name, color=colour, ls=line) for name, (colour, line) in shown.items()]
+    legend_below(figure, handles, 3)
     return caption(figure, context, "medians and range of seeds")

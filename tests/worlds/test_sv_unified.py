@@ -1,4 +1,4 @@
-"""Planted worlds of the unified design: SV16 to SV21."""
+"""Planted worlds of the unified design: SV16 to SV21, and X3."""
 
 import functools
 
@@ -48,6 +48,12 @@ BREAKS = {
         "gap at the end −": {"last": 0.1},
         "gap at the end of the stable stage (nats)": {"stable": 0.05, "middle": 0.2},
     },
+    "X3": {
+        "gap of multipliers at the end −": {"rises": -0.01},
+        "that change": {"last": 0.04},
+        "gap of multipliers at the end of the stable stage (nats)": {"freed": 0.05},
+        "gap of unified at the end of the stable stage (nats)": {"stable": 0.05},
+    },
 }
 MEASURED = {
     "SV16": {"at width 32": -0.04, "at width 128": -0.06, "own LR": -0.06},
@@ -60,15 +66,25 @@ MEASURED = {
         "gap at the end −": -0.02,
         "gap at the end of the stable stage (nats)": -0.06,
     },
+    "X3": {
+        "gap of multipliers at the end −": 0.02,
+        "that change": 0.04,
+        "gap of multipliers at the end of the stable stage (nats)": -0.05,
+        "gap of unified at the end of the stable stage (nats)": -0.06,
+    },
 }
 
 
 @functools.cache
-def world(seeds=SEEDS, spread=0.003, middle=-0.02, stable=-0.06, last=-0.02, **changes):
+def world(
+    seeds=SEEDS, spread=0.003, middle=-0.02, stable=-0.06, last=-0.02, freed=-0.05, rises=0.02,
+    **changes,
+):  # fmt: skip
     """The losses, each with the changes ``<arm>=`` to ``GAPS``, and training losses.
 
     ``early<ending>`` and ``end<ending>`` are gaps of the training loss; ``middle`` and ``stable``
-    those of WSD, and ``last`` what comes to them in the decay.
+    those of WSD, and ``last`` what comes to them in the decay; ``freed`` and ``rises`` are the same
+    of multipliers.
     """
     rows, runs = [], []
     for ending, (width, steps) in SIZES.items():
@@ -86,6 +102,9 @@ def world(seeds=SEEDS, spread=0.003, middle=-0.02, stable=-0.06, last=-0.02, **c
             shares = {0.4: middle, 0.8: stable, 1.0: stable + last}
             rows += trained(seeds, arm, design, 400, shares, spread)
             runs += [run(arm, seed, 64, 400, 80 if kind == "WSD" else 350) for seed in seeds]
+    shares = {0.4: freed, 0.8: freed, 1.0: freed + rises}
+    rows += trained(seeds, "WSD_MULTIPLIERS", "MULTIPLIERS", 400, shares, spread)
+    runs += [run("WSD_MULTIPLIERS", seed, 64, 400, 80) for seed in seeds]
     rows += ended(seeds, "UNIFIED_TUNED", 64, 400, changes, spread)
     runs += [run("UNIFIED_TUNED", seed, 64, 400, 350) for seed in seeds]
     return Tables(pd.DataFrame(runs), frame(rows))
@@ -123,7 +142,8 @@ def trained(seeds, arm, design, steps, shares, spread):
         for step in range(20, steps + 1, 20):
             gap = shares.get(step / steps, 0.3)
             value = 5 - step / steps + noise(seed, step, size=0.1)
-            ahead = design.startswith("UNIFIED") * (gap + noise(seed, arm, step, size=spread))
+            behind = design.startswith("STANDARD")
+            ahead = 0.0 if behind else gap + noise(seed, arm, step, size=spread)
             at = {"arm": arm, "seed": seed, "step": step, "tensor": "model", "stat": "train_loss"}
             yield {**at, "value": value + ahead}
 

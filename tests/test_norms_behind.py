@@ -22,8 +22,9 @@ GEMMA = {"attention.q": "head", "attention.k": "head", "attention.out": "full",
 
 @pytest.fixture
 def built(settings):
-    def make(norms_behind, **sections):
-        model = {"norms_behind": norms_behind, "rms_norm_eps": 0.0}
+    def make(norms_behind, key_value_heads=1, **sections):
+        model = {"norms_behind": norms_behind, "rms_norm_eps": 0.0,
+                 "num_key_value_heads": key_value_heads}  # fmt: skip
         config = settings(model=model, **sections)
         return config, build(config, seed=0, dtype=torch.float64)
 
@@ -49,11 +50,11 @@ def test_each_part_of_the_output_has_a_norm_of_one(built, tokens):
 
 @pytest.mark.parametrize("norms_behind", [DNP, GEMMA], ids=["dnp", "gemma"])
 def test_the_function_is_free_of_the_norm_of_what_is_normalised(built, tokens, norms_behind):
-    """Head by head for q and k, as a whole for the others; and free of β of an input vector."""
-    _, learner = built(norms_behind)
+    """Head by head for q, k and v, as a whole for the others."""
+    _, learner = built(norms_behind, key_value_heads=2)
     before = learner.model(tokens)
     parameters = dict(learner.model.named_parameters())
-    sizes = {"attention.q": [0.3, 5.0], "attention.k": [7.0]}
+    sizes = {"attention.q": [0.3, 5.0], "attention.k": [7.0, 0.6], "attention.v": [0.2, 3.0]}
     with torch.no_grad():
         for address in addresses(learner.model.config):
             if address.name in norms_behind:
@@ -182,6 +183,8 @@ LLAMA = {"mixer": "attention", "hidden_size": 24, "intermediate_size": 64, "rope
 def test_transformers_blocks_compute_the_same(settings, family):
     """A Llama block is attention alone; Qwen3 adds QK-norm, Gemma2 norms of sublayers' outputs.
 
+    Logits and gradients are those of transformers.
+
     Gemma2 has other constants and activations too: of it the two norms of outputs are compared.
     """
     transformers = pytest.importorskip("transformers")
@@ -220,7 +223,20 @@ def test_transformers_blocks_compute_the_same(settings, family):
     missing, unexpected = model.load_state_dict(state, strict=False)
     assert not unexpected and all("inv_freq" in name for name in missing)
     tokens = torch.randint(0, 300, (2, 13), generator=generator)
-    torch.testing.assert_close(learner.model(tokens), model(tokens).logits, rtol=1e-6, atol=1e-6)
+    ours, logits = learner.model(tokens), model(tokens).logits
+    torch.testing.assert_close(ours, logits, rtol=1e-6, atol=1e-6)
+
+    pulled = torch.randn(ours.shape, generator=generator, dtype=torch.float64)
+    ours.backward(pulled)
+    logits.backward(pulled)
+    gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert len(gradients) == len(list(learner.model.parameters()))
+    for name, parameter in learner.model.named_parameters():
+        gradient = gradients[_renamed(name, names)]
+        # Over heads gradients of one weight add up.
+        own = parameter.grad.view(-1, *gradient.shape).sum(0)
+        # Transformers' norms compute in float32.
+        assert (own - gradient).norm() < 1e-5 * gradient.norm(), name
 
 
 def _renamed(name, names):

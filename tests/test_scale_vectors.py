@@ -118,7 +118,7 @@ def test_designs_without_inner_norms_merge(designs, tokens, parametrization):
 
 
 def test_every_vector_has_a_side(designs):
-    """Input or output: a norm's by where it stands, a matrix's by its axis."""
+    """Input or output, by where the norm stands; of a matrix the column stands in front."""
     for settings in designs().values():
         for address in addresses(settings.model):
             assert (address.side in ("input", "output")) == (address.role == "norm")

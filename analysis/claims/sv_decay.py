@@ -110,6 +110,11 @@ def sv7b(tables: Tables, criterion: dict) -> Judgement:
     return judgement(criterion, parts, contrast=contrast)
 
 
+def sv7b_2(tables: Tables, criterion: dict) -> Judgement:
+    """As SV7b, on new seeds of the runs that it reads."""
+    return sv7b(tables, criterion)
+
+
 def sv15(tables: Tables, criterion: dict) -> Judgement:
     """With DNP and OR decay on input vectors alone is the best of the four settings."""
     limit, matters = criterion["thresholds"]["better"], criterion["smallest_effect"]

@@ -1,4 +1,4 @@
-"""Planted worlds of weight decay of scale vectors: SV5 to SV7b, SV5b, SV6b, SV15 and SV15.2."""
+"""Planted worlds of weight decay of scale vectors: SV5 to SV7b.2, SV5b, SV6b, SV15 and SV15.2."""
 
 import functools
 
@@ -36,6 +36,11 @@ BEST_SETTING = {
     "− on all": {"DNP_OR_ALL": -0.1},
     ROOM: {"free": {"DNP_OR_NONE": 5.0}},
 }
+SPLIT = {
+    "v and up": {"DNP_ABSORBED": 0.05},
+    "q, k and gate": {"DNP_NEEDED": -0.05},
+    ROOM: {"free": {"DNP_INPUT": 5.0}},
+}
 BREAKS = {
     "SV5": dict(broken({"INPUT": 0.1, "ALL": 0.11})),
     "SV5b": dict(broken({"INPUT": 0.1, "ALL": 0.11}, SHORT)),
@@ -52,11 +57,8 @@ BREAKS = {
         "curvature at the end": {"offset": 0.9},
         ROOM: {"free": {"LONG_NONE": 5.0}},
     },
-    "SV7b": {
-        "v and up": {"DNP_ABSORBED": 0.05},
-        "q, k and gate": {"DNP_NEEDED": -0.05},
-        ROOM: {"free": {"DNP_INPUT": 5.0}},
-    },
+    "SV7b": SPLIT,
+    "SV7b.2": SPLIT,
     "SV15": BEST_SETTING,
     "SV15.2": BEST_SETTING,
 }
@@ -74,6 +76,7 @@ MEASURED = {
         "curvature at the end": -0.5,
     },
     "SV7b": {"v and up": -0.01, "q, k": 0.05},
+    "SV7b.2": {"v and up": -0.01, "q, k": 0.05},
     "SV15": {"on none": -0.05, "on output": -0.08, "on all": -0.07},
     "SV15.2": {"on none": -0.05, "on output": -0.08, "on all": -0.07},
 }

@@ -1,6 +1,7 @@
 """Judging functions of SV16 to SV21 and X3: the unified design (second paper, 4.2, 4.3).
 
-Gaps are losses of the unified design less those of standard vectors, in nats per token, by seed.
+Gaps are losses of the unified design less those of standard vectors, in nats per token, by seed; in
+X3 also those of the main paper's multipliers.
 """
 
 from __future__ import annotations

@@ -30,7 +30,8 @@ def numbers_of(table: Tables, pairs: Pairs) -> pd.DataFrame:
 
 
 def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs) -> Figure:
-    """Two panels."""
+    """Two panels of those ``pairs`` that have numbers."""
+    pairs = {name: pair for name, pair in pairs.items() if name in set(numbers["name"])}
     figure, axes = page(1, 2, 2.1, w_pad=0.06, width_ratios=[1.2, 1])
     panels = dict(tuple(numbers.groupby("panel")))
     for name, (_, _, colour, _) in pairs.items():

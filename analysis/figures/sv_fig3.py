@@ -82,6 +82,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[-1].set_xlabel("← better        loss with decay − loss without (nats)")
     said = "inputs: vectors in front of a matrix.   outputs: all others"
     legend_below(figure, [key(said, lw=0)], 1, handlelength=0, handletextpad=0)
-    new = numbers.loc[numbers["name"].str.endswith("new seeds"), "seed"].nunique()
+    names_of_new = [name for _, part, name, *_ in ROWS if part != "sv_decay"]
+    new = numbers.loc[numbers["name"].isin(names_of_new), "seed"].nunique()
     n = f"n = {len(context.seeds)} seeds, new seeds {new}" if new else ""
     return caption(figure, context, told_of_points(numbers), n)

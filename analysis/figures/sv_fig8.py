@@ -34,7 +34,4 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    there = set(numbers["name"])
-    return draw_pairs(
-        numbers, context, {name: pair for name, pair in PAIRS.items() if name in there}
-    )
+    return draw_pairs(numbers, context, PAIRS)

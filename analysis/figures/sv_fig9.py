@@ -1,7 +1,8 @@
 """Figure 9 of the second paper: the unified design with WSD, beside the cosine.
 
 Gap of the training loss over training, unified less standard on the same batches; below 0 the
-unified design is ahead. The LR of WSD falls in the shaded part. Ours: the same of multipliers.
+unified design is ahead. The LR of WSD falls in the shaded part. Ours: the main paper's multipliers
+less standard.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     falls = numbers.loc[numbers["name"] == "unified, WSD", "falls"].iloc[0]
     axis.axvspan(falls, 1.0, color="#eeeeee")
     axis.axhline(0, **NEUTRAL)
-    axis.set(xlabel="share of the steps", ylabel="training loss,\nless standard (nats)")
+    axis.set(xlabel="share of the steps", ylabel="training loss − that of\nstandard vectors (nats)")
     handles = [key(name, color=colour, ls=line) for name, (colour, line) in shown.items()]
     legend_below(figure, handles, 3)
     return caption(figure, context, "medians and range of seeds")

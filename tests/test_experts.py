@@ -201,3 +201,25 @@ def test_what_cannot_be_ends_in_one_line(settings):
     both = settings(model={"experts": EXPERTS})
     with pytest.raises(UserError, match="mixture of experts"):
         to_transformers(build(both, 0).model)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("size", [24, 42])
+def test_one_grouped_product_computes_all_experts(size):
+    """On a GPU in bfloat16, against float64; some experts get no token; 42 is no multiple of 8."""
+    torch.manual_seed(0)
+    x = torch.randn(50, 20)
+    gate, up = (torch.randn(2, 6, size, 20) / 20**0.5).unbind()
+    down = torch.randn(6, 20, size) / size**0.5
+    choice = torch.stack([torch.randperm(4)[:2] for _ in range(50)]).cuda()
+    found, leaves = [], (x, torch.rand(50, 2), gate, up, down)
+    outer = torch.randn(50, 20)
+    for dtype in (torch.float64, torch.bfloat16):
+        x, weight, gate, up, down = own = [
+            leaf.to("cuda", torch.bfloat16).to(dtype).requires_grad_() for leaf in leaves
+        ]
+        stacks = ((matrix, None) for matrix in (gate, up, down))
+        y = ops.experts(x, choice, weight, *stacks, 1e-5)
+        found.append([y, *torch.autograd.grad(y, own, outer.to(y))])
+    for exact, half in zip(*found, strict=True):
+        assert (half.double() - exact).norm() < 0.02 * exact.norm()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from lrm.model.falcon_h1 import FalconH1
 from lrm.model.tensors import DECAYED, addresses
 
 
-@torch.no_grad()
 def initialize(
     model: FalconH1, config: ModelConfig, seed: int, scales: Mapping[str, float] | None = None,
     seeds: Mapping[str, int] | None = None,
@@ -26,7 +26,8 @@ def initialize(
     standard deviation is initializer_range, or columns ** -0.5 for "fan_in", times
     ``scales[key]``. A tensor's values depend on its address, its shape and the seed only, or
     ``seeds[key]`` where that is given, so that adding or removing other tensors shifts nothing.
-    Must run before parametrizations are registered.
+    Must run before parametrizations are registered. As many tensors are drawn at once as torch has
+    threads, since torch draws each by one.
 
     Raises UserError where ``scales`` names no matrix or embedding of the model.
     """
@@ -39,12 +40,18 @@ def initialize(
             "such as mlp.gate@0 or projector"
         )
     parameters = dict(model.named_parameters())
-    for address in found:
+
+    @torch.no_grad()  # of this thread, hence here
+    def fill(address: Address) -> None:
         target = parameters[address.parameter]
         if address.rows:
             target = target[slice(*address.rows)]
         values = _values(address, config, seeds.get(address.key, seed))
-        target.copy_(values * scales.get(address.key, 1.0))
+        target.copy_(values.mul_(scales.get(address.key, 1.0)))
+
+    with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+        for _ in pool.map(fill, found):
+            pass
 
 
 def named_generator(seed: int, name: str) -> torch.Generator:

@@ -115,8 +115,18 @@ def _grouped(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     """
     x, weights = to_compute(x), to_compute(weights)
     if x.is_cuda and x.dtype == torch.bfloat16:
-        return F.grouped_mm(x, weights.transpose(1, 2), offs=ends.to(torch.int32))
+        return _at_once(x, weights, ends)
     return _one_by_one(x, weights, ends)
+
+
+def _at_once(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    # Strides have to be multiples of 16 bytes, those of gradients too.
+    rows, columns = weights.shape[1:]
+    below, beside = -rows % 8, -columns % 8
+    if below or beside:
+        x, weights = F.pad(x, (0, beside)), F.pad(weights, (0, beside, 0, below))
+    y = F.grouped_mm(x, weights.transpose(1, 2), offs=ends.to(torch.int32))
+    return y[:, :rows]
 
 
 @torch.compiler.disable  # sizes differ from step to step

@@ -33,9 +33,12 @@ def __getattr__(name: str):
 
         return UserError
     if name == "__version__":
-        from importlib.metadata import version
+        from importlib.metadata import PackageNotFoundError, version
 
-        return version("lrm-suite")
+        try:
+            return version("lrm-suite")
+        except PackageNotFoundError:  # a clone that is not installed
+            return "not installed"
     raise AttributeError(f"module 'lrm' has no attribute {name!r}")
 
 

@@ -203,6 +203,21 @@ def test_what_cannot_be_ends_in_one_line(settings):
         to_transformers(build(both, 0).model)
 
 
+@pytest.mark.parametrize("size", [24, 42])
+def test_one_grouped_product_takes_any_size(size):
+    """torch's own wants strides of 16 bytes, forward and backward. An expert has no token."""
+    torch.manual_seed(0)
+    x = torch.randn(50, 20).bfloat16().requires_grad_()
+    weights = torch.randn(5, size, 20).bfloat16().requires_grad_()
+    ends = torch.tensor([10, 10, 30, 44, 50])
+    found = []
+    for product in (ops._at_once, ops._one_by_one):
+        y = product(x, weights, ends)
+        outer = torch.ones_like(y)
+        found.append([y, *torch.autograd.grad(y, (x, weights), outer)])
+    torch.testing.assert_close(*found, rtol=0.02, atol=0.02)
+
+
 @pytest.mark.cuda
 @pytest.mark.parametrize("size", [24, 42])
 def test_one_grouped_product_computes_all_experts(size):

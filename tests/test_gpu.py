@@ -160,7 +160,7 @@ def test_a_record_that_holds_little_is_drawn_too(tmp_path):
     record.add("speed", "bfloat16", {"result": speed, "seconds": 1.0})
     record.add("speed", "float32", {"failed": "memory does not suffice", "seconds": 1.0})
     text = drawing.show(record.publish())
-    assert "30.0%" in text and "The goal of 40% is not reached: 30.0%." in text
+    assert "30.0%" in text and "The goal of 40% is not reached by these: 30.0%." in text
     assert "failed: float32: memory does not suffice" in text and "TOY" not in text
     assert (tmp_path / "reference" / "gpu" / "h100.png").exists()
 

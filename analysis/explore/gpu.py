@@ -29,6 +29,7 @@ from analysis.drawing.style import (
     ramp,
 )
 from analysis.explore.gpu_tables import by_runs, overheads, render, results, utilisation
+from lrm.bench.gpu.items import PARTS
 from lrm.cli import guarded
 from lrm.store.files import read_json, write_atomic
 
@@ -39,29 +40,30 @@ _PARTS = 10
 
 
 def draw(record: dict[str, Any]):
-    """A figure of what the record holds; a panel without items says so."""
-    figure, axes = page(4, 2, 8.4, w_pad=0.06, h_pad=0.06)
+    """A figure of what the record holds; below it which parts are not taken yet."""
     panels: list[tuple[str, str, Callable[..., None]]] = [
         ("parity", "distance from float64", _parity),
         ("speed", "a step of each variant", _speed),
         ("shapes", "batches and lengths", _shapes),
         ("profile", "where the step goes", _profile),
-        ("overhead", "tokens/s with multipliers", _overhead),
+        ("overhead", "tokens/s, with over without", _overhead),
         ("together", "runs trained at once", _at_once),
         ("projector", "projector's sweep", _projector),
     ]
-    for axis in axes.flat[len(panels) :]:
+    found = {part: results(record, part) for part, *_ in panels}
+    taken = [panel for panel in panels if found[panel[0]]]
+    rows = max(1, (len(taken) + 1) // 2)
+    figure, axes = page(rows, 2, 0.5 + 2.0 * rows, w_pad=0.06, h_pad=0.06, squeeze=False)
+    for axis in axes.flat[len(taken) :]:
         axis.set_axis_off()
-    for axis, (part, title, panel) in zip(axes.flat, panels, strict=False):
+    for axis, (part, title, panel) in zip(axes.flat, taken, strict=False):
         axis.set_title(title, loc="left")
-        found = results(record, part)
-        if found:
-            panel(axis, found, record)
-        else:
-            axis.set_axis_off()
-            axis.text(0.5, 0.5, "not taken yet", ha="center", transform=axis.transAxes)
+        panel(axis, found[part], record)
+    left = [part for part in PARTS if not results(record, part)]
     kind = "A TOY RUN ON A CPU: it says nothing of a GPU   " if record["toy"] else ""
-    figure.supxlabel(f"{kind}{record['device']['name']}", fontsize=SMALL, color="#444444")
+    rest = f"   not taken yet: {', '.join(left)}" if left else ""
+    said = f"{kind}{record['device']['name']}{rest}"
+    figure.supxlabel(said, fontsize=SMALL, color="#444444")
     return figure
 
 
@@ -141,7 +143,7 @@ def _overhead(axis, found: dict[str, Any], _: dict) -> None:
     named = overheads(found)
     dots(axis, named, dict.fromkeys(named, _FORWARD), intervals=False)
     axis.axvline(1.0, **NEUTRAL)
-    axis.set_xlabel("over those without; a point a round")
+    axis.set_xlabel("ratio; a point a round")
 
 
 def _at_once(axis, found: dict[str, Any], _: dict) -> None:

@@ -35,12 +35,18 @@ def utilisation(speed: Mapping[str, Any], record: Mapping[str, Any]) -> float | 
     return speed["flops_per_second"] / peak if peak else None
 
 
-def overheads(items: Mapping[str, Mapping[str, Any]]) -> dict[str, list[float]]:
-    """By "group, variant" the tokens per second over the group's first variant's, by round."""
+def overheads(
+    items: Mapping[str, Mapping[str, Any]], what: str = "tokens_per_second"
+) -> dict[str, list[float]]:
+    """By "group, variant" ``what`` over that of the group's first variant, by round.
+
+    Nothing of a variant that lacks it: memory is not known off CUDA.
+    """
     rates: dict[str, dict[str, dict[str, float]]] = {}
     for name, speed in items.items():
         group, variant, number = name.split(", ")
-        rates.setdefault(group, {}).setdefault(variant, {})[number] = speed["tokens_per_second"]
+        if speed[what] is not None:
+            rates.setdefault(group, {}).setdefault(variant, {})[number] = speed[what]
     found = {}
     for group, variants in rates.items():
         first, *others = variants
@@ -105,7 +111,7 @@ def _speed(found: Mapping[str, Any], record: Mapping[str, Any]) -> list[str]:
         )
     if best is None:
         return [*columns(table), "No peak is known of this device; --peak-flops says it."]
-    reached = "reached" if best >= record["goal"] else "not reached"
+    reached = "reached" if best >= record["goal"] else "not reached by these"
     return [*columns(table), f"The goal of {record['goal']:.0%} is {reached}: {best:.1%}."]
 
 
@@ -129,10 +135,12 @@ def _profile(found: Mapping[str, Any], _: Mapping) -> list[str]:
 
 
 def _overhead(found: Mapping[str, Any], _: Mapping) -> list[str]:
-    table = [("multipliers", "tokens/s over those without", "least", "most", "rounds")]
+    head = ("what", "tokens/s over those without", "least", "most", "rounds", "peak memory over")
+    table, memory = [head], overheads(found, "peak_memory")
     for name, ratios in overheads(found).items():
         cells = (statistics.median(ratios), min(ratios), max(ratios))
-        table.append((name, *(f"{cell:.3f}" for cell in cells), str(len(ratios))))
+        more = f"{statistics.median(memory[name]):.3f}" if name in memory else ""
+        table.append((name, *(f"{cell:.3f}" for cell in cells), str(len(ratios)), more))
     return columns(table)
 
 

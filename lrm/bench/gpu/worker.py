@@ -182,7 +182,10 @@ def _memory_error() -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         # Without the frames that hold what filled it.
-        raise UserError(f"memory does not suffice ({first_line(error)})") from None
+        # Its first sentence says how much was missing; what follows is advice.
+        said = first_line(error).partition(". ")
+        more = said[2].partition(". ")[0]
+        raise UserError(f"memory does not suffice ({said[0]}. {more})") from None
     finally:
         torch._dynamo.reset()
         gc.collect()

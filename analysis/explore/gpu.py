@@ -28,8 +28,7 @@ from analysis.drawing.style import (
     power_of_two,
     ramp,
 )
-from analysis.explore.gpu_tables import by_runs, overheads, render, results, utilisation
-from lrm.bench.gpu.items import PARTS
+from analysis.explore.gpu_tables import PARTS, by_runs, overheads, render, results, utilisation
 from lrm.cli import guarded
 from lrm.store.files import read_json, write_atomic
 

@@ -188,3 +188,5 @@ _TABLES = {
     "together": _at_once,
     "projector": _projector,
 }
+# In the order of the day.
+PARTS = tuple(_TABLES)

@@ -22,7 +22,7 @@ from lrm.bench.gpu.plan import GpuPlan
 from lrm.bench.gpu.record import Record, name_of
 from lrm.bench.gpu.session import OutOfTime, Session, take
 from lrm.bench.gpu.whole_logits import whole_logits
-from lrm.bench.gpu.worker import Worker
+from lrm.bench.gpu.worker import Worker, _memory_error
 from lrm.bench.trainers import BatchTrainer, SuiteTrainer
 from lrm.errors import UserError
 from lrm.model import ops
@@ -384,6 +384,13 @@ def test_a_worker_that_does_not_answer_is_ended(tmp_path, monkeypatch):
         with pytest.raises(UserError, match="has no tests/none; call it in a clone"):
             worker.ask("tests", 500.0, path="tests/none")
         assert worker._process is None
+
+
+def test_a_lack_of_memory_is_told_without_advice():
+    told = "CUDA out of memory. Tried to allocate 1 GiB. GPU 0 has 79 GiB. See documentation"
+    said = r"does not suffice \(CUDA out of memory. Tried to allocate 1 GiB\)$"
+    with pytest.raises(UserError, match=said), _memory_error():
+        raise torch.OutOfMemoryError(told)
 
 
 # What is measured.

@@ -14,6 +14,8 @@ import pytest
 import warm
 from packaging.requirements import Requirement
 
+import lrm
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -218,3 +220,11 @@ def test_the_command_does_what_its_modules_do():
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
     assert found.stdout.startswith("irredundant: ") and "0 symmetries derived" in found.stdout
+
+
+def test_a_clone_that_is_not_installed_says_so(monkeypatch):
+    def missing(name):
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", missing)
+    assert lrm.__version__ == "not installed"

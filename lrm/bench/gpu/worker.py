@@ -181,11 +181,10 @@ def _memory_error() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
+        # What follows its second sentence, how much was asked for, is advice.
+        said = ". ".join(first_line(error).split(". ")[:2])
         # Without the frames that hold what filled it.
-        # Its first sentence says how much was missing; what follows is advice.
-        said = first_line(error).partition(". ")
-        more = said[2].partition(". ")[0]
-        raise UserError(f"memory does not suffice ({said[0]}. {more})") from None
+        raise UserError(f"memory does not suffice ({said})") from None
     finally:
         torch._dynamo.reset()
         gc.collect()

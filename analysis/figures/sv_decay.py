@@ -10,17 +10,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from analysis.drawing.axes import median
+from analysis.drawing.axes import judging_alone, median
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL, plain_log_axis
 from analysis.quantities.vector_decay import sizes
 from analysis.tables.context import Context, stacked
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
-EXPERIMENTS = {
-    "sv_decay": ("LONG_*", "DNP_INPUT *", "DNP_ABSORBED *", "DNP_NEEDED *"),
-}
+EXPERIMENTS = {"sv_decay": ("LONG_*",), "sv_decay/split": "SV7b.2"}
 # By decay: colour, name and line.
 LOOKS = {
     "NONE": ("#222222", "no vector decays", "-"),
@@ -30,8 +29,8 @@ LOOKS = {
 }
 SPLIT = {
     "d": [
-        Comparison("v and up too", "sv_decay", "DNP_ABSORBED", "DNP_INPUT", "hg"),
-        Comparison("q, k, gate too", "sv_decay", "DNP_NEEDED", "DNP_INPUT", "dnp"),
+        Comparison("v and up too", "sv_decay/split", "DNP_ABSORBED", "DNP_INPUT", "hg"),
+        Comparison("q, k, gate too", "sv_decay/split", "DNP_NEEDED", "DNP_INPUT", "dnp"),
     ]
 }
 TITLES = {
@@ -60,7 +59,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
                 rows.append(found.assign(panel=panel, side=side))
         curved = table.pick(kind="train", arm=arm, stat="curvature")[["seed", "step", "value"]]
         rows.append(curved.assign(panel="c", name=decay))
-    found = pd.concat([*rows, measured(tables, SPLIT)], ignore_index=True)
+    split = judging_alone(measured(tables, SPLIT), criteria_of("sv_decay")["SV7b.2"])
+    found = pd.concat([*rows, split], ignore_index=True)
     return found[["panel", "side", "name", "seed", "step", "value"]]
 
 
@@ -106,4 +106,5 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, 4)
     note = f"a to c: medians and range; {told_of_points(numbers)}\n"
     note += "DNP: vectors on both sides of a matrix, a norm between; a, b: equal lines coincide"
-    return caption(figure, context, note)
+    counts = numbers.groupby(numbers["panel"].eq("d"))["seed"].nunique()
+    return caption(figure, context, note, f"n = {counts[False]} seeds, in d {counts[True]}")

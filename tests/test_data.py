@@ -1,6 +1,7 @@
 """Corpora, shards and batches: what stays the same when other things change."""
 
 import fcntl
+import itertools
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
-from lrm.data import Batches, build, corpora, fixed_sequences, identity, prepare, verify
+from lrm.data import Batches, build, corpora, fixed_sequences, identity, prepare, recalled, verify
 from lrm.data import tokenizer as bpe
 from lrm.data.corpora import Place
 from lrm.errors import UserError
@@ -494,6 +495,19 @@ def test_short_corpora():
     assert Batches(TOKENS[:11], 2, 10, seed=0).batch(5)[:, 0].tolist() == [0, 0]
     with pytest.raises(UserError, match="10 tokens.*lower train.sequence_length"):
         Batches(TOKENS[:10], 2, 10, seed=0)
+
+
+def test_recalled_tokens_end_a_pair_that_came_before():
+    sequences = np.random.default_rng(0).integers(0, 12, (20, 65))
+    found = recalled(sequences)
+    for row, tokens in zip(found, sequences.tolist(), strict=True):
+        pairs = list(itertools.pairwise(tokens))
+        assert row.tolist() == [pair in pairs[:place] for place, pair in enumerate(pairs)]
+    assert 0 < found.mean() < 1
+    assert recalled(np.array([[3, 3, 3, 4], [1, 2, 3, 4]])).tolist() == [
+        [False, True, False],  # the token before a pair may be in it
+        [False, False, False],
+    ]
 
 
 def test_fixed_sequences_are_evenly_spaced():

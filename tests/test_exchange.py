@@ -94,6 +94,15 @@ def test_an_exported_run_loads_and_generates(finished, tmp_path, fold):
     loss, _ = model(sequences[:, :-1], sequences[:, 1:])
     recorded = json.loads((finished / "done.json").read_text())["validation_loss"]
     assert loss.item() == pytest.approx(recorded, rel=1e-5)
+    # And so are those of the tokens that end a pair seen before, and of the others.
+    each = torch.nn.functional.cross_entropy(
+        model(sequences[:, :-1]).transpose(1, 2), sequences[:, 1:], reduction="none"
+    )
+    recalled = torch.from_numpy(data.recalled(sequences.numpy()))
+    assert recalled.any() and not recalled.all()
+    scalars = pd.read_parquet(finished / "scalars.parquet").set_index(["step", "stat"])["value"]
+    for stat, among in (("recall_loss", recalled), ("other_loss", ~recalled)):
+        assert scalars[20, stat] == pytest.approx(each[among].mean().item(), rel=1e-4), stat
 
 
 def test_an_exported_run_has_a_model_card(finished, tmp_path):

@@ -121,5 +121,19 @@ def fixed_sequences(tokens: np.ndarray | Tokens, count: int, sequence_length: in
     return _gather(tokens, starts, sequence_length)
 
 
+def recalled(sequences: np.ndarray) -> np.ndarray:
+    """Which targets of ``sequences`` (count, length + 1) end a pair that came before; bool.
+
+    Of shape (count, length): whether a target and the token before it stand next to each other
+    earlier in the same sequence. A model that can copy knows them ("associative recall" in Arora
+    et al. 2023, arXiv 2312.04927), and it learns to do so at once, some runs sooner than others.
+    """
+    found = np.ones((len(sequences), sequences.shape[1] - 1), dtype=bool)
+    for row, tokens in zip(found, sequences, strict=True):
+        _, first = np.unique(np.stack([tokens[:-1], tokens[1:]]), axis=1, return_index=True)
+        row[first] = False
+    return found
+
+
 def _gather(tokens: np.ndarray | Tokens, starts: np.ndarray, sequence_length: int) -> np.ndarray:
     return tokens[starts[:, None] + np.arange(sequence_length + 1)].astype(np.int64)

@@ -60,12 +60,14 @@ class FalconH1(nn.Module):
         targets: Tensor | None = None,
         z_loss: float = 0.0,
         activations: Activations = None,
+        counted: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Logits (batch, length, vocabulary) of tokens (batch, length), int64.
 
         With ``targets`` (batch, length) instead (cross-entropy, objective) of
         ``lrm.model.loss.linear_cross_entropy``, for which the logits are never held whole. With
-        experts the objective has their imbalance as well (``ExpertsConfig``).
+        experts the objective has their imbalance as well (``ExpertsConfig``). Both are means over
+        the targets that are ``counted`` (batch, length; bool), by default all.
         A dict passed as ``activations`` receives every activation, after forward multipliers and
         detached, under the key of the tensor that produced it: ``attention.k`` before the
         rotation, ``ssm.*`` right behind ``in_proj``, ``ssm.conv`` behind the SiLU,
@@ -74,6 +76,8 @@ class FalconH1(nn.Module):
         hidden, imbalance = self.hidden(tokens, activations)
         if targets is None:
             return self.logits(hidden, activations)
+        if counted is not None:
+            hidden, targets = hidden[counted], targets[counted]
         factor = self.forward_multipliers.get("projector", 1.0)
         weight = self.lm_head.weight
         loss, objective = linear_cross_entropy(hidden, weight, targets, z_loss, factor)

@@ -257,6 +257,7 @@ class _Loop:
         self.validation = data.fixed_sequences(
             corpus.validation, train.validation_sequences, train.sequence_length
         )
+        self.recalled = data.recalled(self.validation)
         lot = np.ascontiguousarray(self.validation[: self.settings.probes.sequences, :-1])
         self.log = StepLog(run.label, directory, self.record, group, report, train.divergence)
         self.probes = ProbeLog(
@@ -376,7 +377,14 @@ class _Loop:
         rows = self.run_.execution.micro_batch or train.batch_size
         lot = max(rows, VALIDATION_TOKENS // train.sequence_length)
         loss = validation_loss(self.learner, self.validation, lot, self.autocast)
-        self.record("metrics.jsonl", {"step": done, "validation_loss": loss})
+        record = {"step": done, "validation_loss": loss}
+        share = self.recalled.mean()
+        if 0 < share < 1:
+            recall = validation_loss(
+                self.learner, self.validation, lot, self.autocast, self.recalled
+            )
+            record |= {"recall_loss": recall, "other_loss": (loss - share * recall) / (1 - share)}
+        self.record("metrics.jsonl", record)
         self.last_validation = loss
 
     def save(self, done: int, stopping: bool) -> None:

@@ -74,24 +74,35 @@ def train_step(
 
 
 @torch.no_grad()
-def validation_loss(learner: Learner, sequences: np.ndarray, lot: int, autocast: Any) -> float:
+def validation_loss(
+    learner: Learner,
+    sequences: np.ndarray,
+    lot: int,
+    autocast: Any,
+    counted: np.ndarray | None = None,
+) -> float:
     """Mean cross-entropy per token of the fixed sequences (count, length + 1), in nats.
 
-    Of several processes each computes every so many-th sequence, and all return the mean.
+    ``counted`` (count, length), bool, says whose targets: at least one, and by default all. Of
+    several processes each computes every so many-th sequence, and all return the mean.
     """
     device = next(learner.model.parameters()).device
     group = learner.group
     mine = sequences[group.rank :: group.world]
+    kept = None if counted is None else counted[group.rank :: group.world]
     total = 0.0
     # As many passes in each process, because they may have to help each other.
     for start in range(0, -(-len(sequences) // group.world), lot):
         own = mine[start : start + lot]
         batch = torch.from_numpy(own if len(own) else sequences[:1]).to(device)
+        weight, among = len(own), None
+        if kept is not None and (weight := int(kept[start : start + lot].sum())):
+            among = torch.from_numpy(kept[start : start + lot]).to(device)
         with compiled.uncompiled(), autocast or contextlib.nullcontext():
-            loss, _ = learner.model(batch[:, :-1], batch[:, 1:])
-        total += loss.item() * len(own)
+            loss, _ = learner.model(batch[:, :-1], batch[:, 1:], counted=among)
+        total += loss.item() * weight
     mean = group.mean(torch.tensor(total, dtype=torch.float64)).item()
-    return mean * group.world / len(sequences)
+    return mean * group.world / (len(sequences) if counted is None else int(counted.sum()))
 
 
 def gradient_statistics(

@@ -43,6 +43,7 @@ BREAKS = {
     },
     "SV19": {"experts": {"MOE_UNIFIED": 0.05}},
     "SV20": {"Muon": {"MUON_UNIFIED": 0.05}},
+    "SV20.2": {"Muon (nats)": {"MUON_UNIFIED": 0.05}, "no pair seen before": {"copied": 0.05}},
     "SV21": {
         "at half of it": {"middle": -0.2},
         "gap at the end −": {"last": 0.1},
@@ -61,6 +62,7 @@ MEASURED = {
     "SV18": {"gap at the largest": -0.04, "gap at the smallest size (nats)": -0.04},
     "SV19": {"experts": -0.05},
     "SV20": {"Muon": -0.05},
+    "SV20.2": {"Muon (nats)": -0.05, "no pair seen before": -0.03},
     "SV21": {
         "at half of it": -0.04,
         "gap at the end −": -0.02,
@@ -78,13 +80,13 @@ MEASURED = {
 @functools.cache
 def world(
     seeds=SEEDS, spread=0.003, middle=-0.02, stable=-0.06, last=-0.02, freed=-0.05, rises=0.02,
-    **changes,
+    copied=-0.03, **changes,
 ):  # fmt: skip
     """The losses, each with the changes ``<arm>=`` to ``GAPS``, and training losses.
 
     ``early<ending>`` and ``end<ending>`` are gaps of the training loss; ``middle`` and ``stable``
     those of WSD, and ``last`` what comes to them in the decay; ``freed`` and ``rises`` are the same
-    of multipliers.
+    of multipliers. ``copied`` is the gap with Muon on tokens that end no pair seen before.
     """
     rows, runs = [], []
     for ending, (width, steps) in SIZES.items():
@@ -107,7 +109,19 @@ def world(
     runs += [run("WSD_MULTIPLIERS", seed, 64, 400, 80) for seed in seeds]
     rows += ended(seeds, "UNIFIED_TUNED", 64, 400, changes, spread)
     runs += [run("UNIFIED_TUNED", seed, 64, 400, 350) for seed in seeds]
+    for arm, value in (("MUON_UNIFIED", copied), ("MUON_STANDARD", 0.0)):
+        rows += among_others(seeds, arm, value, spread)
     return Tables(pd.DataFrame(runs), frame(rows))
+
+
+def among_others(seeds, arm, gap, spread):
+    """Losses of other tokens; before the decay and among recalled ones the other way round."""
+    for seed in seeds:
+        value, loss = gap + noise(seed, arm, "other", size=spread), 4 + noise(seed, size=0.1)
+        for stat, step, sign in (("other_loss", 400, 1), ("other_loss", 200, -1),
+                                 ("recall_loss", 400, -1)):  # fmt: skip
+            at = {"arm": arm, "seed": seed, "tensor": "model", "stat": stat, "step": step}
+            yield {**at, "value": loss + sign * value}
 
 
 def run(arm, seed, width, steps, decay):

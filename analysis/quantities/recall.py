@@ -1,0 +1,27 @@
+"""Losses of the tokens that a model can copy from earlier in a sequence, and of all others.
+
+A token counts as recalled where it and the one before it stand next to each other earlier in the
+same sequence (``lrm.data.recalled``). Runs of before November 2026 do not tell the two apart.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from analysis.quantities.norms import at_step
+from analysis.tables.results import Tables
+
+RECALLED, OTHER = "recall_loss", "other_loss"
+
+
+def final_losses_among(tables: Tables, tokens: str) -> pd.DataFrame:
+    """Loss after the decay of ``RECALLED`` or ``OTHER`` tokens, nats: seeds × arms."""
+    rows = at_step(tables.pick(kind="train", stat=tokens), np.inf)
+    return rows.pivot(index="seed", columns="arm", values="value")
+
+
+def gap_among(tables: Tables, tokens: str, arm: str, against: str) -> pd.Series:
+    """That of ``arm`` less that of ``against``, by seed."""
+    losses = final_losses_among(tables, tokens)
+    return (losses[arm] - losses[against]).rename(tokens)

@@ -83,7 +83,7 @@ def sv20(tables: Tables, criterion: dict) -> Judgement:
 
 
 def sv20_2(tables: Tables, criterion: dict) -> Judgement:
-    """SV20 by the median, because some runs learn to copy and others do not; ours: without copies."""
+    """SV20 by the median, because some models learn to copy; ours: of tokens that are no copies."""
     limit, matters = criterion["thresholds"]["better"], criterion["smallest_effect"]
     arms = ("MUON_UNIFIED", "MUON_STANDARD")
     parts = [

@@ -10,14 +10,21 @@ import numpy as np
 import pandas as pd
 
 from analysis.quantities.norms import at_step
+from analysis.tables.find import NothingFound
 from analysis.tables.results import Tables
 
 RECALLED, OTHER = "recall_loss", "other_loss"
 
 
 def final_losses_among(tables: Tables, tokens: str) -> pd.DataFrame:
-    """Loss after the decay of ``RECALLED`` or ``OTHER`` tokens, nats: seeds × arms."""
-    rows = at_step(tables.pick(kind="train", stat=tokens), np.inf)
+    """Loss after the decay of ``RECALLED`` or ``OTHER`` tokens, nats: seeds × arms.
+
+    Raises NothingFound where no run tells it.
+    """
+    rows = tables.pick(kind="train", stat=tokens)
+    if rows.empty:
+        raise NothingFound("none of these runs tells recalled tokens apart; train new seeds")
+    rows = at_step(rows, np.inf)
     return rows.pivot(index="seed", columns="arm", values="value")
 
 

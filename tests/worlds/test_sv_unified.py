@@ -8,7 +8,9 @@ import pytest
 
 from analysis.claims.judging import BELOW, OPEN
 from analysis.quantities.designs import at_share, course_of_gap
+from analysis.quantities.recall import OTHER, RECALLED, final_losses_among, gap_among
 from analysis.quantities.unified import constant_share, sizes, slopes
+from analysis.tables.find import NothingFound
 from analysis.tables.results import Tables
 from tests.worlds.designs import SEEDS, checks
 from tests.worlds.planted import frame, judged, noise
@@ -182,6 +184,20 @@ def test_no_difference_is_below_what_matters(claim, same):
 def test_a_gap_that_stands_still_does_not_grow():
     groups = judged("SV21", world(middle=-0.06, spread=0.001)).groups
     assert groups["grows while the LR is constant"] == BELOW
+
+
+def test_runs_that_do_not_tell_recalled_tokens_apart():
+    tables = world(spread=0.0)
+    assert gap_among(tables, OTHER, "MUON_UNIFIED", "MUON_STANDARD").to_numpy() == pytest.approx(
+        -0.03
+    )
+    assert final_losses_among(tables, RECALLED).columns.tolist() == [
+        "MUON_STANDARD",
+        "MUON_UNIFIED",
+    ]
+    old = tables.scalars[~tables.scalars["stat"].isin((OTHER, RECALLED))]
+    with pytest.raises(NothingFound, match="none of these runs tells recalled tokens apart"):
+        final_losses_among(Tables(tables.runs, old), OTHER)
 
 
 def test_what_sizes_and_courses_are_read_from():

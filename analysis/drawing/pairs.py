@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots, median
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.gaps import write_values
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL
 from analysis.quantities.designs import course_of_gap, gap
 from analysis.tables.context import Context, stacked
@@ -29,10 +30,11 @@ def numbers_of(table: Tables, pairs: Pairs) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "share", "value"]]
 
 
-def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs) -> Figure:
-    """Two panels of those ``pairs`` that have numbers."""
+def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: str) -> Figure:
+    """Two panels of those ``pairs`` that have numbers, under ``message``."""
     pairs = {name: pair for name, pair in pairs.items() if name in set(numbers["name"])}
-    figure, axes = page(1, 2, 2.1, w_pad=0.06, width_ratios=[1.2, 1])
+    figure, axes = page(1, 2, 2.5, w_pad=0.06, width_ratios=[1.2, 1])
+    headline(figure, message, context)
     panels = dict(tuple(numbers.groupby("panel")))
     for name, (_, _, colour, _) in pairs.items():
         rows = panels["a"][panels["a"]["name"] == name]
@@ -47,6 +49,11 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs) -> Figure:
          markers=markers, below=0.28)  # fmt: skip
     axes[1].axvline(0, **NEUTRAL)
     axes[1].xaxis.set_major_locator(MaxNLocator(4))
-    label(axes[1], "b   After the decay", xlabel="unified − standard (nats)")
+    axes[1].grid(axis="y", visible=False)
+    axes[1].tick_params(axis="y", length=0)
+    low, high = panels["b"]["value"].min(), max(panels["b"]["value"].max(), 0)
+    axes[1].set_xlim(low - 0.1 * (high - low), high + 1.1 * (high - low))
+    write_values(axes[1], panels["b"], list(pairs))
+    label(axes[1], "b   After the decay", xlabel="← better   unified − standard (nats)")
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
     return caption(figure, context, "a: medians and range of seeds; b: means with 95% intervals")

@@ -18,6 +18,8 @@ PAIRS = {
     "dense": ("UNIFIED", "STANDARD", "#B8860B", "o"),
 }
 
+MESSAGE = "The unified design gains with a mixture of experts too"
+
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, share (of the steps), value (nats per token)."""
@@ -26,4 +28,4 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    return draw_pairs(numbers, context, PAIRS)
+    return draw_pairs(numbers, context, PAIRS, MESSAGE)

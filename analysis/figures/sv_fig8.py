@@ -21,6 +21,8 @@ PAIRS = {
     OWN: ("UNIFIED_TUNED", "STANDARD", "#CC6677", "^"),
 }
 
+MESSAGE = "With AdamW the unified design gains; with Muon single seeds jump, some to either side"
+
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: panel, name, seed, share (of the steps), value (nats per token)."""
@@ -34,4 +36,4 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two panels."""
-    return draw_pairs(numbers, context, PAIRS)
+    return draw_pairs(numbers, context, PAIRS, MESSAGE)

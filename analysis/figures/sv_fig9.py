@@ -10,8 +10,8 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, key, legend_below, page
-from analysis.drawing.style import NEUTRAL
+from analysis.drawing.page import caption, headline, key, legend_below, page
+from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import course_of_gap
 from analysis.quantities.unified import constant_share
 from analysis.tables.context import Context, stacked
@@ -24,6 +24,12 @@ PAIRS = {
     "unified, cosine": ("UNIFIED", "STANDARD", "#888888", "-"),
     "multipliers, WSD (ours)": ("WSD_MULTIPLIERS", "WSD_STANDARD", "#117733", "--"),
 }
+
+
+MESSAGE = (
+    "While the learning rate falls the unified design's lead grows,\n"
+    "and that of the main paper's multipliers shrinks"
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -40,13 +46,16 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """One panel."""
-    figure, axis = page(1, 1, 2.2)
+    figure, axis = page(1, 1, 2.5)
+    headline(figure, MESSAGE, context)
     shown = {name: look for name, (_, _, *look) in PAIRS.items() if name in set(numbers["name"])}
     for name, (colour, line) in shown.items():
         rows = numbers[numbers["name"] == name]
         median(axis, rows, "share", color=colour, ls=line, alpha=0.12)
     falls = numbers.loc[numbers["name"] == "unified, WSD", "falls"].iloc[0]
-    axis.axvspan(falls, 1.0, color="#eeeeee")
+    axis.axvspan(falls, 1.0, color="#eeeeee", zorder=0)
+    axis.annotate("WSD: the rate falls", (falls, 1), (3, -3), va="top", fontsize=SMALL,
+                  xycoords=axis.get_xaxis_transform(), textcoords="offset points")  # fmt: skip
     axis.axhline(0, **NEUTRAL)
     axis.set(xlabel="share of the steps", ylabel="training loss − that of\nstandard vectors (nats)")
     handles = [key(name, color=colour, ls=line) for name, (colour, line) in shown.items()]

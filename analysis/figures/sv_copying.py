@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import pandas as pd
 
-from analysis.drawing.axes import dots
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.gaps import told_of_points, write_values
+from analysis.drawing.gaps import Comparison, draw_gaps, told_of_points, write_gaps
 from analysis.drawing.page import caption, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
 from analysis.quantities.recall import OTHER, RECALLED, final_losses_among, gap_among
 from analysis.tables.context import Context
-from analysis.tables.results import FIRST_JUDGING_SEED, Tables
+from analysis.tables.results import Tables
 
 EXPERIMENTS = {"sv_unified": "SV20.2"}
 ARMS = {"MUON_UNIFIED": LOOKS["unified"], "MUON_STANDARD": LOOKS["standard"]}
-# Colour and marker.
-AMONG = {
-    "all tokens": ("#332288", "s"),
-    "pairs seen before": ("#CC6677", "D"),
-    "all others": ("#117733", "o"),
-}
+AMONG = [
+    Comparison(name, "sv_unified", *ARMS, "unified")
+    for name in ("all tokens", "pairs seen before", "all others")
+]
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -43,8 +39,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         gap(table, *ARMS).loc[recalled.index],
         *(gap_among(table, tokens, *ARMS) for tokens in (RECALLED, OTHER)),
     )
-    for name, values in zip(AMONG, kinds, strict=True):
-        rows.append(values.rename("value").reset_index().assign(panel="b", name=name))
+    for each, values in zip(AMONG, kinds, strict=True):
+        rows.append(values.rename("value").reset_index().assign(panel="b", name=each.name))
     found = pd.concat(rows, ignore_index=True)
     return found[["panel", "name", "seed", "recalled", "value"]]
 
@@ -61,26 +57,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[0].set_aspect("equal", adjustable="datalim")
     label(axes[0], "a   One point a model", xlabel="loss on other tokens (nats)",
           ylabel="loss on pairs\nseen before (nats)")  # fmt: skip
-    judging = panels["b"]["seed"] >= FIRST_JUDGING_SEED
-    solid, hollow = (
-        {name: rows.loc[rows["name"] == name, "value"] for name in AMONG}
-        for rows in (panels["b"][judging], panels["b"][~judging])
-    )
-    dots(
-        axes[1],
-        solid,
-        {name: colour for name, (colour, _) in AMONG.items()},
-        markers={name: marker for name, (_, marker) in AMONG.items()},
-        hollow=hollow,
-        below=0.3,
-    )
-    axes[1].axvline(0, **NEUTRAL)
-    axes[1].grid(axis="y", visible=False)
-    axes[1].tick_params(axis="y", length=0, labelsize=SMALL)
+    draw_gaps(axes[1], panels["b"], AMONG, below=0.3)
     low, high = panels["b"]["value"].min(), panels["b"]["value"].max()
     axes[1].set_xlim(low - 0.1 * (high - low), high + 0.8 * (high - low))
     axes[1].set_ylim(-0.7, len(AMONG) - 0.6)
-    write_values(axes[1], panels["b"], list(AMONG))
+    write_gaps(axes[1], panels["b"], AMONG)
     label(axes[1], "b   The gap", xlabel="← better   unified − standard (nats)")
     legend_below(figure, handles, 2)
     count = numbers["seed"].nunique()

@@ -126,7 +126,7 @@ def recalled(sequences: np.ndarray) -> np.ndarray:
 
     Of shape (count, length): whether a target and the token before it stand next to each other
     earlier in the same sequence. A model that can copy knows them ("associative recall" in Arora
-    et al. 2023, arXiv 2312.04927), and it learns to do so at once, some runs sooner than others.
+    et al. 2023, arXiv 2312.04927), and some runs learn to do so sooner than others.
     """
     found = np.ones((len(sequences), sequences.shape[1] - 1), dtype=bool)
     for row, tokens in zip(found, sequences, strict=True):

@@ -95,7 +95,7 @@ def validation_loss(
     for start in range(0, -(-len(sequences) // group.world), lot):
         own = mine[start : start + lot]
         batch = torch.from_numpy(own if len(own) else sequences[:1]).to(device)
-        weight, among = len(own), None
+        weight, among = len(own), None  # of a lot that counts no token any loss, with weight 0
         if kept is not None and (weight := int(kept[start : start + lot].sum())):
             among = torch.from_numpy(kept[start : start + lot]).to(device)
         with compiled.uncompiled(), autocast or contextlib.nullcontext():

@@ -79,12 +79,12 @@ def _profile(plan: GpuPlan) -> list[Item]:
 
 
 def _overhead(plan: GpuPlan) -> list[Item]:
-    """Round by round, so that variants of one round are taken soon after each other."""
+    """Group by group, so that time may end between comparisons; of a group, round by round."""
     overhead = plan.measure.overhead
     return [
         Item(f"{group}, {variant}, round {number}", "speed", {"variant": variant})
-        for number in range(1, overhead.rounds + 1)
         for group, variants in overhead.of.items()
+        for number in range(1, overhead.rounds + 1)
         for variant in variants
     ]
 

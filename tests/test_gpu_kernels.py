@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
 from lrm import data
 from lrm.bench.throughput import throughput
@@ -24,6 +25,7 @@ from lrm.model.falcon_h1 import FalconH1
 from lrm.model.gpu import adapters, selection
 from lrm.model.init import initialize
 from lrm.model.recurrences import gated_delta
+from lrm.multipliers import precision
 from lrm.multipliers.precision import HALF
 from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun
@@ -615,6 +617,50 @@ def test_throughput_trains_and_counts(smoke_runs):
     # An untrained model's loss is about log(vocabulary); then it learns the one batch.
     assert first["loss"] == pytest.approx(math.log(run.settings.model.vocab_size), abs=0.5)
     assert found["loss"] < first["loss"] - 0.5
+
+
+# Compiled layers.
+
+
+def steps_of_layers(settings, mixer, kernels=adapters.PLAIN, compiled=True, whole=False):
+    """Three bfloat16 steps of a model of four layers: losses, and how many parts are compiled."""
+    model = {"num_hidden_layers": 4, "mixer": mixer}
+    if mixer == "gdn":
+        model["mixer_sizes"] = {"gdn": DELTA}
+    config = settings(model=model)
+    learner, counter = build(config, 0, kernels=kernels), CompileCounterWithBackend("aot_eager")
+    torch._dynamo.reset()
+    for layer in learner.model.model.layers:
+        if compiled:
+            layer.compile(dynamic=False, backend=counter, fullgraph=whole)
+    batch = torch.randint(300, (4, 17), generator=torch.Generator().manual_seed(0))
+    context, losses, frames = torch.autocast("cpu", torch.bfloat16), [], []
+    for step in range(3):
+        losses.append(train_step(learner, batch, config, step, context)[0].item())
+        frames.append(counter.frame_count)
+    return losses, frames
+
+
+@pytest.mark.parametrize("mixer", ["both", "gdn"])
+def test_the_compiler_never_meets_what_it_cannot_trace(mixer, settings, monkeypatch):
+    """torch 2.11 cannot trace whether a device knows autocast: a layer is one graph even so."""
+    unknown = torch.compiler.disable(precision.is_autocast_available)
+    monkeypatch.setattr(precision, "is_autocast_available", unknown)
+    _, frames = steps_of_layers(settings, mixer, whole=True)
+    assert frames[0] == frames[-1] <= 4
+
+
+@pytest.mark.parametrize(("kernel", "package"), CASES)
+def test_a_package_is_called_between_compiled_parts(kernel, package, settings, install):
+    """It is not traced: layers of one kind share their parts, and further steps make none."""
+    install({**NAIVE, (kernel, package): torch.compiler.disable(NAIVE[kernel, package])})
+    mixer = "gdn" if kernel == "delta" else "both"
+    kernels = adapters.Kernels(**{kernel: package})
+    losses, frames = steps_of_layers(settings, mixer, kernels)
+    assert 1 < frames[0] == frames[-1] <= 12
+    plain, _ = steps_of_layers(settings, mixer, kernels, compiled=False)
+    # The second tells of gradients; later ones carry off what was rounded.
+    assert losses[:2] == pytest.approx(plain[:2], abs=0.01) and plain[1] < plain[0] - 0.1
 
 
 # On a machine with a GPU and the packages.

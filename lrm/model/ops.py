@@ -229,8 +229,7 @@ def attention(
     kv_heads divides heads. Returns q's shape.
     """
     if implementation != "torch":
-        with without_autocast(q):
-            return adapters.ADAPTERS["attention"][implementation](q, k, v, scale)
+        return adapters.call("attention", implementation, q, k, v, scale)
     if q.is_cuda:
         return F.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape[1] != q.shape[1]
@@ -287,9 +286,9 @@ def causal_conv1d(
     channels), weight (channels, 1, kernel) and bias (channels,) or None; x is zero before the
     start.
     """
+    if implementation != "torch":
+        return adapters.call("convolution", implementation, x, weight, bias)
     with without_autocast(x):
-        if implementation != "torch":
-            return adapters.ADAPTERS["convolution"][implementation](x, weight, bias)
         weight = weight.squeeze(1).to(x.dtype)
         bias = None if bias is None else bias.to(x.dtype)
         if is_transformed():
@@ -357,10 +356,10 @@ def ssd(
     changes the result by rounding only. Decays are as exact as float32 matrix products, so
     torch's float32 matmul precision must stay at "highest", its default.
     """
+    dt, A = upcast(dt), upcast(A)
+    if implementation != "torch":
+        return adapters.call("scan", implementation, x, dt, A, B, C, chunk, D)
     with without_autocast(x):
-        dt, A = upcast(dt), upcast(A)
-        if implementation != "torch":
-            return adapters.ADAPTERS["scan"][implementation](x, dt, A, B, C, chunk, D)
         return _ssd(x, dt, A, B, C, _chunk(x, chunk), D)
 
 
@@ -470,10 +469,10 @@ def gated_delta(
     a power of two; it changes the result by rounding only. Plain torch computes in float32 at
     least, because the rule lives on differences of keys that may be nearly equal.
     """
+    q, k, g, beta = upcast(q), upcast(k), upcast(g), upcast(beta)
+    if implementation != "torch":
+        return adapters.call("delta", implementation, q, k, v, g, beta)
     with without_autocast(v):
-        q, k, g, beta = upcast(q), upcast(k), upcast(g), upcast(beta)
-        if implementation != "torch":
-            return adapters.ADAPTERS["delta"][implementation](q, k, v, g, beta)
         size = min(chunk, 1 << (v.shape[1] - 1).bit_length())
         o, state = _gated_delta(q, k, upcast(v), g, beta, size)
         return o.to(v.dtype), state

@@ -11,6 +11,11 @@ from torch.amp import is_autocast_available
 HALF = (torch.bfloat16, torch.float16)
 
 
+@torch.compiler.assume_constant_result  # torch 2.11 cannot trace the question
+def _has_autocast(device: str) -> bool:
+    return is_autocast_available(device)
+
+
 def upcast(x: Tensor) -> Tensor:
     """``x`` in float32 if it is in half precision, else ``x`` itself."""
     return x.float() if x.dtype in HALF else x
@@ -22,7 +27,7 @@ def to_compute(x: Tensor) -> Tensor:
     Several projections read one activation; casting it here makes one cast of many.
     """
     device = x.device.type
-    if x.dtype != torch.float32 or not is_autocast_available(device):
+    if x.dtype != torch.float32 or not _has_autocast(device):
         return x
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
@@ -30,4 +35,4 @@ def to_compute(x: Tensor) -> Tensor:
 def without_autocast(x: Tensor) -> AbstractContextManager:
     """Leave all dtypes as they are; the meta device knows no autocast."""
     device = x.device.type
-    return torch.autocast(device, enabled=False) if is_autocast_available(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()

@@ -17,11 +17,13 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from lrm.errors import first_line
+from lrm.multipliers.precision import without_autocast
 
 
 @dataclass(frozen=True)
@@ -210,3 +212,15 @@ ADAPTERS: dict[str, dict[str, Callable[..., Tensor]]] = {
     "convolution": {"causal_conv1d": convolution_causal_conv1d},
     "delta": {"fla": delta_fla},
 }
+
+
+@torch.compiler.disable
+def call(kernel: str, package: str, *arguments: Any) -> Any:
+    """What ``package`` computes for an operation, from the arguments of its adapter.
+
+    Autocast is off, and a compiled layer calls it as it is: the compiler traces neither imports
+    nor Triton kernels that clear memory before they are tried. On an H100 (torch 2.11) it made
+    new code for each layer of 36, until its limit ended the run.
+    """
+    with without_autocast(arguments[0]):
+        return ADAPTERS[kernel][package](*arguments)

@@ -5,7 +5,7 @@ every arm that multiplies, freezes or scales something outside of the layers sha
 Inductor keeps it on disk; ``lrm.sweep`` says where. Validation and probes run uncompiled.
 
 On CUDA the kernels of a layer can be recorded once and then launched as one (CUDA graphs), which
-pays where kernels are shorter than their launches. No GPU has run that yet.
+pays where kernels are shorter than their launches.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from analysis.drawing.pairs import draw_pairs, numbers_of
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "UNIFIED_TUNED *", "MUON_*")}
+MUON = "sv_unified/muon"
+EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "UNIFIED_TUNED *"), MUON: "SV20.2"}
 OWN = "AdamW, own LR"
 PAIRS = {
     "Muon": ("MUON_UNIFIED", "MUON_STANDARD", "#332288", "s"),
@@ -21,7 +22,7 @@ PAIRS = {
     OWN: ("UNIFIED_TUNED", "STANDARD", "#CC6677", "^"),
 }
 
-MESSAGE = "With AdamW the unified design gains; with Muon single seeds jump, some to either side"
+MESSAGE = "The unified design gains with both optimizers; with Muon single seeds jump"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -30,8 +31,10 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     runs = table.trained.drop_duplicates("arm").set_index("arm")["description"]
     rates = {arm: runs[arm]["settings"]["optimizer"]["lr"] for arm in ("UNIFIED_TUNED", "STANDARD")}
     same = len(set(rates.values())) == 1
-    pairs = {name: pair for name, pair in PAIRS.items() if name != OWN or not same}
-    return numbers_of(table, pairs)
+    left_out = {"Muon", OWN} if same else {"Muon"}
+    pairs = {name: pair for name, pair in PAIRS.items() if name not in left_out}
+    parts = [numbers_of(tables[MUON], {"Muon": PAIRS["Muon"]}), numbers_of(table, pairs)]
+    return pd.concat(parts, ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):

@@ -37,7 +37,8 @@ def throughput(
     ``lrm.plan.cost.flops_per_token``; it is None without a peak, and ``peak_memory`` (bytes that
     torch held at once) is None off CUDA.
 
-    Raises UserError where the execution asks for what is not usable here.
+    Raises UserError where the execution asks for what is not usable here, and where layers were
+    compiled while they were timed.
     """
     model, train = run.settings.model, run.settings.train
     equipment = equip(run.execution, model)
@@ -52,14 +53,19 @@ def throughput(
     cuda = device.type == "cuda"
     if cuda:
         torch.cuda.reset_peak_memory_stats(device)
-    began = 0.0
+    parts, began = 0, 0.0
     for step in range(warmup + steps):
         if step == warmup:
             wait(device)
-            began = time.perf_counter()
+            parts, began = _compiled_parts(), time.perf_counter()
         measured = trainer.step(batch, step % train.steps)
     wait(device)
     seconds = time.perf_counter() - began
+    if more := _compiled_parts() - parts:
+        raise UserError(
+            f"compiled parts made in the {steps} steps that are timed, behind {warmup} of warm-up: "
+            f"{more}; give it more of these, or set execution.compile=never"
+        )
     tokens = at_once * train.batch_size * train.sequence_length
     tokens_per_second = steps * tokens / seconds
     flops = tokens_per_second * cost.flops_per_token(model, train.sequence_length)
@@ -79,6 +85,11 @@ def throughput(
         # Of the first run, whose seed is 0.
         "loss": (measured if at_once == 1 else measured[0])[0].item(),
     }
+
+
+def _compiled_parts() -> int:
+    """How many pieces of code this process has compiled so far."""
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
 def random_batch(run: TrainRun, device: torch.device) -> torch.Tensor:

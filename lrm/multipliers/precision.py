@@ -11,7 +11,9 @@ from torch.amp import is_autocast_available
 HALF = (torch.bfloat16, torch.float16)
 
 
-@torch.compiler.assume_constant_result  # torch 2.11 cannot trace the question
+# The compiler of torch 2.11 cannot trace the question. It then met a new context at each call of
+# ``without_autocast``, and compiled anew what stood within.
+@torch.compiler.assume_constant_result
 def _has_autocast(device: str) -> bool:
     return is_autocast_available(device)
 

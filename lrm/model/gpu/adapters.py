@@ -218,9 +218,8 @@ ADAPTERS: dict[str, dict[str, Callable[..., Tensor]]] = {
 def call(kernel: str, package: str, *arguments: Any) -> Any:
     """What ``package`` computes for an operation, from the arguments of its adapter.
 
-    Autocast is off, and a compiled layer calls it as it is: the compiler traces neither imports
-    nor Triton kernels that clear memory before they are tried. On an H100 (torch 2.11) it made
-    new code for each layer of 36, until its limit ended the run.
+    Autocast is off. A compiled layer calls it without tracing it: at its first call a package is
+    imported, and its kernels tune themselves.
     """
     with without_autocast(arguments[0]):
         return ADAPTERS[kernel][package](*arguments)

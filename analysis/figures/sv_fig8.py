@@ -13,8 +13,10 @@ from analysis.drawing.pairs import draw_pairs, numbers_of
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
-MUON = "sv_unified/muon"
-EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "UNIFIED_TUNED *"), MUON: "SV20.2"}
+EXPERIMENTS = {
+    "sv_unified": ("STANDARD *", "UNIFIED *", "UNIFIED_TUNED *"),
+    "sv_unified/muon": "SV20.2",
+}
 OWN = "AdamW, own LR"
 PAIRS = {
     "Muon": ("MUON_UNIFIED", "MUON_STANDARD", "#332288", "s"),
@@ -33,7 +35,10 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     same = len(set(rates.values())) == 1
     left_out = {"Muon", OWN} if same else {"Muon"}
     pairs = {name: pair for name, pair in PAIRS.items() if name not in left_out}
-    parts = [numbers_of(tables[MUON], {"Muon": PAIRS["Muon"]}), numbers_of(table, pairs)]
+    parts = [
+        numbers_of(tables["sv_unified/muon"], {"Muon": PAIRS["Muon"]}),
+        numbers_of(table, pairs),
+    ]
     return pd.concat(parts, ignore_index=True)
 
 

@@ -56,4 +56,8 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     write_values(axes[1], panels["b"], list(pairs))
     label(axes[1], "b   After the decay", xlabel="← better   unified − standard (nats)")
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
-    return caption(figure, context, "a: medians and range of seeds; b: means with 95% intervals")
+    # Pairs that are read apart may have other seeds.
+    counts = panels["b"].groupby("name")["seed"].nunique()
+    told = [f"{name}: n = {counts[name]}" for name in pairs] if context.others else []
+    note = "a: medians and range of seeds; b: means with 95% intervals"
+    return caption(figure, context, note, n=", ".join(told))

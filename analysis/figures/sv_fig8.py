@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from analysis.drawing.axes import judging_alone
 from analysis.drawing.pairs import draw_pairs, numbers_of
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {
@@ -35,11 +37,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     same = len(set(rates.values())) == 1
     left_out = {"Muon", OWN} if same else {"Muon"}
     pairs = {name: pair for name, pair in PAIRS.items() if name not in left_out}
-    parts = [
-        numbers_of(tables["sv_unified/muon"], {"Muon": PAIRS["Muon"]}),
-        numbers_of(table, pairs),
-    ]
-    return pd.concat(parts, ignore_index=True)
+    muon = numbers_of(tables["sv_unified/muon"], {"Muon": PAIRS["Muon"]})
+    muon = judging_alone(muon, criteria_of("sv_unified")["SV20.2"])
+    return pd.concat([muon, numbers_of(table, pairs)], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):

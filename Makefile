@@ -57,9 +57,10 @@ BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
 cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
 options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results '$(RESULTS)' $(if $(YES),--yes)
-train = runs=$$($(BIN)/python -m analysis.needs $(1)) \
-	&& { $(BIN)/python -m lrm.sweep $$(echo "$$runs" | cut -d/ -f1,2 | awk '!seen[$$0]++') $(options) || test $$? -eq 3; }
-# One experiment after the other, whole or the runs that the figures need of it.
+# In one sweep what figures need of their experiments: whole ones, or some runs of them.
+train = runs=$$($(BIN)/python -m analysis.needs --sweep $(1)) \
+	&& { eval "$(BIN)/python -m lrm.sweep $$runs $(options)" || test $$? -eq 3; }
+# One experiment after the other.
 train_needed = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 	&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results '$(RESULTS)'
@@ -148,9 +149,11 @@ borrowed_figures: $(VENV)/.core
 
 # The LRs that designs ask for are found once, on seeds that explore: make sv_learning_rates.
 COMPARED = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
-scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: train the experiments sv_* in one sweep, and draw their figures
-	@$(call train,$(COMPARED))
-	@$(call draw,$(COMPARED))
+SECOND = $(filter sv_fig% sv_theory,$(COMPARED)) $(filter-out $(BORROWED) sv_fig% sv_theory,$(COMPARED))
+scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: its figures trained in one sweep and drawn, ours drawn from the reference (FROM=runs: trained too)
+	@$(call train,$(SECOND))
+	@$(call draw,$(SECOND))
+	@$(if $(filter-out $(SECOND),$(COMPARED)),$(call draw,$(filter-out $(SECOND),$(COMPARED))) --source reference,:)
 
 DELTA = $(filter-out $(NOT_HERE),$(filter gdn_%,$(OURS)))
 gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train what its figures need, and draw them

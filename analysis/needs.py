@@ -1,7 +1,8 @@
 """``python -m analysis.needs fig1``: what has to be trained before a figure can be drawn.
 
 Prints a line for each experiment that the figures read: its ``run.py`` and, where a figure needs
-only some runs, patterns of their labels. Reads the figures' files without loading them, so that
+only some runs, patterns of their labels. With ``--sweep`` prints the same on one line, as the
+arguments of ``lrm.sweep``. Reads the figures' files without loading them, so that
 ``make`` has its answer at once.
 """
 
@@ -82,9 +83,19 @@ def main() -> None:
 
 
 def _main(names: list[str]) -> None:
+    if names[:1] == ["--sweep"]:
+        print(shlex.join(_of_sweep(wanted(names[1:]))))
+        return
     for experiment, only in wanted(names).items():
         patterns = [word for pattern in only for word in ("--only", pattern)]
         print(shlex.join([f"experiments/{experiment}/run.py", *patterns]))
+
+
+def _of_sweep(needed: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """The arguments of ``lrm.sweep`` for these experiments, whole or some of their runs."""
+    folders = [f"experiments/{experiment}" for experiment in needed]
+    patterns = [f"{experiment}/{one}" for experiment, only in needed.items() for one in only]
+    return [*folders, *(f"--only={pattern}" for pattern in patterns)]
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from lrm import data
 from lrm.cli import Display, guarded, parse_seeds, positive
-from lrm.errors import UserError, line_of, printable
+from lrm.errors import UserError, line_of, printable, shown
 from lrm.plan.claims import asked_by
 from lrm.plan.experiment import NoSuchRun, load
 from lrm.plan.identity import criterion_hash, read_locks, weight_files
@@ -89,6 +89,9 @@ def main(file: str, arguments: list[str] | None = None) -> None:
 def main_of_several(arguments: list[str] | None = None) -> None:
     """Run the experiments in the folders that are named first, together.
 
+    A pattern such as ``projector/FPN*`` chooses runs of one of them. What no pattern chooses from
+    is trained whole.
+
     Exits with 3 where some runs diverged or had bad input: all others are trained then.
     """
     parser = argparse.ArgumentParser(
@@ -102,15 +105,15 @@ def main_of_several(arguments: list[str] | None = None) -> None:
         options = _parse(parser, arguments, Path("results"))
         if os.environ.keys() >= _TORCHRUN:
             raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
-        folders = dict.fromkeys(folder.resolve() for folder in options.folders)
-        missing, known = [], _finished(folders, options)
+        asked = _by_folder(options)
+        missing, known = [], _finished(asked)
         absent: list[NoSuchRun] = []
-        for folder in folders:
+        for folder, own in asked.items():
             try:
-                missing += _missing(folder, options, known=known)
+                missing += _missing(folder, own, known=known)
             except NoSuchRun as error:
                 absent.append(error)
-        if len(absent) == len(folders):
+        if len(absent) == len(asked):
             raise absent[0]
         _submit(missing, options)
         try:
@@ -134,7 +137,8 @@ def _parse(
         help="override a setting, e.g. train.steps=200, which shortens all stages (repeatable)",
     )  # fmt: skip
     add("--only", metavar="PATTERN", action="append", default=[],
-        help="only runs whose label matches, e.g. 'FPN*' (repeatable)")  # fmt: skip
+        help="only runs whose label matches, e.g. 'FPN*' (repeatable); of several experiments "
+        "'projector/FPN*' is for one")  # fmt: skip
     add("--dry-run", action="store_true", help="show the plan, train nothing")
     add("--yes", action="store_true", help="begin even if it takes more than a day without a GPU")
     add("--cluster", choices=ENGINES,
@@ -203,17 +207,34 @@ def _check_length(runs: list[Run], workers: int) -> None:
         )
 
 
-def _finished(folders: Iterable[Path], options: argparse.Namespace) -> list[Job]:
+def _by_folder(options: argparse.Namespace) -> dict[Path, argparse.Namespace]:
+    """By folder of an experiment the options, with those patterns of ``--only`` that are for it."""
+    folders = dict.fromkeys(folder.resolve() for folder in options.folders)
+    names = {folder.name for folder in folders}
+    for pattern in options.only:
+        if "/" in pattern and pattern.partition("/")[0] not in names:
+            raise UserError(f"--only {shown(pattern)}: before the slash stands the name of one of "
+                            f"the experiments: {', '.join(sorted(names))}")  # fmt: skip
+    found = {}
+    for folder in folders:
+        own = [pattern.removeprefix(f"{folder.name}/") for pattern in options.only]
+        own = [pattern for pattern in own if "/" not in pattern]
+        found[folder] = argparse.Namespace(**{**vars(options), "only": own})
+    return found
+
+
+def _finished(asked: Mapping[Path, argparse.Namespace]) -> list[Job]:
     """What of several experiments is finished already, with the directories."""
-    seeds, corpora = parse_seeds(options.seeds), options.results / "data"
-    experiments = [load(folder / "config.yaml") for folder in folders]
-    runs = []
-    for each in experiments:
-        if each.header.search is None:
-            with suppress(NoSuchRun):
-                runs += each.runs(options.scale, seeds, options.set, options.only)
-    runs = [run for run in with_corpora(runs, corpora, build=False) if run.has_id]
-    jobs = [(run, run.path(options.results)) for run in runs]
+    jobs: list[Job] = []
+    for folder, options in asked.items():
+        experiment, results = load(folder / "config.yaml"), options.results
+        if experiment.header.search is not None:
+            continue
+        with suppress(NoSuchRun):
+            seeds = parse_seeds(options.seeds)
+            runs = experiment.runs(options.scale, seeds, options.set, options.only)
+            runs = with_corpora(runs, results / "data", build=False)
+            jobs += [(run, run.path(results)) for run in runs if run.has_id]
     return [job for job in jobs if is_complete(job[1])]
 
 

@@ -4,6 +4,7 @@ import json
 import math
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -137,6 +138,20 @@ def test_several_experiments_in_one_sweep(trained, tmp_path):
     assert all(f"{name} at smoke: 1 to train" in said for name in names)
     for name in names:
         assert run(name, "--results", tmp_path).startswith(f"{name} at smoke: 0 to train")
+
+
+def test_patterns_for_one_of_several_experiments(tmp_path):
+    """As ``make`` asks for what figures need; what has no pattern is planned whole."""
+    asked = call("-m", "analysis.needs", "--sweep", "sv_fig2", "sv_fig4").strip()
+    assert asked == (
+        "experiments/sv_heterogeneity experiments/sv_decay '--only=sv_decay/MUON_NONE *'"
+    )
+    options = ("--scale", "smoke", "--results", tmp_path, "--dry-run")
+    said = call("-m", "lrm.sweep", *shlex.split(asked), *options)
+    decayed, whole = ("MUON_NONE seed=0", "MUON_ALL seed=0"), ("STANDARD seed=0", "HG seed=0")
+    assert [label in said for label in (*decayed, *whole)] == [True, False, True, True]
+    line = call("-m", "lrm.sweep", "experiments/sv_decay", *options, "--only", "x/A*", code=2)
+    assert "--only 'x/A*': before the slash stands the name of one of the experiments" in line
 
 
 def test_planning_does_not_load_torch(trained):

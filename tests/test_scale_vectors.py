@@ -85,6 +85,18 @@ def test_all_begin_with_one_function(designs, tokens, parametrization):
         assert not torch.allclose(outputs[name], outputs["none"], rtol=1e-3)
 
 
+def test_parametrizations_begin_alike(designs, tokens):
+    """OR and ER of each design, with norms behind matrices too, start as direct vectors do."""
+    direct, *others = (
+        {name: build(settings, 0, dtype=torch.float64).model(tokens)
+         for name, settings in designs(kind).items()}
+        for kind in ("direct", "or", "er")
+    )  # fmt: skip
+    for outputs in others:
+        for name, logits in outputs.items():
+            torch.testing.assert_close(logits, direct[name], rtol=1e-12, atol=1e-12, msg=name)
+
+
 def test_equal_vectors_of_branches_are_the_shared_one(designs, tokens):
     """HG with γ_q = γ_k = γ_v and γ_gate = γ_up is the standard design (table 1)."""
     found = designs()

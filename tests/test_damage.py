@@ -289,7 +289,7 @@ def test_a_log_that_changes_while_a_run_trains(tmp_path):
 
 # The published records of `make bench`.
 BENCHMARKS = ("cpu", "cpu-2", "delta", "overhead", "overhead-long", "overhead-parts",
-              "recipes")  # fmt: skip
+              "recipes", "scale-vectors")  # fmt: skip
 
 
 def test_what_is_published(tmp_path):

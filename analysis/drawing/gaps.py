@@ -80,8 +80,9 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str]) -> None:
         mean = points.mean()
         said = f"{mean:z.3f}" if judging.empty else with_interval(judging)
         said = said.replace("-", "−")
-        # An interval is so long that on the left it would run into the names.
-        side = 1 if mean >= 0 or not judging.empty else -1
+        # At the axis's left end a number would run into the names, and so would an interval.
+        at_names = mean < low + 0.15 * (high - low)
+        side = 1 if mean >= 0 or at_names or not judging.empty else -1
         x = own["value"].max() if side > 0 else own["value"].min()
         if len(judging) > 1:  # so that no bar ends under its number
             x = max(x, interval(judging).high)

@@ -11,11 +11,17 @@ from torch.amp import is_autocast_available
 HALF = (torch.bfloat16, torch.float16)
 
 
-# The compiler of torch 2.11 cannot trace the question. It then met a new context at each call of
-# ``without_autocast``, and compiled anew what stood within.
-@torch.compiler.assume_constant_result
+# Asked before anything is compiled. The compiler of torch 2.11 cannot trace the question: it met a
+# new context at each call of ``without_autocast``, and compiled anew what stood within.
+_AUTOCAST = {
+    kind: is_autocast_available(kind)
+    for kind in ("cpu", "cuda", "hpu", "meta", "mps", "xla", "xpu")
+}
+
+
 def _has_autocast(device: str) -> bool:
-    return is_autocast_available(device)
+    known = _AUTOCAST.get(device)
+    return is_autocast_available(device) if known is None else known
 
 
 def upcast(x: Tensor) -> Tensor:

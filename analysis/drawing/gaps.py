@@ -38,17 +38,21 @@ def measured(tables: Mapping[str, Tables], panels: Mapping[str, Sequence[Compari
     return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "value"]]
 
 
+def by_stage(rows: pd.DataFrame, names: Sequence[str]) -> tuple[dict[str, pd.Series], ...]:
+    """The column value of ``rows`` by name: of seeds that judge, and of seeds that explore."""
+    judging = rows["seed"] >= FIRST_JUDGING_SEED
+    return tuple(
+        {name: rows.loc[which & (rows["name"] == name), "value"] for name in names}
+        for which in (judging, ~judging)
+    )
+
+
 def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: float = 0.0) -> None:
     """``rows`` of one panel of ``measured``, in the order of ``compared``; left of 0 is better.
 
     Seeds that explore are hollow, and bars leave them out; points stand ``below`` the bars.
     """
-    named: dict[str, pd.Series] = {}
-    hollow: dict[str, pd.Series] = {}
-    for each in compared:
-        own = rows[rows["name"] == each.name]
-        judging = own["seed"] >= FIRST_JUDGING_SEED
-        named[each.name], hollow[each.name] = own.loc[judging, "value"], own.loc[~judging, "value"]
+    named, hollow = by_stage(rows, [each.name for each in compared])
     looks = {each.name: LOOKS[each.design] for each in compared}
     colours = {name: colour for name, (colour, _, _) in looks.items()}
     markers = {name: marker for name, (*_, marker) in looks.items()}

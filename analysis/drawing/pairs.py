@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots, median
-from analysis.drawing.gaps import write_values
+from analysis.drawing.gaps import by_stage, told_of_points, write_values
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL
 from analysis.quantities.designs import course_of_gap, gap
@@ -42,11 +42,10 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     axes[0].axhline(0, **NEUTRAL)
     label(axes[0], "a   Over training", xlabel="share of the steps",
           ylabel="training loss,\nunified − standard (nats)")  # fmt: skip
-    values = panels["b"].groupby("name")["value"]
+    named, hollow = by_stage(panels["b"], list(pairs))
     colours = {name: colour for name, (_, _, colour, _) in pairs.items()}
     markers = {name: marker for name, (*_, marker) in pairs.items()}
-    dots(axes[1], {name: values.get_group(name) for name in pairs}, colours,
-         markers=markers, below=0.28)  # fmt: skip
+    dots(axes[1], named, colours, markers=markers, hollow=hollow, below=0.28)
     axes[1].axvline(0, **NEUTRAL)
     axes[1].xaxis.set_major_locator(MaxNLocator(4))
     axes[1].grid(axis="y", visible=False)
@@ -59,5 +58,5 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     # Pairs that are read apart may have other seeds.
     counts = panels["b"].groupby("name")["seed"].nunique()
     told = [f"{name}: n = {counts[name]}" for name in pairs] if context.others else []
-    note = "a: medians and range of seeds; b: means with 95% intervals"
+    note = f"a: medians and range of seeds; b: {told_of_points(panels['b'])}"
     return caption(figure, context, note, n=", ".join(told))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import dots
-from analysis.drawing.gaps import told_of_points, write_values
+from analysis.drawing.gaps import by_stage, told_of_points, write_values
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.vector_decay import decay_effect
@@ -65,12 +65,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     looks = {name: look for _, _, name, *look in ROWS if name in set(numbers["name"])}
     names = list(looks)
     for axis, panel in zip(axes, SIDES, strict=True):
-        values = panels[panel].groupby("name")["value"]
+        named, hollow = by_stage(panels[panel], names)
         dots(
             axis,
-            {name: values.get_group(name) for name in names},
+            named,
             {name: colour for name, (colour, _) in looks.items()},
             markers={name: marker for name, (_, marker) in looks.items()},
+            hollow=hollow,
             below=_BELOW,
         )
         axis.axvline(0, **NEUTRAL)

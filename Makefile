@@ -149,11 +149,12 @@ borrowed_figures: $(VENV)/.core
 
 # The LRs that designs ask for are found once, on seeds that explore: make sv_learning_rates.
 COMPARED = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
-SECOND = $(filter sv_fig% sv_theory,$(COMPARED)) $(filter-out $(BORROWED) sv_fig% sv_theory,$(COMPARED))
+# Ours of them that are published are not trained, as in make all.
+LENT = $(filter-out sv_fig% sv_theory,$(filter $(BORROWED),$(COMPARED)))
 scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: its figures trained in one sweep and drawn, ours drawn from the reference (FROM=runs: trained too)
-	@$(call train,$(SECOND))
-	@$(call draw,$(SECOND))
-	@$(if $(filter-out $(SECOND),$(COMPARED)),$(call draw,$(filter-out $(SECOND),$(COMPARED))) --source reference,:)
+	@$(call train,$(filter-out $(LENT),$(COMPARED)))
+	@$(call draw,$(filter-out $(LENT),$(COMPARED)))
+	@$(if $(LENT),$(call draw,$(LENT)) --source reference,:)
 
 DELTA = $(filter-out $(NOT_HERE),$(filter gdn_%,$(OURS)))
 gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train what its figures need, and draw them

@@ -52,6 +52,13 @@ TITLES = {
     "c": "c   Magnitude and direction apart (OR, ER) gain most behind a norm",
     "d": "d   Weight decay does not help DNP with OR (0: no vector decays)",
 }
+# One seed bears no conclusion.
+SUBJECTS = {
+    "a": "a   Vectors shared by branches",
+    "b": "b   Placement",
+    "c": "c   Magnitude and direction apart (OR, ER)",
+    "d": "d   Weight decay, DNP with OR (0: no vector decays)",
+}
 WORDS = (
     "reference: a vector on the inputs of each matrix; in d what has no decay of vectors.\n"
     "branches: query, key, value, gate, up.   AP: vectors γ on the outputs of matrices.   "
@@ -85,7 +92,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW if panel == "a" else 0.3)
         write_gaps(axis, rows, PANELS[panel])
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        label(axis, f"{title} (one seed)" if rows["seed"].nunique() == 1 else title)
+        label(axis, SUBJECTS[panel] if rows["seed"].nunique() == 1 else title)
     axes[0].set_ylim(-0.75, 0.35)
     axes[-1].set_xlabel("← better        loss − reference (nats)")
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)

@@ -27,16 +27,21 @@ def tree(tmp_path_factory):
         shutil.copy(ROOT / file, copy)
     (copy / "results").mkdir()
     (copy / "results" / "reference").symlink_to(ROOT / "results" / "reference")
-    guide = (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
-    guide = guide.split("<!-- guide")[1].split("<!-- end of the guide")[0]
-    files = re.findall(r"`([\w/.]+)`\n```\w+\n(.*?)```", guide, re.S)
-    assert len(files) == 3
-    for name, text in files:
+    return copy, follow(copy, "guide", files=3)
+
+
+def follow(copy, part, files):
+    """Write the files of a part of the page into the tree; returns the part's commands."""
+    page = (ROOT / "experiments" / "README.md").read_text(encoding="utf-8")
+    page = page.split(f"<!-- {part}: ")[1].split(f"<!-- end of the {part}")[0]
+    printed = re.findall(r"`([\w/.]+)`\n```\w+\n(.*?)```", page, re.S)
+    assert len(printed) == files
+    for name, text in printed:
         (copy / name).parent.mkdir(exist_ok=True)
         assert not (copy / name).exists()
         (copy / name).write_text(text)
-    [commands] = re.findall(r"```sh\n(.*?)```", guide, re.S)
-    return copy, commands.strip().splitlines()
+    [commands] = re.findall(r"```sh\n(.*?)```", page, re.S)
+    return commands.strip().splitlines()
 
 
 def call(folder, *arguments):
@@ -69,6 +74,17 @@ def test_an_added_experiment_is_found_everywhere(tree):
     listed = make(copy, "help")
     assert re.search(r"^  make my_sweep +a fixed factor on the MLP's output$", listed, re.M)
     assert re.search(r"^  make my_figure +", listed, re.M)
+
+
+def test_an_added_claim_is_judged(tree, tmp_path):
+    """As the page adds one: its header, its files, and its commands."""
+    copy = shutil.copytree(tree[0], tmp_path / "tree", symlinks=True)
+    configuration = copy / "experiments" / "my_sweep" / "config.yaml"
+    configuration.write_text("#   claims:  Y1\n" + configuration.read_text())
+    for command in follow(copy, "claim", files=2):
+        said = call(copy, *command.split()[1:])
+    assert "loss without − with" in said and "n = 2; at least 0, 0.01" in said
+    assert "changed after" not in said
 
 
 def run_make(folder, *arguments):

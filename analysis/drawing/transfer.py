@@ -60,19 +60,21 @@ def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
     losses_of = numbers[numbers["quantity"] == "loss"]
     rates = sorted(losses_of["rate"].unique())
     rows = losses_of[losses_of["recipe"] == recipe]
-    for width, colour in colours_of(numbers).items():
+    # Widths may share a lowest: marks of wider models are smaller and lie on the others.
+    sizes = np.linspace(9, 4, len(colours_of(numbers)))
+    for place, (width, colour) in enumerate(colours_of(numbers).items()):
         table = rows[rows["width"] == width].pivot(index="seed", columns="rate", values="value")
-        valley(axis, table, colour)
+        valley(axis, table, colour, sizes[place])
     axis.set(xlim=(rates[0] / 1.15, 1.15 * rates[-1]), ylim=(-0.012, TOP))
     plain_log_axis(axis, x=True)
     axis.set_xticks(rates, minor=True)
 
 
-def valley(axis, table: pd.DataFrame, colour: str) -> float | None:
+def valley(axis, table: pd.DataFrame, colour: str, size: float = 5.5) -> float | None:
     """Losses (seeds × rates) above the rate with the lowest mean, as ``basin``; returns that rate.
 
-    A rate at which a run diverged has no point. None where no rate has one: not every recipe is
-    trained at every width.
+    Its mark has ``size`` points. A rate at which a run diverged has no point. None where no rate
+    has one: not every recipe is trained at every width.
     """
     table = table.dropna(axis=1)
     if table.empty:
@@ -84,14 +86,15 @@ def valley(axis, table: pd.DataFrame, colour: str) -> float | None:
         found = interval(values)
         if found.n > 1:
             axis.plot([rate] * 2, [found.low, found.high], color=colour, lw=0.7, alpha=0.7)
-    axis.plot(lowest, 0, "o", color=colour, ms=5.5, mec="white", mew=0.6, zorder=4)
+    axis.plot(lowest, 0, "o", color=colour, ms=size, mec="white", mew=0.6, zorder=4)
     return float(lowest)
 
 
 def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> None:
     """Best rates by width: means with intervals, points of seeds beside them, and exponents.
 
-    Exponents have the markers of their recipes. They stand in the axes, or right ``beside`` them.
+    A hollow mark has a seed whose best rate is the first or the last that was tried. Exponents
+    have the markers of their recipes. They stand in the axes, or right ``beside`` them.
     """
     exponents = []
     widths = list(colours_of(numbers))
@@ -110,6 +113,10 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> Non
                   zorder=4)  # fmt: skip
         for width, mean in means.items():
             at = aside * width
+            if _at_an_edge(numbers, recipe, width):
+                axis.plot(
+                    at, np.exp(mean.mean), marker, color=colour, mfc="white", ms=3.6, zorder=5
+                )
             if mean.n > 1:
                 axis.plot([at, at], np.exp([mean.low, mean.high]), color=colour, lw=1, zorder=3)
         axis.plot(aside * own["width"] * 1.03, own["value"], marker, color=colour, ms=2, lw=0,
@@ -135,6 +142,16 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> Non
     for text, handle in zip(said.get_texts(), exponents, strict=True):
         text.set_color(shade(handle.get_color(), -0.3))
     said.set_in_layout(not beside)
+
+
+def _at_an_edge(numbers: pd.DataFrame, recipe: str, width: float) -> bool:
+    """Whether the best rate of a seed is the first or the last that was tried at this width."""
+    rows = numbers[(numbers["recipe"] == recipe) & (numbers["width"] == width)].dropna(
+        subset="value"
+    )
+    tried = rows.loc[rows["quantity"] == "loss", "rate"]
+    found = rows.loc[rows["quantity"] == "best", "value"]
+    return bool(np.isclose(found, tried.min()).any() or np.isclose(found, tried.max()).any())
 
 
 def legends(figure, numbers: pd.DataFrame, looks: Looks, basins: str, last: str) -> None:

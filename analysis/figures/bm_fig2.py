@@ -59,7 +59,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis, letter, (recipe, (*_, name)) in zip(basins, "abcdef", LOOKS.items(), strict=True):
         basin(axis, numbers, recipe)
         label(axis, f"{letter}   {name}")
-        axis.set_xlabel("factor $u$ on all LRs" if axis in axes[1] else "")
+        axis.set_xlabel("factor $u$ on all LRs" if letter in "cdef" else "")
         low, high = axis.get_xlim()
         named = [u for u in _NAMED if low <= u <= high]
         axis.set_xticks(named, map(power_of_two, named))
@@ -70,5 +70,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(last, "g   Best factor by width", xlabel="width $d$", ylabel="best $u$")
     legends(figure, numbers, LOOKS, "a–f", "g")
     return caption(
-        figure, context, f"{SAID}; cut at {TOP:g} nats\ng: numbers are exponents of d, 95%"
+        figure,
+        context,
+        f"{SAID}; cut at {TOP:g} nats\n"
+        "g: numbers are exponents of d, 95%; hollow: in some seeds the last factor that was tried",
     )

@@ -26,7 +26,7 @@ _KINDS = {"embedding": "embedding", "linear layers": "linear layers", "head": "L
 _U = 1.0
 MESSAGE = (
     "After steepest descent criteria hardly depend on the width, those of gains apart (a);\n"
-    "D grows alike at every width (b)"
+    "with steepest descent the head's D ends alike at every width (b)"
 )
 
 

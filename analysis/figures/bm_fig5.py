@@ -28,8 +28,8 @@ PANELS = {
     "loss": ("c   Best loss, width {large:g}", "← better   loss − muP's (nats)"),
 }
 MESSAGE = (
-    "By muP and by steepest descent the best factor stays as the width grows;\n"
-    "learned scalars with weight decay do not keep it, and end above muP"
+    "By muP and by steepest descent the best factor nearly stays as the width grows;\n"
+    "with weight decay at one LR it falls, with learned scalars or without"
 )
 
 

@@ -31,8 +31,8 @@ LOOKS = {
 # Beyond so much above the lowest a loss is not drawn.
 _TOP = 0.15
 MESSAGE = (
-    "Carried to larger heads, scales by the root and by the size cost alike, within 0.01;\n"
-    "the best scale lies between the two with steepest descent"
+    "With steepest descent the best scale lies between the root and the size of heads,\n"
+    "and both, carried to larger heads, cost alike within 0.01 nats"
 )
 _CARRIED = {found.BY_SIZE: ("^", "by the size"), found.BY_ROOT: ("v", "by its root")}
 

@@ -26,7 +26,7 @@ EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
 TITLES = {"a": "mean $β$", "b": "s.d. of $z$", "c": "$|\\cos(q, k)|$", "d": "memory (tokens)"}
 MESSAGE = (
     "With muP gates spread alike at every width, with SP more in wider models;\n"
-    "heads remember less than a tenth of a sequence"
+    "the median head remembers about a tenth of a sequence, or less"
 )
 _LINES = {"written": "-", "alpha": "-", "beta": "--", "cosine": "-", "memory": "-"}
 

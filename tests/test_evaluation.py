@@ -2,10 +2,14 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
+import random
+import re
 import shutil
+import string
 import subprocess
 import sys
 import warnings
@@ -26,9 +30,9 @@ from analysis.tables.compact import publish
 from analysis.tables.results import Tables
 from lrm import data
 from lrm.errors import UserError
-from lrm.exchange.evaluation import harness, suite
+from lrm.exchange.evaluation import harness, reasoning, suite
 from lrm.exchange.evaluation.command import evaluate, main
-from lrm.exchange.evaluation.examples import Material, compiles, look_up
+from lrm.exchange.evaluation.examples import Material, compiles, look_up, others_like
 from lrm.exchange.export import corpus_of, export, trained
 from lrm.plan.config import DataConfig, Execution
 from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
@@ -128,6 +132,48 @@ def test_the_answer_key_again(folder):
             values: dict = {}
             exec("\n".join(code), values)
             assert str(eval(asked, values)) == one.choices[one.gold]
+
+
+@pytest.mark.parametrize("name", ["assignments", "lookups"])
+def test_no_place_in_a_question_has_the_answer(name):
+    """Whoever always says the first number, or the last, is right in a quarter of questions."""
+    maker, material = getattr(reasoning, name), Material((), tuple("abcdefgh"), (), 160)
+    found = list(itertools.islice(maker(material, random.Random(0)), 800))
+    for place in range(CHOICES):
+        said = [re.findall(r"[=:] (\d)", one.query)[place] == one.choices[one.gold]
+                for one in found]  # fmt: skip
+        assert 0.2 < sum(said) / len(found) < 0.3
+
+
+def test_a_value_that_is_no_more_is_there():
+    """In assignments, but where the answer stands in the first line."""
+    material = Material((), tuple("abcdefgh"), (), 160)
+    for one in itertools.islice(reasoning.assignments(material, random.Random(0)), 100):
+        *lines, asked = one.query.replace(">>> ", "").splitlines()
+        own = [line.split(" = ")[1] for line in lines if line.split(" = ")[0] == asked]
+        assert own[-1] == one.choices[one.gold]
+        assert len(own) > 1 or lines[0].startswith(f"{asked} =")
+
+
+def test_wrong_choices_are_as_common_as_right_ones():
+    """Whoever knows which words are common, and no question, is right in about a quarter."""
+    often = {word: 1.0 / place for place, word in enumerate(string.ascii_lowercase, 1)}
+    draw, right = random.Random(0), 0
+    for answer in draw.choices(list(often), list(often.values()), k=2000):
+        wrong = others_like(draw, answer, often.keys() - {answer}, often)
+        assert len(set(wrong) | {answer}) == CHOICES
+        right += often[answer] > max(often[other] for other in wrong)
+    assert right / 2000 < 0.35  # with all words alike it is 0.7
+
+
+def test_the_depth_of_indentation_has_no_rank(tmp_path):
+    """The answer is as often the least indented as the most."""
+    body = "".join(f"    if a{i}:\n        if b{i}:\n            c = {i}\n            d = {i}\n"
+                   for i in range(300))  # fmt: skip
+    material = Material.of([f"def f():\n{body}"], (), 160)
+    ranks = [sum(len(other) < len(one.choices[one.gold]) for other in one.choices)
+             for one in reasoning.indentation(material, random.Random(0))]  # fmt: skip
+    assert len(ranks) > 200 and all(ranks.count(rank) > len(ranks) / 6 for rank in range(CHOICES))
 
 
 def test_the_same_documents_give_the_same_bytes(corpus, folder, tmp_path):

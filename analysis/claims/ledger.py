@@ -307,9 +307,13 @@ def _part(part: Part, planned: int, verdict: str, missing: str = "") -> dict[str
 
 
 def _if_open(criterion: dict, record: dict[str, Any]) -> str | None:
-    """What would decide what is open in this claim, and its cost; None where all is decided."""
+    """What would decide what is open in this claim, and its cost; None where all is decided.
+
+    An entry may say it for each scale apart.
+    """
     undecided = record["verdict"] in (OPEN, UNJUDGED) or OPEN in record["groups"].values()
-    return criterion.get("if_open") if undecided else None
+    said = criterion.get("if_open") if undecided else None
+    return said.get(record["scale"]) if isinstance(said, dict) else said
 
 
 def _finite(pair: list[float]) -> list[float] | None:

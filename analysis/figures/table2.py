@@ -104,7 +104,7 @@ def _table(write, rows: pd.DataFrame, top: float, title: str) -> float:
     several = rows.groupby(["task", "optimizer", "multipliers"]).size().max() > 1
     high = 0.065 if several else 0.034
     write(0.0, top, title, fontsize=7.5, weight="bold")
-    first = top - (0.2 if rows["half"].notna().any() else 0.14)
+    first = top - (0.2 if rows["half"].notna().any() else 0.17)
     for place, name in enumerate(names):
         own = rows[rows["task"] == name]
         x, style = left + width * (place + 0.5), {} if own["counts"].all() else {"color": _GREY}

@@ -85,10 +85,12 @@ def _mean(table: pd.DataFrame, after: float, until: float) -> pd.DataFrame:
 def counted(tables: Tables, clear: float) -> tuple[str, ...]:
     """The tasks that count: without multipliers clear of chance and of 100, by so many points.
 
-    The score is that at the minimum LR, the mean over seeds and both optimizers.
+    The score is that at the minimum LR, the mean over seeds and both optimizers. None counts before
+    both have run: else the tasks, and with them verdicts, would change when the second comes.
     """
-    plain = at_minimum(tables, scores(tables)).xs(WITHOUT, axis=1, level="multipliers").mean()
-    means = plain.groupby("task").mean()
+    late = at_minimum(tables, scores(tables)).xs(WITHOUT, axis=1, level="multipliers")
+    plain = late.mean()
+    means = plain.groupby("task").agg(lambda each: each.mean(skipna=False))
     return tuple(
         name
         for name, task in tasks(tables).items()

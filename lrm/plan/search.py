@@ -62,6 +62,12 @@ class Search(Strict):
     # Where the changes of a stage do not gain together in full runs, the one that gained most in
     # short runs is tried alone.
     retry: bool = False
+    # Changes are tried in short runs at the base LR that is best in those. Without this they are
+    # tried at that of full runs, which is lower, so that short runs gain by whatever raises an LR.
+    short_lr: bool = False
+    # In full runs, too, a gain counts against the spread of all differences of the arm, where that
+    # is larger than its own. Two seeds are alike now and then.
+    pooled: bool = False
     length: float = Field(0.5, gt=0, le=1)
     # A run whose training loss at a third of its steps is so much worse, in nats, than that of what
     # it is compared with is stopped.

@@ -327,6 +327,13 @@ def test_what_a_missing_arm_lacks_is_open():
     assert judged("L4", lacking).groups == {"Adam": HOLDS, "Muon": OPEN}
 
 
+def test_no_task_counts_before_both_optimizers_have_run():
+    """Else which tasks count, and L1, would change when the second comes."""
+    lacking = world(missing="MUON_FULL")
+    assert long_run.counted(lacking, 5.0) == ()
+    assert judged("L1", lacking).groups == {"score": OPEN, "loss": HOLDS}
+
+
 def test_the_spread_that_would_explain_a_difference():
     """Two runs differ by less than 1.96 times √2 of their spread in 95% of cases."""
     draws = np.random.default_rng(0).normal(0, 0.44, (200_000, 2))

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,14 +71,22 @@ def example(
     return Example(query, tuple(choices), choices.index(right), checked)
 
 
-def others_like(draw: random.Random, right: str, wrong: Sequence[str]) -> list[str]:
+def others_like(
+    draw: random.Random, right: str, wrong: Collection[str], often: Mapping[str, float]
+) -> list[str]:
     """So many of ``wrong`` as a question needs, about as long as ``right``; none where too few.
 
-    Else the shortest choice would often be the likeliest.
+    Else the shortest choice would often be the likeliest. Each is drawn as ``often`` as it is the
+    answer of other questions. Else a model would be right that knows common words and no question.
     """
-    near = sorted(draw.sample(wrong, len(wrong)), key=lambda other: abs(len(other) - len(right)))
-    near = near[: 4 * CHOICES]
-    return draw.sample(near, CHOICES - 1) if len(near) >= CHOICES else []
+    if len(wrong) < CHOICES:
+        return []
+    apart = {other: abs(len(other) - len(right)) for other in sorted(wrong)}
+    widest = sorted(apart.values())[min(len(apart), 4 * CHOICES) - 1]
+    # The largest of these keys are a sample without replacement, by weight (Efraimidis, Spirakis).
+    keys = {other: draw.random() ** (1 / often[other])
+            for other, far in apart.items() if far <= widest}  # fmt: skip
+    return sorted(keys, key=keys.__getitem__)[1 - CHOICES :]
 
 
 def _compiled(code: str, flags: int = 0) -> Any:

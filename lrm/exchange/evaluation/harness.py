@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,7 @@ from lrm.exchange.export import export
 from lrm.plan.evaluation import Task
 
 _BATCH = 64  # sequences
+_EXPORT = ".export."
 
 
 @dataclass(frozen=True)
@@ -29,6 +31,12 @@ class Score:
 
     mean: float
     each: list[float]
+
+
+def clear(beside: Path) -> None:
+    """Remove what ``score_run`` left in a folder, where its process was killed."""
+    for left in beside.glob(f"{_EXPORT}*"):
+        shutil.rmtree(left)
 
 
 def version() -> str:
@@ -66,7 +74,7 @@ class Harness:
         Its model is exported into the folder ``beside``, and removed. Raises UserError as
         ``export`` does.
         """
-        with tempfile.TemporaryDirectory(dir=beside, prefix=".export.") as temporary:
+        with tempfile.TemporaryDirectory(dir=beside, prefix=_EXPORT) as temporary:
             model = Path(temporary) / "model"
             with quiet():
                 export(source, model, step=step)

@@ -9,7 +9,7 @@ import ast
 import builtins
 import random
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from lrm.exchange.evaluation.examples import (
@@ -26,7 +26,7 @@ _THE_WORD = re.compile(r"\b(?:the|a|an|of|its) ([a-z]{5,12})\b")
 
 
 def imports(material: Material, draw: random.Random) -> Iterator[Example]:
-    """Which of four names can be imported from a module."""
+    """Which of four names can be imported from a module; it is imported to know them."""
     found: dict[str, set[str]] = defaultdict(set)
     for _, tree in material.documents:
         for node in ast.walk(tree):
@@ -34,37 +34,33 @@ def imports(material: Material, draw: random.Random) -> Iterator[Example]:
                 found[node.module] |= {each.name for each in node.names if each.name != "*"}
     there = look_up(importable(found, material.packages))
     pairs = sorted((module, name) for module, names in found.items() for name in names)
+    pairs = [(module, name) for module, name in pairs if name in there.get(module, {})]
     draw.shuffle(pairs)
-    others = sorted({name for names in found.values() for name in names})
+    often = Counter(name for _, name in pairs)
     for module, name in pairs:
-        has = there.get(module)
-        if has is not None and name not in has:
-            continue
-        there_too = found[module] | (has or {}).keys()
-        lacks = [other for other in others if other not in there_too]
-        if wrong := [f" {other}" for other in others_like(draw, name, lacks)]:
-            query = f"from {module} import"
-            yield example(draw, query, f" {name}", wrong, has is not None)
+        lacks = often.keys() - found[module] - there[module].keys()
+        if wrong := [f" {other}" for other in others_like(draw, name, lacks, often)]:
+            yield example(draw, f"from {module} import", f" {name}", wrong, True)
 
 
 def arguments(material: Material, draw: random.Random) -> Iterator[Example]:
-    """Which of four keyword arguments a function takes that is called by the document."""
+    """Which of four keyword arguments a function takes that is called by the document.
+
+    Of functions whose parameters can be looked up, and that take no others.
+    """
     calls = [call for text, tree in material.documents for call in _calls(text, tree)]
     there = look_up(importable({module for module, *_ in calls}, material.packages))
-    used: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for module, name, argument, _, _ in calls:
-        used[module, name].add(argument)
-    every = sorted({argument for _, _, argument, _, _ in calls})
+    calls = [call for call in calls
+             if call[2] in (there.get(call[0], {}).get(call[1]) or ())]  # fmt: skip
     draw.shuffle(calls)
+    # Of each function's argument one call: some are in every tenth call.
+    calls = list({call[:3]: call for call in calls}.values())
+    often = Counter(argument for _, _, argument, _, _ in calls)
     for module, name, argument, text, place in calls:
-        takes = there.get(module, {}).get(name)
-        if takes is not None and argument not in takes:
-            continue
-        taken = used[module, name] | set(takes or ())
-        lacks = [other for other in every if other not in taken]
-        if wrong := [f"{other}=" for other in others_like(draw, argument, lacks)]:
+        lacks = often.keys() - set(there[module][name])
+        if wrong := [f"{other}=" for other in others_like(draw, argument, lacks, often)]:
             query = before(text, place, material.context)
-            yield example(draw, query, f"{argument}=", wrong, takes is not None)
+            yield example(draw, query, f"{argument}=", wrong, True)
 
 
 def _calls(text: str, tree: ast.Module) -> Iterator[tuple[str, str, str, str, int]]:
@@ -115,15 +111,16 @@ def docstrings(material: Material, draw: random.Random) -> Iterator[Example]:
                 place = text.find(said) if said else -1
                 if place >= 0:
                     found.append((text, place, said))
-    words = sorted({word for _, _, said in found for word in _THE_WORD.findall(said)})
     draw.shuffle(found)
+    asked = []
     for text, place, said in found:
         # A word that the docstring has said before asks for no knowledge.
         new = [m for m in _THE_WORD.finditer(said) if m[1] not in said[: m.start(1)]]
-        if not new:
-            continue
-        match = draw.choice(new)
-        unsaid = [word for word in words if word not in said]
-        if wrong := [f" {word}" for word in others_like(draw, match[1], unsaid)]:
+        if new:
+            asked.append((text, place, said, draw.choice(new)))
+    often = Counter(match[1] for *_, match in asked)
+    for text, place, said, match in asked:
+        unsaid = {word for word in often if word not in said}
+        if wrong := [f" {word}" for word in others_like(draw, match[1], unsaid, often)]:
             query = before(text, place + match.start(1) - 1, material.context)
             yield example(draw, query, f" {match[1]}", wrong, False)

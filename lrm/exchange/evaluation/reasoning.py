@@ -47,15 +47,22 @@ def brackets(material: Material, draw: random.Random) -> Iterator[Example]:
 
 
 def assignments(material: Material, draw: random.Random) -> Iterator[Example]:
-    """Which value a variable has that was assigned twice."""
+    """Which value a variable has, after four lines that assign it and others.
+
+    Each line has the answer in a quarter of the questions. Where lines stand in front of it, one
+    of them assigns the variable a value that it has no more.
+    """
     while True:
-        asked, other = draw.sample(material.names, 2)
-        first, last, third, fourth = draw.sample(range(10), 4)
-        lines = [f"{asked} = {first}", f"{other} = {third}", f"{asked} = {last}"]
-        later = [f"{other} = {fourth}"] if draw.random() < 0.5 else []
-        code = [*lines, *later]
-        wrong = [str(value) for value in (first, third, fourth)]
-        yield from _doctest(draw, code, asked, str(last), wrong)
+        asked, *others = draw.sample(material.names, CHOICES)
+        values = draw.sample(range(10), CHOICES)
+        place = draw.randrange(CHOICES)
+        assigned = [draw.choice(others) for _ in values]
+        assigned[place] = asked
+        if place:
+            assigned[draw.randrange(place)] = asked
+        code = [f"{name} = {value}" for name, value in zip(assigned, values, strict=True)]
+        wrong = [str(value) for value in values if value != values[place]]
+        yield from _doctest(draw, code, asked, str(values[place]), wrong)
 
 
 def lookups(material: Material, draw: random.Random) -> Iterator[Example]:
@@ -64,9 +71,10 @@ def lookups(material: Material, draw: random.Random) -> Iterator[Example]:
         target, *keys = draw.sample(material.names, CHOICES + 1)
         values = draw.sample(range(10), CHOICES)
         inside = ", ".join(f"'{key}': {value}" for key, value in zip(keys, values, strict=True))
-        right, *wrong = (str(value) for value in values)
-        yield from _doctest(draw, [f"{target} = {{{inside}}}"], f"{target}['{keys[0]}']", right,
-                            wrong)  # fmt: skip
+        place = draw.randrange(CHOICES)
+        wrong = [str(value) for value in values if value != values[place]]
+        code = [f"{target} = {{{inside}}}"]
+        yield from _doctest(draw, code, f"{target}['{keys[place]}']", str(values[place]), wrong)
 
 
 def _doctest(
@@ -83,7 +91,8 @@ def _doctest(
 def indentation(material: Material, draw: random.Random) -> Iterator[Example]:
     """How far the line after the head of a block is indented.
 
-    With any other choice the document does not compile.
+    With any other choice the document does not compile. As many questions have none, one, two or
+    three choices that are indented farther.
     """
     found = []
     for text, _ in material.documents:
@@ -96,10 +105,16 @@ def indentation(material: Material, draw: random.Random) -> Iterator[Example]:
     draw.shuffle(found)
     for text, place, deep, line in found:
         said, rest = line.strip(), text[place + len(line) :]
-        right, *others = (" " * n + said for n in (deep + 4, 0, 4, deep - 4, deep, deep + 8))
-        wrong = [o for o in dict.fromkeys(others) if not compiles(text[:place] + o + rest)]
-        if len(wrong) >= CHOICES - 1:
-            wrong = draw.sample(wrong, CHOICES - 1)
+        # A block of one line compiles at any depth.
+        if compiles(text[:place] + " " * (deep + 8) + said + rest):
+            continue
+        less = draw.sample((0, deep - 4, deep), CHOICES - 1)
+        more = [deep + 8, deep + 12, deep + 16]
+        farther = draw.randrange(CHOICES)
+        chosen = [*less[farther:], *more[:farther]]
+        wrong = [" " * n + said for n in chosen]
+        if not any(compiles(text[:place] + other + rest) for other in wrong):
+            right = " " * (deep + 4) + said
             yield example(draw, before(text, place, material.context), right, wrong, True)
 
 

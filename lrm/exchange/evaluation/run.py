@@ -52,6 +52,7 @@ def run(
         )
         tasks = Harness(run.evaluation.all_tasks, folder)
         done = 0 if state is None else state["step"]
+        harness.clear(path)
         for step in run.steps:
             if step <= done:
                 continue

@@ -60,6 +60,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     search = experiment.search(scale)
     arms = _arms(experiment, scale, options.only, options.until)
     bases = [_base(experiment, scale, arm) for arm in arms]
+    arms = {base.arm: _fitting(search, arms[base.arm], base) for base in bases}
     check_inputs(bases)
     _check_names(experiment, search, scale)
     if options.dry_run:
@@ -157,6 +158,18 @@ def _arms(
         said = " ".join(f"--only {shown(pattern)}" for pattern in only)
         raise UserError(f"{said} selects no arm; there are {', '.join(there)}")
     return found
+
+
+def _fitting(search: Search, stages: Mapping[str, Stage], base: TrainRun) -> dict[str, Stage]:
+    """The stages with the groups of which the arm has tensors, or multipliers."""
+    fitting = {group for group in search.groups if search.has_multipliers(group)
+               and any(plan.multipliers for plan in base.plans)}  # fmt: skip
+    fitting |= {group for group in search.groups for pattern in search.patterns(group)
+                if any(matches(pattern, plan.address) for plan in base.plans)}  # fmt: skip
+    return {
+        name: stage.model_copy(update={"groups": tuple(g for g in stage.groups if g in fitting)})
+        for name, stage in stages.items()
+    }
 
 
 def _table(tuning: Tuning) -> list[str]:

@@ -42,7 +42,6 @@ class ArmTuning:
         self._asking = self.search.run()
         self._asked: dict[Trial, TrialRun] = {}
         self._early: dict[Trial, float | None] = {}
-        self._used: set[str] = set()  # ids of the trials that it asked for
 
     def advance(self, results: Path) -> list[Job]:
         """The runs that it asks for next; none while it waits for another, and none at the end.
@@ -55,7 +54,6 @@ class ArmTuning:
                 record = self._record(trial, run, results)
                 if record is None:
                     return []
-                self._used.add(run.id)
                 loss = record["loss"]
                 losses[trial] = math.inf if loss is None else loss
                 self._early[trial] = record["early_loss"]
@@ -128,11 +126,8 @@ class ArmTuning:
 
     @property
     def records(self) -> list[dict[str, Any]]:
-        """Those of the log that this search asked for, in the order of its stages.
-
-        The log may hold more of the arm, of a search under other rules.
-        """
-        return [record for id, record in self._log.records.items() if id in self._used]
+        """Those of the arm in the log: what was spent on it, under other rules too."""
+        return [record for record in self._log.records.values() if record["arm"] == self.name]
 
     def preset(self, decision: Decision) -> tuple[str, str]:
         """Name and text of what a stage has found."""

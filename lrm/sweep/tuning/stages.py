@@ -52,6 +52,10 @@ class ArmSearch:
         self.decisions: list[Decision] = []
         # What the trials in hand are compared with.
         self.incumbent: Point | None = None
+        # Steps from the base LR that is best in full runs to that which is best in short ones.
+        self._shift = 0
+        # Differences that were paired by seed, of which a change was judged.
+        self._paired: list[list[float]] = []
         self._notes: list[str] = []
 
     def run(self) -> Asking:
@@ -103,8 +107,10 @@ class ArmSearch:
                 break
             yield from self._ask([Trial(point.at(further), seed)])
             tried = sorted([*tried, further])
-        best = yield from self._settled(point.at(best), search.seeds, full=False)
-        return (yield from self._settled(best, search.confirm_seeds, full=True))
+        short = yield from self._settled(point.at(best), search.seeds, full=False)
+        whole = yield from self._settled(short, search.confirm_seeds, full=True)
+        self._shift = short.lr - whole.lr if search.short_lr else 0
+        return whole
 
     def _settled(
         self, point: Point, seeds: Sequence[int], full: bool
@@ -136,14 +142,16 @@ class ArmSearch:
 
     def _tuned(self, stage: Stage, before: Point) -> Generator[list[Trial], Losses, Point]:
         """Change groups as long as that gains, then compare with ``before`` in full runs."""
-        found, single = yield from self._changed(stage, before)
-        if found == before:
+        short = before.at(before.lr + self._shift)
+        found, single = yield from self._changed(stage, short)
+        if found == short:
             self._notes.append("this tier added nothing")
             return before
         # Many changes at once are many chances that one of them was noise, and takes all down.
         alone = [single] if self._search.retry and single != found else []
         for each in (found, *alone):
-            if (confirmed := (yield from self._confirmed(before, each))) is not None:
+            whole = each.at(each.lr - self._shift)
+            if (confirmed := (yield from self._confirmed(before, whole))) is not None:
                 return confirmed
         return before
 
@@ -159,7 +167,9 @@ class ArmSearch:
         yield from self._ask(whole)
         found = yield from self._settled(found, seeds, full=True)
         gains = self._gains(before, found, seeds, full=True)
-        if _exceeds(gains, self._search.errors):
+        self._paired.append(gains)
+        spread = _pooled(self._paired) if self._search.pooled else 0.0
+        if _exceeds(gains, self._search.errors, spread):
             return found
         new = ", ".join(text for text in found.said if text not in before.said)
         self._notes.append(
@@ -209,6 +219,7 @@ class ArmSearch:
             return None
         yield from self._ask(trials)
         gains = {c: self._gains(point, p, seeds) for c, p in hopeful.items()}
+        self._paired += gains.values()
         spread = _pooled(gains.values())
         gaining = {c: g for c, g in gains.items() if _exceeds(g, search.errors, spread)}
         # Of each group the better change.

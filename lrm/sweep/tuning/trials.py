@@ -64,13 +64,15 @@ def run(
 
     first, last = trial.window
     losses: list[float] = []
+    seen: list[int] = []  # the first step that this process tells
 
     def watch(step: int, loss: float) -> None:
         report(step, loss)
+        seen[:] = seen or [step]
         if first < step <= last:
             losses.append(loss)
-        # After a resumption inside of the window too little of it was seen.
-        elif step > last and len(losses) > 2 and trial.limit is not None:
+        # After a resumption inside of the window only a part of it was seen, with lower losses.
+        elif step > last and losses and seen[0] <= first and trial.limit is not None:
             mean, losses[:] = sum(losses) / len(losses), []
             if mean > trial.limit:
                 raise _Hopeless(f"{mean:.4f} above {trial.limit:.4f}", step)

@@ -81,7 +81,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
         found = interval(named[PAIRED])
         if not found.low * found.high > 0:
-            title += " (last row: open)"
+            title += " (last: open)"
         label(axis, title)
         beside = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": SMALL}
         axis.annotate("mean [95% interval]" if seeds > 1 else "loss", (1.02, 1), (0, 3), **beside)

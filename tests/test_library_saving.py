@@ -163,6 +163,30 @@ def test_settings_may_be_tensors_and_numbers_of_numpy():
     }
 
 
+def test_a_scheduler_that_changes_a_tensor_leaves_other_rates_as_they_were():
+    rate = torch.tensor(0.5)
+    model = attached(lr=rate, row={"lr": rate})
+    groups = lrm.build_param_groups(model, rate, 0.1)
+    assert len({id(group["lr"]) for group in groups}) == len(groups) > 2
+    optimizer = torch.optim.SGD(groups)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+    optimizer.step()
+    schedule.step()
+    assert all(float(group["lr"]) == pytest.approx(0.05) for group in optimizer.param_groups)
+    assert rate == 0.5 and lrm.saved_placement(model.state_dict())["row"]["lr"] == 0.5
+    fresh = lrm.build_param_groups(model, 0.1, 0.1)
+    assert {group["lr"] for group in fresh if group["kind"] == "multiplier"} == {0.5}
+
+
+def test_a_checkpoint_of_scale_vectors_names_the_call_that_made_it():
+    models = [nn.Sequential(nn.RMSNorm(4), nn.Linear(4, 3)) for _ in range(2)]
+    example = {"input": torch.randn(2, 4)}
+    for model, design in zip(models, ("hg", "ap"), strict=True):
+        lrm.attach_scale_vectors(model, design, lr=1e-3, example=example)
+    with pytest.raises(UserError, match=r"attach by lrm.attach_scale_vectors\(model, 'hg', lr="):
+        models[1].load_state_dict(models[0].state_dict())
+
+
 def test_checkpoints_without_a_placement():
     """Of a plain model, of earlier versions, and of a part of the model."""
     model = attached()

@@ -201,3 +201,115 @@ def test_what_cannot_be_is_told_and_leaves_the_model(tokens):
         assert torch.equal(parameter, before[name]) and parameter.requires_grad
     assert before.keys() == dict(model.named_parameters()).keys()
     assert not any(module._forward_hooks for module in model.modules())
+
+
+class Own(nn.Module):
+    """An embedding, a norm, and what ``read`` makes of the two with the linear maps."""
+
+    def __init__(self, read, padding=None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.read, self.table = read, nn.Embedding(20, 8, padding_idx=padding)
+        self.norm, self.norm_2 = nn.RMSNorm(8), nn.RMSNorm(8)
+        self.up, self.down = nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)
+        self.key, self.value = nn.Linear(8, 8, bias=False), nn.Linear(8, 8, bias=False)
+        self.lm_head = nn.Linear(8, 20, bias=False)
+        with torch.no_grad():
+            self.norm.weight.copy_(torch.linspace(-1.0, 2.0, 8))
+
+    def forward(self, input_ids):
+        x = self.table(input_ids)
+        return self.lm_head(self.read(self, x, self.norm(x)))
+
+
+def residual_of_the_norm(self, x, y):
+    return y + self.down(torch.tanh(self.up(y)))
+
+
+def queries_that_are_the_norm(self, x, y):
+    return x + torch.softmax(y @ self.key(y).mT, -1) @ self.value(y)
+
+
+def relu_in_place(self, x, y):
+    return x + self.down(torch.tanh(self.up(y.relu_())))
+
+
+@pytest.mark.parametrize("padding", [None, 0])
+@pytest.mark.parametrize(
+    "read", [residual_of_the_norm, queries_that_are_the_norm, relu_in_place]
+)  # fmt: skip
+def test_tokens_that_differ_and_are_no_padding_show_what_reads_a_norm(read, padding):
+    for example in (None, {"input_ids": torch.arange(20).view(4, 5)}):
+        model = Own(read, padding)
+        with pytest.raises(UserError, match="more than linear maps read each norm of Own") as told:
+            with pytest.warns(UserWarning, match="1 norms keep their vector"):
+                lrm.attach_scale_vectors(model, "hg", lr=1e-3, example=example)
+        assert "example" not in str(told.value)
+
+
+def test_experts_behind_padding_keep_the_vector_of_their_norm():
+    sizes = {name: n for name, n in SIZES.items() if name != "head_dim"}
+    torch.manual_seed(0)
+    model = transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
+        **sizes, moe_intermediate_size=16, shared_expert_intermediate_size=16, num_experts=4,
+        num_experts_per_tok=2,
+    )).eval()  # fmt: skip
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name:
+                parameter.uniform_(0.5, 2.0)
+    tokens = torch.arange(1, 33).view(2, 16)
+    before = model(tokens).logits
+    with pytest.warns(UserWarning, match="2 norms keep their vector"):
+        lrm.attach_scale_vectors(model, "hg", lr=1e-3)
+    torch.testing.assert_close(model(tokens).logits, before, rtol=1e-4, atol=1e-5)
+
+
+def test_a_norm_that_gets_zeros_alone_shows_nothing():
+    model = Own(residual_of_the_norm, padding=3)
+    with pytest.raises(UserError, match="the input of norm is all zeros, .*; give an example"):
+        lrm.attach_scale_vectors(model, "hg", lr=1e-3, example={"input_ids": torch.full((2, 2), 3)})
+
+
+@pytest.mark.parametrize("design", ["hg", "ap", "dp"])
+def test_a_weight_that_code_reads_by_itself_leaves_the_model_as_it_was(design):
+    def by_hand(self, x, y):
+        return x + self.down(torch.tanh(self.up(y)) + nn.functional.linear(x, self.up.weight))
+
+    model, plain = Own(by_hand), Own(by_hand)
+    with pytest.raises(UserError, match=f"design '{design}' would change the output of Own"):
+        lrm.attach_scale_vectors(model, design, lr=1e-3)
+    now, before = dict(model.named_parameters()), dict(plain.named_parameters())
+    assert list(model.state_dict()) == list(plain.state_dict())
+    assert all(torch.equal(now[name], p) and now[name].requires_grad for name, p in before.items())
+    assert type(model.up) is nn.Linear and not model._state_dict_hooks
+    assert len(lrm.attach_multipliers(model, "hidden").effective) == 4
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_norm_behind_a_residual_is_none_of_the_matrix(in_place):
+    def read(self, x, y):
+        out = self.value(y)
+        if in_place:
+            out += x
+        else:
+            out = out + x
+        return out + self.down(self.up(self.norm_2(out)))
+
+    handle = lrm.attach_scale_vectors(Own(read), "dnp", lr=1e-3, head_size=4)
+    assert {key for key in handle.scalings if "behind" in key} == {
+        "value.norm_behind.weight", "up.norm_behind.weight"
+    }  # fmt: skip
+
+
+def test_arguments_that_slip_get_one_line():
+    x = torch.randn(2, 4)
+    model = nn.Sequential(nn.RMSNorm(4), nn.Linear(4, 4))
+    for options, message in [
+        ({"design": ["hg"]}, r"unknown design \['hg'\]; use one of"),
+        ({"example": x}, "example is tensor.*; give the model's arguments by name"),
+        ({"example": [x]}, r"example is \[tensor.*; give the model's arguments by name"),
+        ({"example": {"y": x}}, "does not take y .*; have the example name its arguments"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            lrm.attach_scale_vectors(model, **{"design": "hg", "lr": 1e-3, **options})

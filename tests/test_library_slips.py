@@ -126,6 +126,33 @@ def test_heads_and_matrices_by_their_names():
     }  # fmt: skip
 
 
+def test_torchs_own_layers_come_before_the_name_of_a_class():
+    class NormedLinear(nn.Linear):
+        pass
+
+    class ConvNormAct(nn.Conv2d):
+        pass
+
+    class Conv1D(nn.Conv1d):
+        pass
+
+    class PlainNorm(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 4))
+
+    for layer, role in (
+        (NormedLinear(4, 6), "matrix"),
+        (ConvNormAct(3, 8, 3), "convolution"),
+        (Conv1D(4, 8, 3), "convolution"),
+        (transformers.pytorch_utils.Conv1D(8, 4), "matrix"),
+        (PlainNorm(), "vector"),
+    ):
+        assert roles(layer)["weight"] == role, type(layer).__name__
+    layer = Conv1D(4, 8, 3)
+    assert layout(layer, "weight", layer.weight).row == 0
+
+
 def two() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(4, 6), nn.Sequential(nn.Tanh(), nn.Linear(6, 3)))
@@ -181,7 +208,9 @@ def test_the_report_says_why_there_are_none_and_what_is_odd():
 def test_what_cannot_be_attached_leaves_the_model_as_it_was(monkeypatch):
     """A scripted layer, a module with such a name, and a failure behind some layers."""
     scripted = nn.Sequential(nn.Linear(4, 4), torch.jit.script(nn.Linear(4, 4)))
-    with pytest.raises(UserError, match="1.weight belongs to a scripted module, .* before script"):
+    with pytest.raises(
+        UserError, match="1.weight belongs to a scripted module, .* and then script"
+    ):
         lrm.attach_multipliers(scripted, "hidden")
     named = two()
     named[0].multipliers = nn.Linear(1, 1)
@@ -269,6 +298,22 @@ def test_slips_get_one_line():
         (lambda: lrm.clip_grad_norm_(model, 1.0), "no gradients to clip; .* after backward"),
         (lambda: lrm.attach_multipliers(nn.Embedding(5, 4, sparse=True), {"weight": "row"}),
          "weight has sparse gradients; build its module with sparse=False"),
+        (lambda: lrm.attach_multipliers(model, {0: "row"}), "pattern 0 is no text; give a param"),
+        (lambda: lrm.attach_multipliers(model, role={0: "matrix"}), "pattern 0 is no text"),
+        (lambda: lrm.attach_multipliers(model, role={"0.weight": ["matrix"]}),
+         r"role \['matrix'\] of '0.weight': use one of matrix"),
+        (lambda: lrm.attach_multipliers(model, {"0.weight": [(0, None, "row")]}),
+         "0.weight: rows 0 to None are no whole numbers"),
+        (lambda: lrm.attach_multipliers(model, {"0.weight": [("0", "3", "row")]}),
+         "0.weight: rows '0' to '3' are no whole numbers"),
+        (lambda: lrm.attach_multipliers(model, {"0.weight": [(0, 3.0, "row")]}),
+         "0.weight: rows 0 to 3.0 are no whole numbers"),
+        (lambda: lrm.attach_multipliers(model, {"0.weight": [(0, 3, "row"), (0, 3, None)]}),
+         "0.weight: rows 0 to 3 overlap others"),
+        (lambda: lrm.attach_multipliers(model, {"0.weight": [(0, 3, ["row"])]}),
+         r"0.weight: unknown kind \['row'\]; use one of none, scalar"),
+        (lambda: lrm.attach_multipliers(model, lr=torch.tensor([1e-3, 1e-2])),
+         r"lr is tensor\(\[0.0010, 0.0100\]\); give a number"),
     ]:  # fmt: skip
         with pytest.raises(UserError, match=message):
             act()

@@ -198,6 +198,15 @@ def test_momentum_zero_and_a_closure():
     assert last < first and not optimizer.state
 
 
+def test_a_scheduler_changes_the_tensor_of_each_group_once():
+    optimizer = SteepestDescent(Model(), torch.tensor(0.5))
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+    optimizer.step()
+    schedule.step()
+    assert len(optimizer.param_groups) > 2
+    assert all(float(group["lr"]) == pytest.approx(0.05) for group in optimizer.param_groups)
+
+
 class Strange(nn.Module):
     def __init__(self, sparse=False):
         super().__init__()
@@ -223,6 +232,10 @@ class Strange(nn.Module):
         (Model(), {"momentum": 1.0}, "momentum is 1.0; give one below 1"),
         (Model(), {"weight_decay": -1.0}, "weight_decay is -1.0; give a number that is not neg"),
         (list(Model().parameters()), {}, "optim.SteepestDescent takes the model, not list"),
+        (Model(), {"kind": "none"}, "kind is 'none'; give a mapping of patterns to kinds"),
+        (Model(), {"by_kind": ["linear"]}, r"by_kind is \['linear'\]; give a mapping of kinds"),
+        (Model(), {"by_kind": {"linear": 3}}, "by_kind is {'linear': 3}; give a mapping of kinds"),
+        (Model(), {"momentum": torch.ones(2)}, "momentum is tensor.*; give a number that is not"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(model, settings, message):

@@ -11,6 +11,9 @@ import re
 
 from torch import nn
 
+# Torch's own layers, whatever a subclass is called.
+OF_TORCH = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.modules.conv._ConvNd,
+            nn.Embedding, nn.EmbeddingBag)  # fmt: skip
 # Pattern of the class's name, pattern of the parameter's, and what it is. ``transposed`` is a
 # matrix with inputs first: the class computes x @ W.
 _TABLE = [
@@ -40,6 +43,8 @@ _TABLE = [
 
 def kind(module: nn.Module, attribute: str) -> str | None:
     """``matrix``, ``transposed`` or ``vector``; None where the table does not know the class."""
+    if isinstance(module, OF_TORCH):
+        return None
     found = _kind(type(module).__name__, attribute)
     # Experts of transformers say it themselves.
     return "transposed" if found == "matrix" and getattr(module, "is_transposed", False) else found

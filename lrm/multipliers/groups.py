@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from lrm.multipliers.attach import Multipliers
 
@@ -53,4 +53,6 @@ def param_group(members: list[Entry]) -> dict[str, Any]:
     first = members[0]
     leaves = [entry.leaf for entry in members]
     rates = {"lr": first.lr, "weight_decay": first.weight_decay}
+    # Of its own: schedulers change a tensor in place, and each group has its factor.
+    rates = {name: r.clone() if isinstance(r, Tensor) else r for name, r in rates.items()}
     return {"params": leaves, **rates, **dict(first.options)}

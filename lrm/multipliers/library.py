@@ -89,11 +89,7 @@ def attach_multipliers(
     model = uncompiled(model)
     check_plain(model)
     _check_shapes(model, "attach_multipliers")
-    if torch.is_inference_mode_enabled():
-        raise UserError(
-            "lrm.attach_multipliers within torch.inference_mode(), where nothing can learn; call "
-            "it outside of it"
-        )
+    check_may_learn("attach_multipliers")
     for module in model.modules():
         if getattr(module.__dict__.get("_hf_hook"), "offload", False):
             raise UserError(
@@ -129,7 +125,8 @@ def attach_multipliers(
     for fields in (settings, *own.values()):
         find_parametrization(fields.get("parametrization", "direct"))
         _check_rates(fields)
-    placed = targets(model, placement, settings | own, role)
+    own = {axis: _copied(fields) for axis, fields in own.items()}
+    placed = targets(model, placement, _copied(settings) | own, role)
     _check_once(model, placed)
     found = Attached(model, placed, implementation, role or {})
     _warn_of_the_rest(found, placement)
@@ -282,6 +279,7 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     where they belong to a larger model, or where modules outside of theirs share a weight.
     """
     check_model(model, "merge_multipliers")
+    check_may_learn("merge_multipliers")
     for handle in _of_whole(model, "merge_multipliers"):
         handle.merge()
     return model
@@ -366,6 +364,15 @@ def check_model(model: Any, call: str) -> None:
         )
 
 
+def check_may_learn(call: str) -> None:
+    """Raise UserError within ``torch.inference_mode()``, where tensors are made that cannot."""
+    if torch.is_inference_mode_enabled():
+        raise UserError(
+            f"lrm.{call} within torch.inference_mode(), where nothing can learn; call it outside "
+            "of it"
+        )
+
+
 def _check_shapes(model: nn.Module, call: str) -> None:
     """Raise UserError where parameters have no shapes yet."""
     for name, parameter in model.named_parameters():
@@ -395,9 +402,22 @@ def _check_once(model: nn.Module, placed: Sequence[Target]) -> None:
 
 def _check_rates(fields: Mapping[str, Any]) -> None:
     for name in (*MAGNITUDE_RATES, *MAGNITUDE_RATES.values()):
-        value = fields.get(name, 0.0)
-        if not isinstance(value, (Real, Tensor)) or not value >= 0:
+        if not is_rate(value := fields.get(name, 0.0)):
             raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
+
+
+def is_rate(value: Any) -> bool:
+    """Whether ``value`` is a number that is not negative, or a tensor that holds one."""
+    if isinstance(value, Tensor) and (value.numel() != 1 or value.is_meta or value.is_complex()):
+        return False
+    return isinstance(value, (Real, Tensor)) and bool(value >= 0)
+
+
+def _copied(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """With numbers in place of tensors, which a scheduler changes in place."""
+    return {
+        name: float(value) if isinstance(value, Tensor) else value for name, value in fields.items()
+    }
 
 
 def _warn_of_the_rest(found: Attached, placement: Placement) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lrm.errors import UserError
+from lrm.errors import UserError, shown
 from lrm.multipliers.parametrization import DIRECT, Parametrization, find_parametrization
 
 # The axes of each kind of multiplier that a tensor may have.
@@ -79,8 +79,8 @@ def of_kind(
     ``where``, for an unknown kind or parametrization, for a scalar with a direction, and for an
     axis that the tensor does not have.
     """
-    if kind not in AXES:
-        raise UserError(f"{where}: unknown kind {kind!r}; use one of {', '.join(AXES)}")
+    if not isinstance(kind, str) or kind not in AXES:
+        raise UserError(f"{where}: unknown kind {shown(kind)}; use one of {', '.join(AXES)}")
     said: dict[str, dict[str, Any]] = {axis: {} for axis in AXES[kind]}
     for layer in layers:
         common = {name: v for name, v in layer.items() if name not in ("row", "column")}

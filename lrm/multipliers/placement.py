@@ -98,11 +98,11 @@ def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
     """Why ``weight`` cannot be multiplied, and the remedy."""
     ordinary = type(weight.data) is Tensor or isinstance(weight.data, nn.Parameter)
     if not (ordinary or is_distributed(weight)):
-        return f"is quantized ({type(weight.data).__name__}); attach before quantizing"
+        return f"is of type {type(weight.data).__name__}; attach before it is made one"
     if weight.dim() == 0:
         return "has no dimensions and is a multiplier itself"
     if isinstance(module, torch.jit.ScriptModule):
-        return "belongs to a scripted module, whose code is fixed; attach before scripting"
+        return "belongs to a scripted module, whose code is fixed; train, merge, and then script"
     if isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return "belongs to a module that counts its children; give it a module of its own"
     if weight.layout != torch.strided:
@@ -147,7 +147,10 @@ def _targets(
     targets, end, dim = [], 0, form.row
     if not all(isinstance(each, (tuple, list)) and len(each) == 3 for each in kind):
         raise UserError(f"{name}: {shown(kind)} is no list of (start, stop, kind)")
-    for start, stop, of_rows in sorted(kind):
+    for start, stop, _ in kind:
+        if not all(hasattr(type(bound), "__index__") for bound in (start, stop)):
+            raise UserError(f"{name}: rows {shown(start)} to {shown(stop)} are no whole numbers")
+    for start, stop, of_rows in sorted(kind, key=lambda each: tuple(each[:2])):
         if not end <= start < stop <= weight.shape[dim]:
             raise UserError(
                 f"{name}: rows {start} to {stop} overlap others or are not among its "

@@ -107,11 +107,19 @@ class Attached(Multipliers):
         super().merge()
         for parameter in self.thawed_by_merging:
             parameter.requires_grad_(True)
+        self._leave()
+        return self.model
+
+    def discard(self) -> None:
+        """Take the multipliers from the model with their values; each W stays as it is."""
+        self._take_back()
+        self._leave()
+
+    def _leave(self) -> None:
         for hook in self._hooks:
             hook.remove()
         if self.model.__dict__.get(HANDLE) is self:
             delattr(self.model, HANDLE)
-        return self.model
 
     def _kind(self, name: str) -> str:
         """What a parameter has, as ``row + column`` or by rows of a merged matrix."""

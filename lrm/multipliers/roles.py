@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from lrm.errors import UserError
+from lrm.errors import UserError, shown
 from lrm.multipliers import classes
 from lrm.multipliers.layout import owners
 
@@ -73,8 +73,8 @@ def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
     """The roles that patterns name, by the parameter's first name."""
     found: dict[str, str] = {}
     for pattern, role in said.items():
-        if role not in ROLES:
-            raise UserError(f"role {role!r} of {pattern!r}: use one of {', '.join(ROLES)}")
+        if not isinstance(role, str) or role not in ROLES:
+            raise UserError(f"role {shown(role)} of {pattern!r}: use one of {', '.join(ROLES)}")
         names = matched(model, pattern)
         if not names:
             raise UserError(f"role: no parameter's name matches {pattern!r}")
@@ -83,7 +83,12 @@ def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
 
 
 def matched(model: nn.Module, pattern: str) -> list[str]:
-    """The first names of the parameters of which any name matches; tied weights have several."""
+    """The first names of the parameters of which any name matches; tied weights have several.
+
+    Raises UserError for a pattern that is no text.
+    """
+    if not isinstance(pattern, str):
+        raise UserError(f"pattern {shown(pattern)} is no text; give a parameter's name")
     first = {id(parameter): name for name, parameter in model.named_parameters()}
     every = dict(model.named_parameters(remove_duplicate=False))
     names = [pattern] if pattern in every else fnmatch.filter(every, pattern)
@@ -108,7 +113,8 @@ def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
 
 def is_norm(module: nn.Module) -> bool:
     """Whether its weight is the gain of a norm, of torch or of others' code."""
-    return isinstance(module, _NORMS) or "Norm" in type(module).__name__
+    named = "Norm" in type(module).__name__ and not isinstance(module, classes.OF_TORCH)
+    return isinstance(module, _NORMS) or named
 
 
 def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:

@@ -91,6 +91,8 @@ def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, 
         kinds = theirs.get(name, "none"), ours.get(name, "none")
         if kinds[0] != kinds[1]:
             remedy = "attach by lrm.attach_multipliers(model, **lrm.saved_placement(state_dict))"
+            if design := there.get("design"):
+                remedy = f"attach by lrm.attach_scale_vectors(model, {design!r}, lr=...)"
             if not there["placement"]:
                 remedy = "load the weights of a plain model before lrm.attach_multipliers"
             elif saved is None:

@@ -20,8 +20,9 @@ from lrm.errors import UserError, shown
 from lrm.multipliers import library
 from lrm.multipliers.layout import owners, uncompiled
 from lrm.multipliers.multiplier import MAGNITUDES
+from lrm.multipliers.precision import upcast
 from lrm.multipliers.report import Attached
-from lrm.multipliers.roles import roles
+from lrm.multipliers.roles import is_norm, roles
 
 # By design: the kind of vectors on each matrix behind a norm, and whether a norm stands between.
 DESIGNS = {
@@ -35,6 +36,8 @@ DESIGNS = {
 _INPUT_DECAY = 0.1
 # The child under which a linear map holds the norm of its output.
 _BEHIND = "norm_behind"
+# How many tokens a model gets that no example is given of.
+_TOKENS = 4
 _BY_HEAD = re.compile(r"(^|[._])(w?[qkv]|query|key|value)(_proj)?$", re.IGNORECASE)
 _MERGED = re.compile(r"qkv|gate_up|query_key_value|c_attn", re.IGNORECASE)
 
@@ -77,30 +80,39 @@ def attach_scale_vectors(
     ``lr`` is the vectors' LR, which in the paper is that of the matrices; ``input_decay`` (0.1 in
     ``unified``, else 0) and ``output_decay`` are their weight decays. ``parametrization`` is one of
     ``lrm.multipliers.parametrization``. ``example`` are arguments of the model by which it is seen
-    what reads what; without them it gets two tokens. ``head_size`` is the number of outputs of each
-    head of queries, keys and values, where no transformers configuration of the model says it.
+    what reads what; without them it gets a few tokens, none of them padding. ``head_size`` is the
+    number of outputs of each head of queries, keys and values, where no transformers configuration
+    of the model says it.
 
     All but ``dnp`` and ``unified`` leave the output as it was, and ``lrm.merge_multipliers`` folds
     them into the matrices. Those two change the function, and merging raises UserError. So does
     this for an unknown design, merged matrices such as ``qkv_proj``, norms that are none of
-    RMSNorm's kind, a model on the meta device, and as ``lrm.attach_multipliers`` does; the model is
-    then as it was. After merging, norms learn again that did before.
+    RMSNorm's kind or get zeros alone, a model on the meta device, an output that would change, and
+    as ``lrm.attach_multipliers`` does; the model is then as it was. After merging, norms learn
+    again that did before.
     """
-    if design not in DESIGNS:
+    if not isinstance(design, str) or design not in DESIGNS:
         raise UserError(f"unknown design {shown(design)}; use one of {', '.join(DESIGNS)}")
+    if example is not None and not isinstance(example, Mapping):
+        raise UserError(
+            f"example is {shown(example)}; give the model's arguments by name, such as "
+            "example={'input_ids': tokens}"
+        )
     unified = design == "unified"
     parametrization = parametrization or ("or" if unified else "direct")
     decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
     kind, behind = DESIGNS[design]
     library.check_model(model, "attach_scale_vectors")
+    library.check_may_learn("attach_scale_vectors")
     model = uncompiled(model)
     library.check_plain(model)
     if any(parameter.is_meta for parameter in model.parameters()):
         raise UserError("the model is on the meta device; load its weights, whose norms are read")
-    arguments = dict(example or {"input_ids": _two_tokens(model)})
-    seen = _look(model, arguments)
     kind_of = roles(model)
+    arguments = dict(example or {"input_ids": _tokens(model, kind_of)})
+    seen = _look(model, arguments, bool(example))
     found = [each for each in seen.read if each.readers]
+    _check_not_zero(found)
     for norm in found:
         norm.measure(parametrization)
     heads = {name for name, role in kind_of.items() if role in ("head", "tied")}
@@ -109,10 +121,7 @@ def attach_scale_vectors(
     free = _read_by_linear_maps_alone(model, arguments, free)
     matrices = [name for norm in free for name in norm.weights if name not in heads]
     if not matrices:
-        raise UserError(
-            f"no norm of {type(model).__name__} is read by linear maps; give an example of its "
-            "arguments, or place vectors by lrm.attach_multipliers"
-        )
+        raise _nowhere(type(model).__name__, found, free, bool(example))
     placement: dict[str, str] = dict.fromkeys(matrices, kind)
     placement |= {name: "column" for norm in free for name in norm.weights if name in heads}
     added = []
@@ -137,8 +146,7 @@ def attach_scale_vectors(
     handle.design = design
     for path in added:
         handle.parameter(f"{path}.{_BEHIND}.weight").requires_grad_(False)
-    for norm in free:
-        norm.hand_over(handle)
+    _hand_over(model, arguments, handle, free, None if behind else seen.given)
     if added:
         handle.stays = (
             f"design {design!r} has norms behind matrices, which cannot be folded into them; "
@@ -156,6 +164,10 @@ class _Norm:
     readers: list[nn.Module] = field(default_factory=list)
     weights: list[str] = field(default_factory=list)
     neutral: float = 1.0  # the weight at which it only normalises
+    sees: bool = False  # whether anything but zeros came in
+    # What ``hand_over`` has changed, as it was, by name; and whether the norm learned.
+    before: dict[str, Tensor] = field(default_factory=dict)
+    learned: bool = False
 
     @torch.no_grad()
     def measure(self, parametrization: str) -> None:
@@ -189,11 +201,14 @@ class _Norm:
     @torch.no_grad()
     def hand_over(self, handle: Attached) -> None:
         """Its weight goes to the readers: to their input vectors, or into the matrix itself."""
-        gamma = self.gamma().float()
+        gamma = upcast(self.gamma())
+        self.learned = self.module.weight.requires_grad
+        self.before = {"": self.module.weight.clone()}
         for name in self.weights:
             scaling = handle.scalings[name]
             if (own := scaling.multipliers.get("column")) is None:
                 weight = handle.parameter(name)
+                self.before[name] = weight.clone()
                 weight.copy_(weight * gamma.to(weight))
                 continue
             raw = own.parametrization.raw(gamma)
@@ -207,13 +222,78 @@ class _Norm:
             handle.thawed_by_merging.append(self.module.weight)
         self.module.weight.fill_(self.neutral).requires_grad_(False)
 
+    @torch.no_grad()
+    def take_back(self, handle: Attached) -> None:
+        """Undo ``hand_over``, as far as it came."""
+        for name, values in self.before.items():
+            weight = handle.parameter(name) if name else self.module.weight
+            weight.copy_(values)
+        if self.before:
+            self.module.weight.requires_grad_(self.learned)
+
 
 @dataclass
 class _Seen:
-    """Norms with their readers, and the paths of linear maps whose output a norm reads."""
+    """What one run showed.
+
+    Norms with their readers, the paths of linear maps whose output a norm reads, and what the
+    model gave.
+    """
 
     read: list[_Norm]
     normalised: set[str]
+    given: list[Tensor]
+
+
+def _hand_over(
+    model: nn.Module,
+    arguments: Mapping[str, Any],
+    handle: Attached,
+    norms: list[_Norm],
+    expected: list[Tensor] | None,
+) -> None:
+    """Have vectors take over from ``norms``; as it was, and UserError, if not ``expected`` comes.
+
+    The trial knows of what modules read. Code may read the weight of one by itself.
+    """
+    try:
+        for norm in norms:
+            norm.hand_over(handle)
+        if expected is not None and not _are_close(_run(model, arguments), expected):
+            raise UserError(
+                f"design {handle.design!r} would change the output of {type(model).__name__}, in "
+                "which something reads a norm or a weight in other ways than by its module; place "
+                "vectors by lrm.attach_multipliers"
+            )
+    except BaseException:
+        for norm in norms:
+            norm.take_back(handle)
+        handle.discard()
+        raise
+
+
+def _nowhere(model: str, read: list[_Norm], free: list[_Norm], by_example: bool) -> UserError:
+    """Why there is no matrix for a vector."""
+    remedy = "place vectors by lrm.attach_multipliers"
+    if not read:
+        remedy = remedy if by_example else f"give an example of its arguments, or {remedy}"
+        return UserError(f"no norm of {model} is read by linear maps; {remedy}")
+    if not free:
+        return UserError(
+            f"more than linear maps read each norm of {model} (experts, a router, a residual, a "
+            f"tied head), so that all keep their vectors; {remedy}"
+        )
+    return UserError(f"the head alone reads norms of {model}; {remedy}")
+
+
+def _check_not_zero(norms: list[_Norm]) -> None:
+    """Raise UserError where a run has shown nothing of what reads a norm."""
+    for norm in norms:
+        if not norm.sees:
+            raise UserError(
+                f"the input of {norm.path} is all zeros, which shows nothing of what reads it; "
+                "give an example whose tokens are no padding, or initialise the layers before it"
+            )
 
 
 def _check_apart(model: nn.Module, norms: list[_Norm]) -> None:
@@ -228,8 +308,22 @@ def _check_apart(model: nn.Module, norms: list[_Norm]) -> None:
             )
 
 
-def _two_tokens(model: nn.Module) -> Tensor:
-    return torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device)
+def _tokens(model: nn.Module, kind_of: Mapping[str, str]) -> Tensor:
+    """Some that differ, none of them padding: what norms make of zeros shows nothing.
+
+    Equal ones would hide what acts by the weights of attention alone.
+    """
+    tables = [
+        module
+        for path, module in model.named_modules()
+        if isinstance(module, (nn.Embedding, nn.EmbeddingBag))
+        and kind_of.get(f"{path}.weight", "tied") != "vector"
+    ]
+    number = max((table.num_embeddings for table in tables), default=_TOKENS)
+    padding = {table.padding_idx for table in tables}
+    padding.add(getattr(getattr(model, "config", None), "pad_token_id", None))
+    found = [token for token in range(number) if token not in padding][:_TOKENS]
+    return torch.tensor([found or [0]], device=next(model.parameters()).device)
 
 
 @torch.no_grad()
@@ -271,7 +365,7 @@ def _read_by_linear_maps_alone(
 
 @torch.no_grad()
 def _is_the_same(model: nn.Module, arguments: Mapping[str, Any], norms: list[_Norm]) -> bool:
-    """Whether the output is that of vectors on the readers' inputs, for vectors of any values."""
+    """Whether the output is that of vectors on the readers' inputs."""
 
     def scaled(vector: Tensor):
         def hook(_: nn.Module, given: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -282,7 +376,7 @@ def _is_the_same(model: nn.Module, arguments: Mapping[str, Any], norms: list[_No
         return hook
 
     kept, hooks = [norm.module.weight.clone() for norm in norms], []
-    vectors = [torch.linspace(0.5, 1.5, len(weight)).to(weight) for weight in kept]
+    vectors = [_trial(norm) for norm in norms]
     try:
         for norm, vector in zip(norms, vectors, strict=True):
             norm.module.weight.copy_(vector + (norm.neutral - 1.0))
@@ -299,21 +393,34 @@ def _is_the_same(model: nn.Module, arguments: Mapping[str, Any], norms: list[_No
             hook.remove()
         for norm, weight in zip(norms, kept, strict=True):
             norm.module.weight.copy_(weight)
+    return _are_close(found, expected)
+
+
+def _trial(norm: _Norm) -> Tensor:
+    """A vector of both signs, with which a ReLU between fails, and as large as the norm's own."""
+    gamma = norm.gamma().abs().clamp(min=0.5)
+    found = gamma * torch.linspace(0.5, 1.5, len(gamma)).to(gamma)
+    found[1::2] *= -1
+    return found
+
+
+def _are_close(found: list[Tensor], expected: list[Tensor]) -> bool:
     return len(found) == len(expected) and all(map(_close, found, expected))
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
-    """Up to rounding, of which many layers make more than one."""
-    tolerance = 4 * torch.finfo(expected.dtype).eps ** 0.5
+    """Up to rounding, of which many layers make more than one; norms may compute in float32."""
+    eps = max(torch.finfo(dtype).eps for dtype in (expected.dtype, torch.float32))
+    tolerance = 4 * eps**0.5
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
 
-def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
+def _look(model: nn.Module, arguments: Mapping[str, Any], by_example: bool) -> _Seen:
     """Run ``model`` once, and see by the memory of tensors what reads what."""
     first = {id(p): name for name, p in model.named_parameters()}
     norms: dict[int, _Norm] = {}
     by_memory: dict[int, _Norm] = {}
-    outputs: dict[int, str] = {}
+    outputs: dict[int, tuple[str, int]] = {}
     normalised, kept, hooks = set(), [], []
 
     def memory(tensor: Tensor) -> int:
@@ -323,9 +430,14 @@ def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
     def of_norm(path: str, module: nn.Module, arguments: tuple, output: Tensor) -> None:
         if not isinstance(output, Tensor):
             return
-        if arguments and (before := outputs.get(memory(arguments[0]))) is not None:
-            normalised.add(before)
+        x = arguments[0] if arguments else None
+        if isinstance(x, Tensor):
+            before, version = outputs.get(memory(x), ("", 0))
+            # A residual that was added in place makes it another tensor in the same memory.
+            if before and version == x._version:
+                normalised.add(before)
         norm = norms.setdefault(id(module), _Norm(module, path))
+        norm.sees |= not isinstance(x, Tensor) or bool(x.any())
         by_memory[memory(output)] = norm
 
     def of_linear(
@@ -344,24 +456,23 @@ def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
                                 "vectors by lrm.attach_multipliers")  # fmt: skip
             norm.readers.append(module)
             norm.weights.append(first[id(module.weight)])
-        outputs[memory(output)] = path
+        outputs[memory(output)] = path, output._version
 
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear):
             hooks.append(module.register_forward_hook(
                 lambda m, a, k, o, path=path: of_linear(path, m, a, k, o),
                 with_kwargs=True))  # fmt: skip
-        elif "Norm" in type(module).__name__ and isinstance(
-            getattr(module, "weight", None), nn.Parameter
-        ):
+        elif is_norm(module) and isinstance(getattr(module, "weight", None), nn.Parameter):
             hooks.append(module.register_forward_hook(
                 lambda m, a, o, path=path: of_norm(path, m, a, o)))  # fmt: skip
     try:
         given = _run(model, arguments)
     except TypeError as error:
+        remedy = "have the example name" if by_example else "give an example of"
         raise UserError(
-            f"{type(model).__name__} does not take {', '.join(arguments)} ({error}); give an "
-            "example of its arguments"
+            f"{type(model).__name__} does not take {', '.join(map(str, arguments))} ({error}); "
+            f"{remedy} its arguments"
         ) from None
     finally:
         for hook in hooks:
@@ -371,7 +482,7 @@ def _look(model: nn.Module, arguments: Mapping[str, Any]) -> _Seen:
             f"{type(model).__name__} gives nothing in which tensors are found, by which to see "
             "whether its output stays; have it return tensors, in a tuple, a dict or a ModelOutput"
         )
-    return _Seen(list(norms.values()), normalised)
+    return _Seen(list(norms.values()), normalised, given)
 
 
 def _size_behind(model: nn.Module, path: str, head_size: int | None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import NoneType
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.layout import layout, owners
-from lrm.multipliers.library import check_model, known_roles, named_weights
+from lrm.multipliers.library import check_model, is_rate, known_roles, named_weights
 from lrm.multipliers.roles import is_norm, matched
 from lrm.multipliers.sharding import is_distributed
 from lrm.optim.directions import newton_schulz, per_token
@@ -78,6 +79,7 @@ class SteepestDescent(Steepest):
         kind: Mapping[str, str] | None = None,
     ):
         check_model(model, "optim.SteepestDescent")
+        _check_mappings(by_kind, kind)
         special = {name: dict(fields) for name, fields in (by_kind or {}).items()}
         general = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
         for name, fields in ({"": general} | special).items():
@@ -100,7 +102,9 @@ class SteepestDescent(Steepest):
                 decay = weight_decay if own in _DECAYED else 0.0
                 settings = {**general, "weight_decay": decay, "rows": "all"}
                 settings |= {"kind": own, "direction": _DIRECTIONS[own]} | special.get(own, {})
-                groups[own] = {"params": [], **settings}
+                # Of its own: schedulers change a tensor in place, once for each group.
+                rates = {n: v.clone() for n, v in settings.items() if isinstance(v, Tensor)}
+                groups[own] = {"params": [], **settings, **rates}
             groups[own]["params"].append(parameter)
         if not groups:
             raise UserError("SteepestDescent: the model has nothing that learns")
@@ -131,6 +135,14 @@ def _msign(matrices: Tensor) -> Tensor:
     return newton_schulz(stack, _ITERATIONS, _SMALLEST).to(matrices.dtype).view(matrices.shape)
 
 
+def _check_mappings(by_kind: Any, kind: Any) -> None:
+    if not isinstance(kind, (Mapping, NoneType)):
+        raise UserError(f"kind is {shown(kind)}; give a mapping of patterns to kinds")
+    fields = by_kind.values() if isinstance(by_kind, Mapping) else [by_kind]
+    if by_kind is not None and not all(isinstance(each, Mapping) for each in fields):
+        raise UserError(f"by_kind is {shown(by_kind)}; give a mapping of kinds to settings")
+
+
 def _check(kind: str, fields: dict[str, Any]) -> None:
     """Settings of a kind, or of all (no name)."""
     if kind and kind not in _DIRECTIONS:
@@ -142,7 +154,7 @@ def _check(kind: str, fields: dict[str, Any]) -> None:
         if name == "rows":
             if value not in ("all", "seen"):
                 raise UserError(f"by_kind: rows is {shown(value)}; write all or seen")
-        elif not isinstance(value, (int, float, Tensor)) or not value >= 0:
+        elif not is_rate(value):
             raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
         elif name == "momentum" and value >= 1:
             raise UserError(f"momentum is {shown(value)}; give one below 1")

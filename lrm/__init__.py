@@ -28,6 +28,10 @@ def __getattr__(name: str):
         from lrm.multipliers import library
 
         return getattr(library, name)
+    if name == "optim":
+        import importlib
+
+        return importlib.import_module("lrm.optim")
     if name == "UserError":
         from lrm.errors import UserError
 
@@ -43,4 +47,4 @@ def __getattr__(name: str):
 
 
 def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+    return [*globals(), *__all__, "optim"]

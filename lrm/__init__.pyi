@@ -1,5 +1,6 @@
 """What ``import lrm`` offers, for type checkers and editors."""
 
+from lrm import optim as optim
 from lrm.errors import UserError as UserError
 from lrm.multipliers.library import attach_multipliers as attach_multipliers
 from lrm.multipliers.library import build_param_groups as build_param_groups

@@ -387,7 +387,10 @@ def test_errors_name_the_culprit():
 
 
 def test_importing_the_package_does_not_import_torch():
-    code = "import lrm, sys; assert 'torch' not in sys.modules; lrm.attach_multipliers"
+    code = (
+        "import lrm, sys; assert 'torch' not in sys.modules; lrm.attach_multipliers; "
+        "assert 'lrm.optim' not in sys.modules; lrm.optim.mup_param_groups"
+    )
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -184,6 +184,15 @@ def test_tools_that_change_a_layer():
     ):
         lrm.merge_multipliers(pruned)
 
+    pruned = chain(4, 6, 3)
+    prune.l1_unstructured(pruned[0], "weight", 0.5)
+    lrm.attach_multipliers(pruned, {"0.weight_orig": "row", "1.weight": "row"})
+    optimizer = torch.optim.SGD(lrm.build_param_groups(pruned, 0.1, 0.0))
+    train(pruned, optimizer)
+    prune.remove(pruned[0], "weight")
+    with pytest.raises(UserError, match="0.weight_orig has multipliers, and its module has no"):
+        train(pruned, optimizer)  # its multipliers would learn nothing any more
+
     class Doubled(nn.Module):
         def forward(self, x):
             return 2 * x
@@ -199,6 +208,30 @@ def test_tools_that_change_a_layer():
     parametrize.remove_parametrizations(model[0], "bias")
     lrm.merge_multipliers(model)
     assert torch.allclose(model(x), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("merged_first", [False, True])
+def test_a_bias_that_was_parametrized_before_may_be_freed_again(merged_first, copied):
+    class Doubled(nn.Module):
+        def forward(self, x):
+            return 2 * x
+
+    model = chain(4, 3)
+    parametrize.register_parametrization(model[0], "bias", Doubled())
+    spread(lrm.attach_multipliers(model))
+    model = copy.deepcopy(model) if copied else model
+    x = torch.randn(2, 4)
+    expected = model(x)
+    steps = [
+        lambda: parametrize.remove_parametrizations(model[0], "bias"),
+        lambda: lrm.merge_multipliers(model),
+    ]
+    for step in reversed(steps) if merged_first else steps:
+        step()
+        assert torch.allclose(model(x), expected, rtol=1e-5)
+    assert type(model[0]) is nn.Linear
+    assert list(model.state_dict()) == list(chain(4, 3).state_dict())
 
 
 def test_arrays_of_the_weight_cannot_be_written():

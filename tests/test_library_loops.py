@@ -277,6 +277,28 @@ def test_gradients_of_gradients_and_function_transforms(implementation):
 
 
 @both
+@pytest.mark.parametrize("placement", ["hidden", "scalar", {"weight": [(1, 3, "row_column")]}])
+def test_several_gradients_at_once(placement, implementation):
+    torch.manual_seed(0)
+    layer = nn.Linear(6, 4).double()
+    lrm.attach_multipliers(layer, placement, implementation=implementation)
+    with torch.no_grad():
+        for name, parameter in layer.named_parameters():
+            if "multipliers" in name:
+                parameter.uniform_(0.5, 2.0)
+    parameters, x = list(layer.parameters()), torch.randn(50, 6, dtype=torch.float64)
+    several = torch.eye(4, dtype=torch.float64)
+    for further in (False, True):
+        found = torch.autograd.grad(
+            layer(x)[0], parameters, several, is_grads_batched=True, create_graph=further
+        )
+        want = [torch.autograd.grad(layer(x)[0], parameters, one) for one in several]
+        for each, one in zip(found, zip(*want, strict=True), strict=True):
+            torch.testing.assert_close(each, torch.stack(one))
+        assert found[0].requires_grad is further
+
+
+@both
 def test_function_transforms_within_same_weights_take_the_values_they_are_given(implementation):
     """What is built once there is W̄ of the module's own parameters, and of no others."""
     model = network(implementation)

@@ -241,9 +241,9 @@ def relu_in_place(self, x, y):
 def test_tokens_that_differ_and_are_no_padding_show_what_reads_a_norm(read, padding):
     for example in (None, {"input_ids": torch.arange(20).view(4, 5)}):
         model = Own(read, padding)
-        with pytest.raises(UserError, match="more than linear maps read each norm of Own") as told:
-            with pytest.warns(UserWarning, match="1 norms keep their vector"):
-                lrm.attach_scale_vectors(model, "hg", lr=1e-3, example=example)
+        refused = pytest.raises(UserError, match="more than linear maps read each norm of Own")
+        with refused as told, pytest.warns(UserWarning, match="1 norms keep their vector"):
+            lrm.attach_scale_vectors(model, "hg", lr=1e-3, example=example)
         assert "example" not in str(told.value)
 
 

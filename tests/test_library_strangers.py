@@ -215,6 +215,24 @@ def test_meta_models_get_their_multipliers_with_their_memory():
     assert all((parameter == 1).all() for _, _, parameter in handle.named())
 
 
+def test_models_on_the_meta_device_run_and_have_gradients():
+    with torch.device("meta"):
+        model, x = nn.Sequential(nn.Linear(4, 6)), torch.randn(5, 4)
+    lrm.attach_multipliers(model)
+    model(x).sum().backward()
+    assert raw(model[0]).grad.shape == (6, 4)
+
+
+def test_merging_in_inference_mode_is_refused():
+    model = linear()
+    with torch.inference_mode(), pytest.raises(UserError, match="merge_multipliers within torch.i"):
+        lrm.merge_multipliers(model)
+    assert lrm.effective_weights(model)
+    lrm.merge_multipliers(model)(torch.randn(2, 4)).sum().backward()
+    with torch.inference_mode():
+        assert lrm.merge_multipliers(model) is model
+
+
 def test_roles_of_two_models_and_of_shared_embeddings():
     pair = nn.ModuleDict({"student": llama(), "teacher": llama()})
     found = lrm.attach_multipliers(pair).roles
@@ -306,6 +324,23 @@ def test_models_that_were_compiled_before():
     assert any("multipliers" in name for name in model.state_dict())
     lrm.merge_multipliers(model)
     lrm.attach_multipliers(model, "hidden")
+
+
+def test_a_wrapper_that_passes_attributes_on_is_attached_whole():
+    class Wrapper(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.top = inner, nn.Linear(4, 2)
+
+        def __getattr__(self, name):
+            try:
+                return super().__getattr__(name)
+            except AttributeError:
+                return getattr(super().__getattr__("inner"), name)
+
+    inner = nn.Sequential(nn.Linear(4, 4))
+    handle = lrm.attach_multipliers(Wrapper(torch.compile(inner, backend="eager")), "hidden")
+    assert set(handle.effective) == {"inner._orig_mod.0.weight", "top.weight"}
 
 
 def test_weights_may_be_tied_again_after_loading_by_assignment():

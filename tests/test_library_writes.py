@@ -166,6 +166,47 @@ def test_what_cannot_be_passed_on_fails_in_one_line(implementation):
 
 
 @both
+def test_a_subclass_of_parameter_is_written_too(implementation):
+    class Own(nn.Parameter):
+        pass
+
+    module = nn.Linear(4, 3)
+    module.weight = Own(module.weight.detach().clone())
+    handle = lrm.attach_multipliers(module, {"weight": "row"}, implementation=implementation)
+    with torch.no_grad():
+        handle.scalings["weight"].row.uniform_(0.5, 2.0)
+        wanted = module.weight + 1.0
+        module.weight.add_(1.0)
+    torch.testing.assert_close(module.weight.detach(), wanted.detach())
+    assert type(module._parameters["weight"]) is Own
+
+
+@both
+def test_a_norm_that_is_bounded_while_a_table_is_read_is_refused(implementation):
+    module = nn.Embedding(10, 4)
+    lrm.attach_multipliers(module, {"weight": "row"}, implementation=implementation)
+    indices = torch.arange(3)
+    for act in (
+        lambda: nn.functional.embedding(indices, module.weight, max_norm=0.1),
+        lambda: nn.functional.embedding_bag(indices[None], module.weight, max_norm=0.1),
+    ):
+        with pytest.raises(UserError, match="Embedding.weight has multipliers, and max_norm"):
+            act()
+    assert nn.functional.embedding(indices, module.weight).shape == (3, 4)
+
+
+def test_other_kinds_of_tensors_go_through():
+    class Own(torch.Tensor):
+        pass
+
+    model = nn.Sequential(nn.Conv1d(4, 4, 3), nn.Conv1d(4, 2, 3))
+    lrm.attach_multipliers(model, "convolutions")
+    x = torch.randn(2, 4, 9)
+    found = model(x.as_subclass(Own))
+    assert type(found) is Own and torch.equal(found.as_subclass(torch.Tensor), model(x))
+
+
+@both
 def test_recurrent_layers_compute_with_multipliers(implementation):
     torch.manual_seed(0)
     module = nn.LSTM(4, 5, num_layers=2).double()

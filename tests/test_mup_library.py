@@ -128,6 +128,40 @@ def test_initial_values_follow_those_of_the_base():
         assert ratio.item() == pytest.approx(wanted, rel=1e-4), name
 
 
+class Classifier(nn.Module):
+    """Inputs and classes stay as many; a last convolution in place of the linear map, or none."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.first, self.second = nn.Linear(16, width), nn.Linear(width, width)
+        self.last, self.filters = nn.Linear(width, 10), nn.Conv1d(width, 3, 5)
+
+
+def test_a_layer_whose_outputs_stay_as_many_is_an_output_layer():
+    base, model = Classifier(32), Classifier(128)
+    names = {id(p): name for name, p in model.named_parameters()}
+
+    def sizes(**options):
+        mup_rescale_(model, base, **options)
+        return {
+            name: (p.square().mean() / base.get_parameter(name).square().mean()).sqrt().item()
+            for name, p in model.named_parameters()
+            if "weight" in name
+        }
+
+    assert sizes() == pytest.approx(
+        {"first.weight": 1, "second.weight": 1 / 2, "last.weight": 1 / 4, "filters.weight": 1 / 4}
+    )
+    said = sizes(role={"last.weight": "matrix", "filters.weight": "head"})
+    assert said["last.weight"] == pytest.approx(1 / 2)
+    assert said["filters.weight"] == pytest.approx(1 / 4)
+    for optimizer, hidden in (("adamw", 1 / 4), ("sgd", 1)):
+        groups = mup_param_groups(model, base, 1.0, 0.0, optimizer=optimizer)
+        rates = {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
+        assert rates["second.weight"] == hidden
+        assert rates["last.weight"] == rates["filters.weight"] == 1 / 4
+
+
 def test_multipliers_keep_their_rates_and_options_are_passed_on():
     base, model = language_model(32), language_model(64)
     lrm.attach_multipliers(model, lr=0.03)

@@ -41,6 +41,15 @@ def is_multiplier(name: str) -> bool:
     return f".{CHILD}." in f".{name}"
 
 
+def check_may_learn(call: str) -> None:
+    """Raise UserError within ``torch.inference_mode()``, where tensors are made that cannot."""
+    if torch.is_inference_mode_enabled():
+        raise UserError(
+            f"lrm.{call} within torch.inference_mode(), where nothing can learn; call it outside "
+            "of it"
+        )
+
+
 class Multipliers:
     """The multipliers attached to a model, whichever way they are implemented.
 
@@ -231,9 +240,10 @@ class Multipliers:
     def merge(self) -> nn.Module:
         """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2).
 
-        Raises UserError where a module has lost the parameter, or was parametrized since; the model
-        is then as it was.
+        Raises UserError where a module has lost the parameter, or was parametrized since, and within
+        ``torch.inference_mode()``; the model is then as it was.
         """
+        check_may_learn("merge_multipliers")
         weights = self.weights
         for name in weights:
             for owner, _ in self._owners[name]:

@@ -13,7 +13,7 @@ from lrm.multipliers import equations
 from lrm.multipliers.equations import Part, Product, is_transformed, is_unshared
 from lrm.multipliers.layout import Layout
 from lrm.multipliers.multiplier import Multiplier, Target
-from lrm.multipliers.precision import HALF, upcast
+from lrm.multipliers.precision import HALF, has_autocast, upcast
 from lrm.multipliers.sharding import is_distributed, is_gathered, mesh_dimensions, replicated_like
 
 
@@ -311,6 +311,6 @@ class EffectiveWeight(nn.Module):
 def _computes_in(weight: Tensor) -> torch.dtype:
     """The dtype of a matrix product with ``weight``, under autocast or without."""
     kind = weight.device.type
-    if torch.is_autocast_enabled(kind) and weight.dtype != torch.float64:
+    if weight.dtype != torch.float64 and has_autocast(kind) and torch.is_autocast_enabled(kind):
         return torch.get_autocast_dtype(kind)
     return weight.dtype

@@ -130,8 +130,10 @@ class _Effective(torch.autograd.Function):
     @staticmethod
     def backward(ctx, outer: Tensor):
         weight, *values = ctx.saved_tensors
-        if torch.is_grad_enabled():  # create_graph: somebody asks for gradients of gradients
-            return _differentiable(ctx, weight, values, outer)
+        # create_graph: somebody asks for gradients of gradients.
+        further = torch.is_grad_enabled()
+        if further or _is_several(outer):
+            return _differentiable(ctx, weight, values, outer, further)
         inner = torch.empty_like(outer) if ctx.needs_input_grad[0] else None
         return inner, None, None, *gradients(weight, outer, ctx.parts, values, inner)
 
@@ -160,12 +162,18 @@ class _Pulling(torch.autograd.Function):
         return None, None, *found
 
 
-def _differentiable(ctx, weight: Tensor, values: Sequence[Tensor], outer: Tensor) -> tuple:
-    """The gradients of all inputs of ``_Effective``, as functions of the inputs and ``outer``."""
+@torch.enable_grad()
+def _differentiable(
+    ctx, weight: Tensor, values: Sequence[Tensor], outer: Tensor, further: bool
+) -> tuple:
+    """The gradients of all inputs of ``_Effective``, as functions of the inputs and ``outer``.
+
+    ``further``: whether they shall have gradients themselves.
+    """
     inputs = [weight, None, None, *values]
     wanted = [n for n, needed in enumerate(ctx.needs_input_grad) if needed]
     product = _plain(weight, ctx.parts, values)
-    found = torch.autograd.grad(product, [inputs[n] for n in wanted], outer, create_graph=True)
+    found = torch.autograd.grad(product, [inputs[n] for n in wanted], outer, create_graph=further)
     every = dict(zip(wanted, found, strict=True))
     return tuple(every.get(n) for n in range(len(inputs)))
 
@@ -178,6 +186,15 @@ def is_unshared(tensor: Tensor) -> bool:
     count = getattr(torch._C, "_storage_Use_Count", None)
     # One for the tensor, and one for its storage as Python sees it.
     return count is not None and count(tensor.untyped_storage()._cdata) <= 2
+
+
+def _is_several(outer: Tensor) -> bool:
+    """Whether it stands for several gradients at once, which ``out=`` does not take.
+
+    ``torch.autograd.grad`` with ``is_grads_batched`` does that, by a ``vmap`` of its own.
+    """
+    functorch = torch._C._functorch
+    return functorch.is_legacy_batchedtensor(outer) or functorch.is_batchedtensor(outer)
 
 
 def is_transformed() -> bool:

@@ -75,4 +75,5 @@ def owners(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
 
 def uncompiled(model: nn.Module) -> nn.Module:
     """What torch.compile has wrapped: its names have no prefix, and it passes attributes on."""
-    return getattr(model, "_orig_mod", model)
+    # Not by getattr: a wrapper around it may pass attributes on too, and is more than it.
+    return getattr(model, "_modules", {}).get("_orig_mod", model)

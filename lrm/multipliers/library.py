@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
+from lrm.multipliers.attach import check_may_learn
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
 from lrm.multipliers.layout import uncompiled
 from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
@@ -276,10 +277,10 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
 
     Parameters, their names and the output are then those of a model that never had any. Build a
     new optimizer to train it further. A model without multipliers stays as it is. Raises UserError
-    where they belong to a larger model, or where modules outside of theirs share a weight.
+    where they belong to a larger model, where modules outside of theirs share a weight, and within
+    ``torch.inference_mode()``.
     """
     check_model(model, "merge_multipliers")
-    check_may_learn("merge_multipliers")
     for handle in _of_whole(model, "merge_multipliers"):
         handle.merge()
     return model
@@ -361,15 +362,6 @@ def check_model(model: Any, call: str) -> None:
         raise UserError(
             f"lrm.{call} takes the model, not {type(model).__name__}; pass model, not "
             "model.parameters()"
-        )
-
-
-def check_may_learn(call: str) -> None:
-    """Raise UserError within ``torch.inference_mode()``, where tensors are made that cannot."""
-    if torch.is_inference_mode_enabled():
-        raise UserError(
-            f"lrm.{call} within torch.inference_mode(), where nothing can learn; call it outside "
-            "of it"
         )
 
 

@@ -19,7 +19,8 @@ _AUTOCAST = {
 }
 
 
-def _has_autocast(device: str) -> bool:
+def has_autocast(device: str) -> bool:
+    """Whether a device knows autocast at all; the meta device does not."""
     known = _AUTOCAST.get(device)
     return is_autocast_available(device) if known is None else known
 
@@ -35,7 +36,7 @@ def to_compute(x: Tensor) -> Tensor:
     Several projections read one activation; casting it here makes one cast of many.
     """
     device = x.device.type
-    if x.dtype != torch.float32 or not _has_autocast(device):
+    if x.dtype != torch.float32 or not has_autocast(device):
         return x
     return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
@@ -43,4 +44,4 @@ def to_compute(x: Tensor) -> Tensor:
 def without_autocast(x: Tensor) -> AbstractContextManager:
     """Leave all dtypes as they are; the meta device knows no autocast."""
     device = x.device.type
-    return torch.autocast(device, enabled=False) if _has_autocast(device) else nullcontext()
+    return torch.autocast(device, enabled=False) if has_autocast(device) else nullcontext()

@@ -22,6 +22,8 @@ from lrm.multipliers.writing import Effective, guarded
 READERS = "_lrm_readers"
 # The attribute that a module has while a state_dict is loaded into it.
 _LOADING = "_loading_weights"
+# What a class has that ``parametrize`` had put over a module's before its parameters were read so.
+_BEFORE = "_lrm_parametrized_before"
 
 
 def read_through(module: nn.Module, attribute: str, reader: Any) -> None:
@@ -47,8 +49,9 @@ def restore(module: nn.Module, attribute: str) -> None:
 
 def check_restorable(module: nn.Module) -> None:
     """Raise UserError where a parametrization has put its class over the one that reads."""
-    # FSDP does so too, and does without it.
-    if parametrize.is_parametrized(module) and "_plain_class" not in type(module).__dict__:
+    # FSDP does so too, and does without it. One that was there before lies over it by our hand.
+    own = vars(type(module))
+    if parametrize.is_parametrized(module) and not ("_plain_class" in own or _BEFORE in own):
         raise UserError(
             f"{type(module).__name__} was parametrized after lrm.attach_multipliers; undo that "
             "first (torch.nn.utils.parametrize.remove_parametrizations)"
@@ -57,26 +60,50 @@ def check_restorable(module: nn.Module) -> None:
 
 def _become(module: nn.Module, readers: dict[str, Any]) -> None:
     present = type(module)
-    plain = getattr(present, "_plain_class", present)
+    plain = getattr(present, "_plain_class", None) or _unparametrized(present)
     module.__dict__.pop(READERS, None)
     if readers:
         # Not as submodules: a shared parameter's reader belongs to the first of its modules.
         module.__dict__[READERS] = readers
-        module.__class__ = _beneath(present, _reading(plain, tuple(sorted(readers))))
+        module.__class__ = _beneath(present, plain, _reading(plain, tuple(sorted(readers))))
     else:
-        module.__class__ = _beneath(present, plain)
+        module.__class__ = _beneath(present, plain, plain)
         if isinstance(module, nn.RNNBase):
             module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
 
 
-@cache
-def _beneath(present: type, inner: type) -> type:
-    """``inner``, under the class that others have put over ours, as ``fully_shard`` does."""
-    if "_plain_class" in present.__dict__ or not hasattr(present, "_plain_class"):
+def _unparametrized(present: type) -> type:
+    """What lies under the class that ``torch.nn.utils.parametrize`` has made for one module."""
+    base = present.__bases__[0]
+    return base if present.__name__ == f"Parametrized{base.__name__}" else present
+
+
+def _beneath(present: type, plain: type, inner: type) -> type:
+    """``inner``, under the classes that others have put over ours or over ``plain``.
+
+    ``fully_shard`` does so, and ``parametrize``. The latter takes its class off again, and expects
+    beneath it what the module is without it.
+    """
+    if present is plain or "_plain_class" in vars(present):
         return inner
-    bases = tuple(inner if hasattr(base, "_plain_class") else base for base in present.__bases__)
+    if _unparametrized(present) is present:
+        return _shared(present, plain, inner)
+    return _rebuilt(present, plain, inner, {_BEFORE: True})
+
+
+def _rebuilt(present: type, plain: type, inner: type, more: dict[str, Any]) -> type:
+    bases = tuple(
+        _beneath(base, plain, inner) if issubclass(base, plain) else base
+        for base in present.__bases__
+    )
     body = {k: v for k, v in vars(present).items() if k not in ("__dict__", "__weakref__")}
-    return type(present.__name__, bases, body)
+    return type(present.__name__, bases, {**body, **more})
+
+
+@cache
+def _shared(present: type, plain: type, inner: type) -> type:
+    """One class for all modules of a class, for compilers' sake."""
+    return _rebuilt(present, plain, inner, {})
 
 
 @cache

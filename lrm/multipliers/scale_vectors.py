@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers import library
+from lrm.multipliers.attach import check_may_learn
 from lrm.multipliers.layout import owners, uncompiled
 from lrm.multipliers.multiplier import MAGNITUDES
 from lrm.multipliers.precision import upcast
@@ -103,7 +104,7 @@ def attach_scale_vectors(
     decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
     kind, behind = DESIGNS[design]
     library.check_model(model, "attach_scale_vectors")
-    library.check_may_learn("attach_scale_vectors")
+    check_may_learn("attach_scale_vectors")
     model = uncompiled(model)
     library.check_plain(model)
     if any(parameter.is_meta for parameter in model.parameters()):

@@ -170,17 +170,18 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
 def _check_reached(handle: Multipliers, moved: set[int]) -> None:
     """UserError where multipliers that are ``moved`` cannot learn as they should.
 
-    Their module computes with W itself, or they were converted to half precision one by one.
+    Their module has lost W (``prune.remove``) or computes with W itself, or they were converted to
+    half precision one by one.
     """
     for name, found in handle.effective.items():
-        weight = handle.find(name)
+        weight = handle.parameter(name)
         mine = [raw for raw in found.learned() if raw.requires_grad and id(raw) in moved]
         if any(raw.dtype.itemsize < 4 for raw in mine):
             raise UserError(
                 f"the multipliers of {name} are in {mine[0].dtype}, too coarse to learn in; "
                 "convert by model.to(dtype), which leaves them in float32"
             )
-        if weight is None or weight.grad is None:
+        if weight.grad is None:
             continue
         if any(raw.grad is None for raw in mine):
             raise UserError(

@@ -8,6 +8,7 @@ write leaves as they were keep W's bits.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -115,9 +116,14 @@ class Effective(Tensor):
             if name in _OF_PARAMETERS and isinstance(first, Effective) and first._is_param:
                 found = func(first._link.weight, *args[1:], **kwargs)
                 return first if name == "requires_grad_" else found
+            if kwargs.get("max_norm") is not None and name.startswith("embedding"):
+                raise UserError(
+                    f"{_first(args, kwargs)._link.name} has multipliers, and max_norm writes to it "
+                    "while it is read; leave max_norm out"
+                )
             written = _written(name, args, kwargs)
             if not written:
-                found = func(*_plain(args), **_plain(kwargs))
+                found = _called(func, types, _plain(args), _plain(kwargs))
                 if name in ("numpy", "__array__") and isinstance(first, Effective):
                     found.flags.writeable = False  # nobody would be told
                 return _views(found, first._link) if isinstance(first, Effective) else found
@@ -143,7 +149,7 @@ def guarded(effective: Tensor, module: nn.Module, attribute: str, reader: Any) -
     """
     weight = module._parameters[attribute]
     if (
-        type(weight) is not nn.Parameter
+        not issubclass(type(weight), nn.Parameter)
         or effective is weight
         or type(effective) is not Tensor
         or torch.jit.is_tracing()
@@ -176,6 +182,22 @@ def _views(found: Any, link: Link) -> Any:
     if type(found) in (tuple, list):
         return type(found)(_views(each, link) for each in found)
     return found
+
+
+def _first(args: tuple, kwargs: dict[str, Any]) -> Effective:
+    """The W̄ among the arguments."""
+    return next(each for each in (*args, *kwargs.values()) if isinstance(each, Effective))
+
+
+def _called(func: Any, types: Sequence[type], args: tuple, kwargs: dict[str, Any]) -> Any:
+    """What ``func`` gives; other subclasses of tensors make of it what they do with plain weights.
+
+    The caller has switched all of them off.
+    """
+    if all(issubclass(each, Effective) for each in types):
+        return func(*args, **kwargs)
+    with torch._C._EnableTorchFunction():
+        return func(*args, **kwargs)
 
 
 def _is_init(func: Any) -> bool:

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 from lrm.errors import UserError, shown
 from lrm.multipliers.layout import Layout, layout, owners, uncompiled
 from lrm.multipliers.library import build_param_groups, check_model, known_roles, named_weights
+from lrm.multipliers.roles import said_roles
 
 # Of an optimizer's name the power of inputs and of outputs in the factor on the LR.
 _POWERS = {"adamw": (-1, 0), "sgd": (-1, 1)}
 # By role the power of inputs in the initial root mean square.
 _INITIAL = {"matrix": -0.5, "convolution": -0.5, "head": -1.0, "embedding": 0.0}
+_HIDDEN = ("matrix", "convolution")
 
 
 def mup_param_groups(
@@ -87,23 +89,34 @@ def mup_rescale_(
 
     The root mean square of each weight becomes that of ``base`` times m_in^(−1/2) for matrices,
     times 1/m_in for the head, and times 1 for embeddings; vectors stay as they are, which are
-    biases too. ``role`` is as in ``mup_param_groups``. It does not
-    matter how ``model`` was initialised, only that its weights are random and not all 0. To be
-    called before training and before multipliers are attached. Raises UserError as
+    biases too. A matrix whose inputs grow and whose outputs do not is an output layer and has
+    1/m_in as the head has, such as a classifier's last one and a router; ``role`` says otherwise
+    by ``matrix``, and is as in ``mup_param_groups``, whose factors follow from m_in and m_out for
+    such a layer too. It does not matter how ``model`` was initialised, only that its weights are
+    random and not all 0. To be called before training and before multipliers are attached. Raises
+    UserError as
     ``mup_param_groups`` does, and for a ``base`` on the meta device.
     """
     given, model, base = model, uncompiled(model), uncompiled(base)
     ratios = _ratios(model, base, "mup_rescale_", role)
     roles, of_base = known_roles(model, role), dict(named_weights(base))
+    said = said_roles(model, role or {})
     for name, parameter in named_weights(model):
         if (power := _INITIAL.get(roles[name])) is None:
             continue
+        if name not in said and roles[name] in _HIDDEN and _is_output(*ratios[name]):
+            power = _INITIAL["head"]
         if of_base[name].is_meta or parameter.is_meta:
             raise UserError(f"mup_rescale_: {name} has no values; build it elsewhere than on meta")
         own, wanted = _rms(parameter), _rms(of_base[name]) * ratios[name][0] ** power
         if own > 0:
             parameter.mul_(wanted / own)
     return given
+
+
+def _is_output(of_inputs: float, of_outputs: float) -> bool:
+    """Whether a layer ends what grows with the width, as a classifier's last one: table 3."""
+    return of_outputs == 1.0 != of_inputs
 
 
 def _rms(tensor: Tensor) -> float:

@@ -240,7 +240,7 @@ class Multipliers:
     def merge(self) -> nn.Module:
         """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2).
 
-        Raises UserError where a module has lost the parameter, or was parametrized since, and within
+        Raises UserError where a module has lost the parameter or was parametrized since, and within
         ``torch.inference_mode()``; the model is then as it was.
         """
         check_may_learn("merge_multipliers")

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import lrm
 from lrm.errors import UserError
@@ -229,6 +230,13 @@ def test_what_cannot_be_attached_leaves_the_model_as_it_was(monkeypatch):
         assert type(each[0]) is nn.Linear and not hasattr(each[0], "multipliers")
     assert list(model.state_dict()) == names and lrm.merge_multipliers(model) is model
     assert len(lrm.attach_multipliers(model).effective) == 2
+
+
+def test_a_tensor_of_another_type_is_called_by_it():
+    with FakeTensorMode():
+        model = two()
+        with pytest.raises(UserError, match="0.weight is of type FakeTensor; attach before"):
+            lrm.attach_multipliers(model)
 
 
 @pytest.mark.parametrize("inner", [False, True])

@@ -140,14 +140,14 @@ def attach_scale_vectors(
             model, placement, implementation=implementation, lr=lr, weight_decay=decay,
             parametrization=parametrization, row={"weight_decay": output_decay},
         )  # fmt: skip
-    except UserError:
+        handle.design = design
+        for path in added:
+            handle.parameter(f"{path}.{_BEHIND}.weight").requires_grad_(False)
+        _hand_over(model, arguments, handle, free, None if behind else seen.given)
+    except BaseException:
         for path in added:
             _remove_norm(model, path)
         raise
-    handle.design = design
-    for path in added:
-        handle.parameter(f"{path}.{_BEHIND}.weight").requires_grad_(False)
-    _hand_over(model, arguments, handle, free, None if behind else seen.given)
     if added:
         handle.stays = (
             f"design {design!r} has norms behind matrices, which cannot be folded into them; "

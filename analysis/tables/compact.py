@@ -6,8 +6,9 @@ a Brownian twin and of those that the experiment's ``courses`` name are kept; of
 start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
 gradients. Vectors are those of the ends of the constant stage and of the run, and of the start
 where claims read them: all of the first seed, and what claims read of the next two and of those
-that judge. Where every such claim names the runs that it reads, others publish no vectors. ``Kept``
-says what claims read.
+that judge. Where every such claim names the runs that it reads, others publish no vectors. Where no
+claim reads vectors, those of the first seed's end are published, and draws of noise. ``Kept`` says
+what claims read.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_listed
 
 _VECTOR_SEEDS = 3
+# Draws of noise: each is a number of its own, not an entry of a tensor.
+DRAWS = ("output_norm_draws", "relative_update_draws", "weight_norm_draws")
 # A column in one page: bytes, and rows.
 _PAGE = 2**24
 
@@ -110,7 +113,8 @@ def publish(
         tensors = kept.read(description["label"], description["seed"], rank)
         whole = kept.whole(description["label"], rank)
         if whole or tensors:
-            frame = _ends(read_table(path / "vectors.parquet"), description, kept.tensors)
+            frame = read_table(path / "vectors.parquet")
+            frame = _ends(frame, description, kept.tensors, both=bool(kept.vectors))
             frame = frame if whole else of_tensors(frame, tensors)
             tables["vectors"].append(frame.assign(run=description["id"]))
     contents = {}
@@ -206,13 +210,19 @@ def _averaged(frame: pd.DataFrame, description: dict, kept: Kept) -> pd.DataFram
     return frame.assign(value=values.astype(np.float32))
 
 
-def _ends(vectors: pd.DataFrame, description: dict, read: Collection[str]) -> pd.DataFrame:
-    """Vectors where the constant stage and the run end; of what claims ``read`` the first too."""
-    settings = description["settings"]
-    ends = [stage_end(settings), settings["train"]["steps"]]
+def _ends(
+    vectors: pd.DataFrame, description: dict, read: Collection[str], both: bool
+) -> pd.DataFrame:
+    """Vectors where the run ends; where the constant stage does draws, and with ``both`` all.
+
+    Of what claims ``read`` the first too.
+    """
+    constant = vectors["step"] == stage_end(description["settings"])
+    constant &= both | vectors["stat"].isin(DRAWS)
     first = of_tensors(vectors, read)
     first = vectors.index.isin(first.index[first["step"] == 0])
-    chosen = vectors[vectors["step"].isin(ends) | first]
+    end = vectors["step"] == description["settings"]["train"]["steps"]
+    chosen = vectors[end | constant | first]
     return chosen.assign(value=[_rounded(value, 9) for value in chosen["value"]])
 
 

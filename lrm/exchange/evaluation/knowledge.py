@@ -97,8 +97,10 @@ def _calls(text: str, tree: ast.Module) -> Iterator[tuple[str, str, str, str, in
         if whose[0] == "builtins" and not hasattr(builtins, whose[1]):
             continue
         for argument in node.keywords:
-            if argument.arg:
-                yield *whose, argument.arg, text, starts[argument.lineno - 1] + argument.col_offset
+            place = starts[argument.lineno - 1] + argument.col_offset
+            # Some write spaces around the sign, which no choice has.
+            if argument.arg and text.startswith(f"{argument.arg}=", place):
+                yield *whose, argument.arg, text, place
 
 
 def docstrings(material: Material, draw: random.Random) -> Iterator[Example]:

@@ -334,7 +334,9 @@ def test_killed_after_every_snapshot(results, tmp_path, monkeypatch):
         with pytest.raises(Killed):
             evaluated.execute(path, tmp_path / "results" / "data")
         assert not list(path.glob(".export*"))
+        (path / ".export.x").mkdir()  # a process that is killed cleans nothing
     evaluated.execute(path, tmp_path / "results" / "data")
+    assert not list(path.glob(".export*"))
     assert len(calls) == 3 + 2
     for name in ("scalars", "vectors"):
         whole, broken = (p / f"{name}.parquet" for p in (evaluated.path(results), path))

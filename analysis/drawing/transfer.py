@@ -61,10 +61,11 @@ def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
     rates = sorted(losses_of["rate"].unique())
     rows = losses_of[losses_of["recipe"] == recipe]
     # Widths may share a lowest: marks of wider models are smaller and lie on the others.
-    sizes = np.linspace(9, 4, len(colours_of(numbers)))
-    for place, (width, colour) in enumerate(colours_of(numbers).items()):
+    colours = colours_of(numbers)
+    sizes = np.linspace(9, 4, len(colours))
+    for (width, colour), size in zip(colours.items(), sizes, strict=True):
         table = rows[rows["width"] == width].pivot(index="seed", columns="rate", values="value")
-        valley(axis, table, colour, sizes[place])
+        valley(axis, table, colour, size)
     axis.set(xlim=(rates[0] / 1.15, 1.15 * rates[-1]), ylim=(-0.012, TOP))
     plain_log_axis(axis, x=True)
     axis.set_xticks(rates, minor=True)

@@ -31,7 +31,7 @@ from lrm.store.files import make_folder, write_listed
 
 _VECTOR_SEEDS = 3
 # Draws of noise: each is a number of its own, not an entry of a tensor.
-DRAWS = ("output_norm_draws", "relative_update_draws", "weight_norm_draws")
+_DRAWS = ("output_norm_draws", "relative_update_draws", "weight_norm_draws")
 # A column in one page: bytes, and rows.
 _PAGE = 2**24
 
@@ -218,7 +218,7 @@ def _ends(
     Of what claims ``read`` the first too.
     """
     constant = vectors["step"] == stage_end(description["settings"])
-    constant &= both | vectors["stat"].isin(DRAWS)
+    constant &= both | vectors["stat"].isin(_DRAWS)
     first = of_tensors(vectors, read)
     first = vectors.index.isin(first.index[first["step"] == 0])
     end = vectors["step"] == description["settings"]["train"]["steps"]

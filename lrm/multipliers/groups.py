@@ -53,6 +53,9 @@ def param_group(members: list[Entry]) -> dict[str, Any]:
     first = members[0]
     leaves = [entry.leaf for entry in members]
     rates = {"lr": first.lr, "weight_decay": first.weight_decay}
-    # Of its own: schedulers change a tensor in place, and each group has its factor.
-    rates = {name: r.clone() if isinstance(r, Tensor) else r for name, r in rates.items()}
-    return {"params": leaves, **rates, **dict(first.options)}
+    return {"params": leaves, **of_its_own(rates), **dict(first.options)}
+
+
+def of_its_own(settings: dict[str, Any]) -> dict[str, Any]:
+    """With a copy of each tensor: schedulers change it in place, and each group has its factor."""
+    return {name: v.clone() if isinstance(v, Tensor) else v for name, v in settings.items()}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
+from lrm.multipliers.groups import of_its_own
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.library import check_model, is_rate, known_roles, named_weights
 from lrm.multipliers.roles import is_norm, matched
@@ -102,9 +103,7 @@ class SteepestDescent(Steepest):
                 decay = weight_decay if own in _DECAYED else 0.0
                 settings = {**general, "weight_decay": decay, "rows": "all"}
                 settings |= {"kind": own, "direction": _DIRECTIONS[own]} | special.get(own, {})
-                # Of its own: schedulers change a tensor in place, once for each group.
-                rates = {n: v.clone() for n, v in settings.items() if isinstance(v, Tensor)}
-                groups[own] = {"params": [], **settings, **rates}
+                groups[own] = {"params": [], **of_its_own(settings)}
             groups[own]["params"].append(parameter)
         if not groups:
             raise UserError("SteepestDescent: the model has nothing that learns")

@@ -94,8 +94,7 @@ def mup_rescale_(
     by ``matrix``, and is as in ``mup_param_groups``, whose factors follow from m_in and m_out for
     such a layer too. It does not matter how ``model`` was initialised, only that its weights are
     random and not all 0. To be called before training and before multipliers are attached. Raises
-    UserError as
-    ``mup_param_groups`` does, and for a ``base`` on the meta device.
+    UserError as ``mup_param_groups`` does, and for a ``base`` on the meta device.
     """
     given, model, base = model, uncompiled(model), uncompiled(base)
     ratios = _ratios(model, base, "mup_rescale_", role)

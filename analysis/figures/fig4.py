@@ -44,11 +44,12 @@ COLOURS = {
 NAMES = {
     symmetry.FREE: "λ = 0",
     symmetry.LITERAL: "λ = 0.002,\nthe paper's",
-    symmetry.LIGHT: "λ = 0.0104,\nthe paper's Σηλ",
+    symmetry.LIGHT: "λ = 0.0104,\nΣηλ = 0.6",
     symmetry.NONE: NO_MULTIPLIERS,
 }
-# The weight decay that gives the paper's Σηλ depends on the scale; above it is that of tiny.
-ELSEWHERE = {symmetry.LIGHT: "the paper's\nΣηλ"}
+# The weight decay that gives Σηλ = 0.6 depends on the scale; above it is that of tiny.
+
+ELSEWHERE = {symmetry.LIGHT: "light:\nΣηλ = 0.6"}
 TRAINED = (symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT)
 _POINT = {"marker": ARM_LOOKS["VPN"]["marker"], "mec": "white", "mew": 0.2}
 # Those of panel a, and to which side of its median the name of each stands.
@@ -102,7 +103,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     ends = _stream(stream, panels["residual"], decay, names)
     layers, draws = noise["layer"].nunique(), noise["seed"].nunique()
     note = (
-        "λ: weight decay of multipliers; the paper's Σηλ: as much weight decay in total",
+        "λ: weight decay of multipliers; Σηλ: learning rate × λ, summed over all steps",
         f"a: small: {layers} layers of each seed as LR decay begins; large: medians with 95% "
         "intervals\n(diamond: the paper's λ, the median alone)",
         "scale: RMS of the rows' multipliers × RMS of the columns'; start: where grey lines cross",

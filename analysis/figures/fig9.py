@@ -43,7 +43,7 @@ DASHES = ("-", (0, (4, 1)), (0, (4, 1, 1, 1)), "-")
 # The message of each row.
 MESSAGES = {
     "MLP": "Without multipliers all MLP outputs grow with S; with them Muon's hardly do,\n"
-    "and AdamW's part at S = 8: layer 0 grows, and most seeds lose layer 1",
+    "and with AdamW most seeds lose layer 1 at S = 8, while layer 0 grows",
     "SSM": "Without multipliers SSM outputs grow from S = 4 on; with them they grow far less.\n"
     "With AdamW some seeds lose layer 0 of the SSM at S = 8, without multipliers and with",
 }

@@ -53,12 +53,12 @@ CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
 # and 95%: as it is, and with FPN at S = 1/2 and 2, which are near its best (a test computes them).
 SPREAD = {0.125: ((0.189, 0.249), (-0.079, 0.026)), 8.0: ((0.114, 0.182), (0.004, 0.068))}
 MESSAGE = (
-    "{n}Start, β₂ and clipping do not change what freezing costs.\n"
+    "{n}With another start, β₂ or clipping freezing costs about as much as in the sweep.\n"
     "Against FPN at S = 1, a factor of 1/S removes the cost; the factor SPN learned\n"
     "removes most of it at S = 1/8, a third of the way at S = 8"
 )
 # What the panels show, by S.
-LOSSES = {0.125: "batch × ¼ or 4:\na third less", 8.0: "batch × 4:\nhalf"}
+LOSSES = {0.125: "other batches:\na third less", 8.0: "batch × 4:\nhalf"}
 NORMS = {0.125: "frozen > 2 × noise\nwithout a factor", 8.0: "frozen below\nnoise"}
 RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
 # Look and name of the strips, in the order of ``SPREAD``.

@@ -29,7 +29,7 @@ COLOUR = ARM_LOOKS["VPN"]["color"]
 TITLES = {"product": "Products repeat weakly", "ratio": "Whether ratios\n     repeat is open"}
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
-MESSAGE = "Products repeat more than ratios: correlation higher by {} (exploratory)"
+MESSAGE = "Products correlate more than ratios between two orders: by {} (exploratory)"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

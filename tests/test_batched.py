@@ -355,6 +355,10 @@ def test_which_runs_are_trained_at_once(jobs, monkeypatch):
     for other in others:
         assert together.companions(every[0], [*every, other], 1) == every
     able = every[0][0]
+    # Whether layers are compiled is decided alike for each that is trained at once, and alone.
+    slow = able.cost.model_copy(update={"flops_per_second": able.estimate().flops / 60})
+    assert together.companions(every[0], [*every, (dataclasses.replace(able, cost=slow), None)],
+                               1) == every  # fmt: skip
     for name, value in (("micro_batch", 2), ("recompute", True)):
         execution = able.execution.model_copy(update={name: value})
         job = (dataclasses.replace(able, execution=execution), None)

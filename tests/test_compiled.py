@@ -14,6 +14,7 @@ import torch
 from lrm import data
 from lrm.errors import UserError
 from lrm.plan.config import Execution
+from lrm.plan.cost import COMPILED_FROM
 from lrm.plan.rules import resolve
 from lrm.plan.run import Cost, TrainRun
 from lrm.store.cache import checked
@@ -46,7 +47,7 @@ def test_long_runs_are_compiled(monkeypatch):
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
     monkeypatch.setattr("platform.system", lambda: "Linux")
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/c++" if name == "g++" else None)
-    long, short = compiled.WORTHWHILE, compiled.WORTHWHILE / 2
+    long, short = COMPILED_FROM, COMPILED_FROM / 2
     assert compiled.wanted("auto", long, cpu)
     assert not compiled.wanted("auto", short, cpu)
     assert not compiled.wanted("auto", long, gpu)

@@ -10,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -21,16 +22,17 @@ import warm
 
 from lrm import data
 from lrm.data import Batches
-from lrm.errors import Stopped, UserError
+from lrm.errors import Diverged, Stopped, UserError
 from lrm.multipliers.sharding import whole
 from lrm.optim import muon
 from lrm.optim.exchange import owners
-from lrm.plan.config import Execution, Parallel, validate
+from lrm.plan.config import Execution, Parallel, Settings, validate
 from lrm.plan.memory import of_process
 from lrm.plan.run import Cost, TrainRun
 from lrm.plan.schedule import snapshot_steps
 from lrm.store import parts
 from lrm.store.files import read_json
+from lrm.sweep import machine, scheduler
 from lrm.train import device, distributed, loop
 from lrm.train.step import train_step
 
@@ -138,6 +140,39 @@ def told(group, argument):
     found = torch.load(io.BytesIO((path / "checkpoint.pt").read_bytes()[40:]), weights_only=True)
     loop.train(run, path, corpora, group=group)
     return found["step"]
+
+
+@dataclasses.dataclass
+class Written:
+    """In place of a run: the first process needs time to write, others read what it wrote."""
+
+    name: str
+    after: object = None
+    trains: bool = True
+    fails: bool = False
+
+    id = computation = label = property(lambda self: self.name)
+    after_id = property(lambda self: self.after and self.after.id)
+    settings = validate(Settings, {}, "test")
+
+    def execute(self, path, corpora, report, note, group):
+        if self.fails:
+            raise Diverged(f"{self.name} diverged")
+        if self.after is not None:
+            note(f"{(path.parent / self.after_id).read_text()} before {self.name}")
+        if not self.trains or group.rank == 0:
+            time.sleep(1)
+            path.write_text(self.name)
+
+
+def sequels(group, folder):
+    """A run that each process evaluates once, and one that diverges and has a sequel."""
+    one, bad = Written("one"), Written("bad", fails=True)
+    runs = [one, bad, Written("after bad", bad, trains=False)]
+    runs += [Written(f"look {each}", one, trains=False) for each in range(2)]
+    with pytest.raises(UserError, match="^bad diverged$"):
+        scheduler.sweep_together([(run, folder / run.id) for run in runs], folder, group)
+    return sorted(path.name for path in folder.iterdir())
 
 
 def failure(group, argument):
@@ -385,6 +420,19 @@ def test_memory_is_planned_as_it_is_used(run, optimizer):
     assert of_four.state == alone.state and of_four.entering < alone.entering
 
 
+def test_memory_of_processes_that_train_one_run(run, monkeypatch):
+    """Those of this machine count, whatever number of workers its cores would make."""
+    job = run()
+    need = of_process(job, 4).least
+    monkeypatch.setattr(machine, "gpus", list)
+    monkeypatch.setattr(machine, "memory", lambda: 3 * need)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert machine.check_memory_of_one([job], 4) == 3 * need
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    with pytest.raises(UserError, match="make model or train.batch_size smaller"):
+        machine.check_memory_of_one([job], 4)
+
+
 def test_processes_that_do_not_make_up_the_parts():
     with pytest.raises(UserError, match="asks for 2 × 4 processes, and there are 2; start as many"):
         Parallel(replicate=2, shard=4).check(2)
@@ -459,6 +507,14 @@ def test_three_processes_resume_with_the_same_bits(run, tmp_path, together):
     for whole, broken in pairs:
         assert_equal_runs(whole, broken, exact=True)
         assert read_json(broken / "run.json")["resumed"][0]["step"] == 6
+
+
+def test_what_comes_after_a_run_waits_until_all_have_ended_it(together, tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    codes, errors, found = together("sequels", folder, 3)
+    assert codes == [0, 0, 0], errors
+    assert found == 3 * [["look 0", "look 1", "one"]]
 
 
 @pytest.mark.parametrize("who", [0, 1])

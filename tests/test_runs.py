@@ -249,6 +249,16 @@ def test_a_twin_that_others_come_after_is_trained(experiment):
     assert [run.arm for run, _ in twins.firsts(jobs)] == ["ONE", "OTHER", "LONGER"]
 
 
+def test_twins_of_two_experiments_with_one_id(experiment, tmp_path):
+    """Arms of one name and settings: their directories tell them apart."""
+    [run, *_] = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
+    jobs = [(dataclasses.replace(run, experiment=name), tmp_path / name / run.id) for name in "ab"]
+    assert jobs[0][0].id == jobs[1][0].id
+    assert twins.firsts(jobs) == jobs[:1]
+    later = dataclasses.replace(run, experiment="b", arm="LATER", after=jobs[1][0])
+    assert twins.firsts([*jobs, (later, tmp_path / "b" / later.id)])[:2] == jobs
+
+
 def test_a_twin_that_was_begun_goes_on_by_itself(experiment, tmp_path):
     runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
     jobs = [(run, tmp_path / run.id) for run in runs]

@@ -19,6 +19,7 @@ from lrm import data
 from lrm.errors import Stopped, UserError
 from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun
+from lrm.store import checkpoint
 from lrm.store.files import read_json
 from lrm.store.rundir import LOGS, read_description
 from lrm.sweep.process import encode
@@ -306,6 +307,27 @@ def test_a_loss_that_is_not_finite_stops_the_run(run, tmp_path):
         loop.train(job, tmp_path / "run", tmp_path / "data")
     assert (tmp_path / "run" / "run.json").exists()
     assert not (tmp_path / "run" / "done.json").exists()
+
+
+def test_a_last_update_that_explodes_is_told_by_the_validation(run, tmp_path):
+    """No step follows whose loss would tell."""
+    only = {"schedule": {"warmup_steps": 0, "decay_steps": 0}, "optimizer": {"lr": 1e20}}
+    with pytest.raises(UserError, match=r"the validation loss is not finite at step 1 \(loss nan"):
+        loop.train(run(train={"steps": 1}, **only), tmp_path / "a", tmp_path / "data")
+    assert not (tmp_path / "a" / "done.json").exists()
+    result = run(train={"steps": 1, "divergence": "result"}, **only)
+    loop.train(result, tmp_path / "b", tmp_path / "data")
+    outcome = read_json(tmp_path / "b" / "done.json")
+    assert outcome["diverged"] == 1 and outcome["validation_loss"] is None
+
+
+@pytest.mark.parametrize(("compiled", "word"), [(True, "always"), (False, "never")])
+def test_what_was_compiled_goes_on_by_the_words_that_are_told(tmp_path, compiled, word):
+    said = {"id": "a", "execution": {"compiled": not compiled}}
+    begun = {"id": "a", "execution": {"compiled": compiled}}
+    with pytest.raises(UserError, match=f"add --set execution.compile={word}, or remove"):
+        checkpoint.continued(tmp_path, said, 1, begun, print)
+    Execution(compile=word)
 
 
 # The first MLP's output exceeds 65504, the largest number of float16, as soon as a multiplier does.

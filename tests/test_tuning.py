@@ -383,6 +383,27 @@ def test_a_trial_is_stopped_at_a_third(trial):
     assert 1 / 3 < stopped["tokens"] / whole["tokens"] < 0.6
 
 
+def test_a_trial_that_was_resumed_is_stopped_by_all_of_its_window(trial, tmp_path):
+    """Half of the window lies before the resumption; what counts is the mean over all of it."""
+    run, whole = trial(("train.steps=150", "execution.compile=never"))
+    assert run.window == (25, 50)
+    execution = run.execution.model_copy(update={"checkpoint_every": 38})
+    run = dataclasses.replace(run, execution=execution)
+
+    def interrupted(step, loss):
+        if step > 38:
+            raise KeyboardInterrupt
+
+    for more, outcome in ((1e-4, "finished"), (-1e-4, "stopped")):
+        path = tmp_path / outcome
+        job = dataclasses.replace(run, limit=whole["early_loss"] + more)
+        with pytest.raises(KeyboardInterrupt):
+            job.execute(path, tmp_path / "results" / "data", interrupted)
+        assert not trials.has_ended(path)
+        job.execute(path, tmp_path / "results" / "data")
+        assert trials.outcome(job, path)["outcome"] == outcome
+
+
 def test_a_trial_that_diverges_ends_in_good_order(trial):
     _, found = trial(("optimizer.lr=1.0e+8", "train.clip_norm=0"))
     assert found["outcome"] == "diverged" and found["loss"] is None

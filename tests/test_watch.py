@@ -1,11 +1,14 @@
 """``make watch``: run directories read while they are being written."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from collections import Counter
 
+from lrm.store import rundir
+from lrm.sweep import runs, watch
 from lrm.sweep.watch import look, text
 
 RUN = {"id": "a", "kind": "train", "scale": "tiny", "arm": "A", "grid": {}, "seed": 0}
@@ -29,6 +32,7 @@ def made(folder, name: str, step: int | None, changed: float = 1060.0, **files):
         os.utime(path / "metrics.jsonl", (changed, changed))
     for file, content in files.items():
         (path / f"{file}.json").write_text(content)
+    return path
 
 
 def test_progress_loss_norm_and_time_left(tmp_path):
@@ -49,6 +53,22 @@ def test_progress_loss_norm_and_time_left(tmp_path):
     shown = "\n".join(text(runs, finished))
     assert "60%" in shown and "2.500" in shown and "00:40" in shown
     assert "1 runs have finished: 1 of sweep" in shown
+
+
+def test_a_trial_that_was_given_up_has_ended(tmp_path, capsys):
+    path = made(tmp_path, "worse", 20)
+    rundir.give_up(path, "stopped", "4.2 above 4.1", 20)
+    assert look(tmp_path) == ([], Counter(sweep=1))
+    runs._main(argparse.Namespace(results=tmp_path, action="list", experiment=None, scale=None))
+    first, told, _ = capsys.readouterr().out.splitlines()
+    assert first.endswith("stopped     sweep tiny  A worse  worse") and told.endswith("above 4.1")
+
+
+def test_a_line_that_is_longer_than_what_is_read_first(tmp_path, monkeypatch):
+    made(tmp_path, "running", 60)
+    monkeypatch.setattr(watch, "_TAIL", 8)
+    [found], _ = look(tmp_path, now=1061.0)
+    assert found.step == 60 and abs(found.norm - 0.2) < 1e-12
 
 
 def test_a_run_that_stands_still_says_so(tmp_path):

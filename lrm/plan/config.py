@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 
 from lrm.errors import UserError, shown
 from lrm.model.config import KernelConfig, ModelConfig, Strict
@@ -429,10 +431,14 @@ def _tuples(data: Any) -> Any:
     return data
 
 
+_TAG = re.compile(r"literal\[|constrained-|function-")
+
+
 def _one_line(cls: type[Strict], error: ValidationError, place: str) -> str:
-    # Unions report each alternative; the deepest location speaks of what the user wrote.
-    first = max(error.errors(), key=lambda e: (e["type"] == "extra_forbidden", len(e["loc"])))
-    where = ".".join(str(part) for part in first["loc"]) or "the settings"
+    first = max(error.errors(), key=_aptness)
+    # Pydantic's names of alternatives that are no classes are left out.
+    parts = [str(part) for part in first["loc"]]
+    where = ".".join(part for part in parts if not _TAG.match(part)) or "the settings"
     value = first.get("input")
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(first["loc"][-1]), _keys(cls, first["loc"][:-1]), 1)
@@ -448,6 +454,16 @@ def _one_line(cls: type[Strict], error: ValidationError, place: str) -> str:
     elif isinstance(value, (str, int, float, bool)):
         message = f"{message} (it is {shown(value)})"
     return f"{place}: {where}: {message}"
+
+
+def _aptness(error: ErrorDetails) -> tuple[bool, int, bool]:
+    """Unions report each alternative: greatest is the one that speaks of what the user wrote.
+
+    That is the deepest, and of one word or a number the word where a word was written.
+    """
+    of_words = error["type"] == "literal_error"
+    depth = len(error["loc"])
+    return error["type"] == "extra_forbidden", depth, of_words == isinstance(error["input"], str)
 
 
 def _keys(cls: type[Strict], path: tuple) -> list[str]:

@@ -16,6 +16,9 @@ from lrm.plan.schedule import sequences_before
 
 # Drawing a normal number and the optimizer's step on it, per entry.
 NOISE_FLOPS = 60.0
+# Seconds, by the estimate, from which ``execution.compile = auto`` compiles a run on a CPU: a
+# shorter one does not repay what loading the code takes.
+COMPILED_FROM = 15.0
 
 
 class Cost(Strict):

@@ -98,7 +98,7 @@ def continued(
         if before.get(key, now) != now:
             remedy = "set it back"
             if key == "compiled":
-                remedy = f"add --set execution.compile={str(before[key]).lower()}"
+                remedy = f"add --set execution.compile={'always' if before[key] else 'never'}"
             raise UserError(
                 f"{path} was begun with {key} = {before[key]}, now it is {now}: the "
                 f"bits would differ; {remedy}, or remove that folder to start over"

@@ -13,6 +13,7 @@
 * ``weights.pt``: the final learnable tensors; ``weights-<step>.pt`` those of a snapshot;
 * ``tensorboard/``: the measurements for TensorBoard, with ``execution.tensorboard``;
 * ``failed.json``: why it failed, until it starts again;
+* ``stopped.json``: why a trial of a search ended before its last step;
 * ``done.json``: written last; its presence means that the run is complete. It holds the digests
   of the files above and its own, which are compared whenever one of them is read. Runs of earlier
   versions have none, and are read as they lie.
@@ -59,6 +60,7 @@ LOGS = ("metrics.jsonl", "probes.jsonl", "vectors.jsonl")
 RESULTS = ("scalars.parquet", "vectors.parquet", "weights.pt")
 _DESCRIBED = ("id", "kind", "scale", "arm", "grid", "seed", "label")
 _FAILED = "failed.json"
+_GIVEN_UP = "stopped.json"
 
 
 def weights_file(step: int | None = None) -> str:
@@ -112,6 +114,22 @@ def digest_of(path: Path) -> str:
 def is_complete(path: Path) -> bool:
     """Whether the run in this directory has finished."""
     return (path / "done.json").exists()
+
+
+def give_up(path: Path, outcome: str, reason: str, step: int) -> None:
+    """Mark a trial of a search as ended before its last step; it will not go on.
+
+    ``outcome``: ``stopped``, as others are better, or ``diverged``.
+    """
+    write_sealed(path / _GIVEN_UP, {"outcome": outcome, "reason": reason, "step": step})
+    checkpoint.drop(path)
+
+
+def read_given_up(path: Path) -> dict[str, Any] | None:
+    """What ``give_up`` left in this directory, if anything; UserError where it is damaged."""
+    if not (path / _GIVEN_UP).exists():
+        return None
+    return read_json(path / _GIVEN_UP, ("outcome", "step"))
 
 
 def note_failure(path: Path, line: str, log: Path | None = None) -> None:

@@ -197,10 +197,10 @@ def _finish(missing: list[Job], options: argparse.Namespace) -> None:
           "make help says what can be drawn)")  # fmt: skip
 
 
-def _check_length(runs: list[Run], workers: int) -> None:
-    """UserError where a machine without a GPU would be busy for longer than a day."""
+def _check_length(runs: list[Run], workers: int, agreed: bool) -> None:
+    """UserError where a machine without a GPU would be busy for over a day, unless ``agreed``."""
     seconds = sum(run.estimate().seconds for run in runs) / workers
-    if seconds > _DAY and not machine.gpus():
+    if seconds > _DAY and not agreed and not machine.gpus():
         raise UserError(
             f"{len(runs)} runs would take {dry_run.duration(seconds)} or more on this machine, "
             "which has no GPU; use --yes (of make: YES=1) to begin, or look at --dry-run"
@@ -239,12 +239,13 @@ def _finished(asked: Mapping[Path, argparse.Namespace]) -> list[Job]:
 
 
 def _missing(
-    folder: Path, options: argparse.Namespace, processes: int = 1, known: Sequence[Job] = ()
+    folder: Path, options: argparse.Namespace, processes: int = 0, known: Sequence[Job] = ()
 ) -> list[Job]:
     """The runs to train, with their directories; none in a dry run, which prints the plan.
 
-    Builds and verifies their corpora. ``processes`` are to train each run together. What one of
-    ``known``, runs of other experiments, has computed is copied.
+    Builds and verifies their corpora. ``processes`` are to train each run together, one run at a
+    time; 0 stands for workers. What one of ``known``, runs of other experiments, has computed is
+    copied.
     """
     experiment = load(folder / "config.yaml")
     if experiment.header.search is not None:
@@ -266,14 +267,16 @@ def _missing(
     if options.cluster and any(run.execution.parallel for run in runs):
         raise UserError("--cluster trains each run by one process; for execution.parallel call "
                         "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
-    _check_batches(runs, processes)
+    _check_batches(runs, processes or 1)
     unfinished = [run for run in runs if not run.is_finished(results)]
-    if not options.cluster:
+    if processes:
+        machine.check_memory_of_one(unfinished, processes)
+        _check_length(unfinished, processes, options.yes)
+    elif not options.cluster:
         workers = options.workers or machine.default_workers(runs)
         at_once = max(map(together.most, unfinished), default=1)
-        machine.check_memory(unfinished, workers, processes, at_once)
-        if not options.yes:
-            _check_length(unfinished, workers)
+        machine.check_memory(unfinished, workers, at_once)
+        _check_length(unfinished, workers, options.yes)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
     copied = twins.copy_finished([*known, *jobs])
     missing = [job for job in jobs if not _has_finished(job[1])]

@@ -90,24 +90,16 @@ def check_devices(runs: Sequence[Run]) -> None:
             )
 
 
-def check_memory(runs: Sequence[Run], workers: int, processes: int, at_once: int = 1) -> None:
+def check_memory(runs: Sequence[Run], workers: int, at_once: int = 1) -> None:
     """UserError where runs on the CPU need more memory than there is, by a low estimate.
 
-    ``workers`` train ``at_once`` runs each, of which each is shared by ``processes``; this one
-    counts.
+    ``workers`` train ``at_once`` runs each.
     """
-    available = memory()
-    if available is None or gpus() or not runs:
+    available = check_memory_of_one(runs)
+    if available is None:
         return
-    sizes = sorted((of_process(run, processes).least if run.trains else 0, run.label)
-                   for run in runs)  # fmt: skip
-    largest, label = sizes[-1]
-    if largest > available:
-        raise UserError(
-            f"{label} needs at least {largest / 1e9:,.0f} GB of memory, and there are "
-            f"{available / 1e9:,.0f}; make model or train.batch_size smaller, or set "
-            "execution.micro_batch"
-        )
+    sizes = sorted((of_process(run).least if run.trains else 0, run.label) for run in runs)
+    largest, _ = sizes[-1]
     together = sum(size for size, _ in sizes[-workers * at_once :])
     if together > available and at_once > 1:
         raise UserError(
@@ -119,6 +111,27 @@ def check_memory(runs: Sequence[Run], workers: int, processes: int, at_once: int
             f"{workers} workers need at least {together / 1e9:,.0f} GB of memory, and there are "
             f"{available / 1e9:,.0f}; use --workers {max(1, int(available // largest))}"
         )
+
+
+def check_memory_of_one(runs: Sequence[Run], processes: int = 1) -> int | None:
+    """``check_memory`` where each run is trained alone, by ``processes`` together.
+
+    Returns the memory that there is; None where that, or what is needed of it, is not known.
+    """
+    available = memory()
+    if available is None or gpus() or not runs:
+        return None
+    several = processes > 1 and "LOCAL_WORLD_SIZE" in os.environ
+    here = _place("LOCAL_WORLD_SIZE", 1, processes) if several else 1
+    largest, label = max((here * of_process(run, processes).least if run.trains else 0, run.label)
+                         for run in runs)  # fmt: skip
+    if largest > available:
+        raise UserError(
+            f"{label} needs at least {largest / 1e9:,.0f} GB of memory, and there are "
+            f"{available / 1e9:,.0f}; make model or train.batch_size smaller, or set "
+            "execution.micro_batch"
+        )
+    return available
 
 
 def memory() -> int | None:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lrm.cli import guarded, size
 from lrm.errors import Busy, UserError, printable
 from lrm.store.lock import holder_of, locked
-from lrm.store.rundir import is_complete, read_description, read_failure
+from lrm.store.rundir import is_complete, read_description, read_failure, read_given_up
 from lrm.sweep.cluster import state
 
 # What is to be deleted has such a name, beside the folder of runs.
@@ -78,6 +78,8 @@ def _read(path: Path, waiting: Mapping[str, Mapping[str, str]] = MappingProxyTyp
         found = "finished"
     elif (holder := holder_of(path)) is not None:
         found, told = "running", (holder.text,)
+    elif (given_up := read_given_up(path)) is not None:
+        found, told = given_up["outcome"], (given_up["reason"],)
     elif (failure := read_failure(path)) is not None:
         found, told = "failed", _failure(failure)
     elif tasks := waiting.get(f"{path.parent.name}/{path.name}"):

@@ -118,7 +118,7 @@ class Sweep:
         workers = workers if following else min(workers, len(jobs))
         self.waiting: list[Job] = []
         # Of those that another process has: when each may be tried again.
-        self.busy: dict[str, float] = {}
+        self.busy: dict[Path, float] = {}
         self.corpora, self.following = corpora, following
         self.count = 0
         self.weights: dict[str, float] = {}
@@ -231,7 +231,7 @@ class Sweep:
         if "busy" in message:
             also = "" if self.shift else "; waiting for it"
             self.display.note(f"{run.label}: another process trains it{also}")
-            self.busy[run.id] = time.monotonic() + _RETRY
+            self.busy[path] = time.monotonic() + _RETRY
             self.waiting.append(job)
             return
         name = f"{run.experiment} {run.label}"
@@ -274,7 +274,7 @@ class Sweep:
                 jobs = together.companions(ready[0], ready, self.active)
                 for job in jobs:
                     self.waiting.remove(job)
-                    self.busy.pop(job[0].id, None)
+                    self.busy.pop(job[1], None)
                 worker.give(jobs)
             elif self._is_over():
                 worker.ready = False
@@ -286,7 +286,7 @@ class Sweep:
             trained = is_complete(job[1])
             if trained or read_failure(job[1]) is not None:
                 self.waiting.remove(job)
-                self.busy.pop(job[0].id, None)
+                self.busy.pop(job[1], None)
                 self.finished += self.weights[job[0].id]
                 self.done += trained
 
@@ -302,12 +302,12 @@ class Sweep:
         waiting = self.waiting
         if self.busy:
             now = time.monotonic()
-            waiting = [job for job in waiting if self.busy.get(job[0].id, now) <= now]
+            waiting = [job for job in waiting if self.busy.get(job[1], now) <= now]
         if all(run.after is None for run, _ in waiting):
             return waiting
-        coming = {run.id for run, _ in self.waiting}
-        coming |= {run.id for worker in self.workers for run, _ in worker.jobs}
-        return [job for job in waiting if job[0].after_id not in coming]
+        coming = {path for _, path in self.waiting}
+        coming |= {path for worker in self.workers for _, path in worker.jobs}
+        return [job for job in waiting if twins.source(*job) not in coming]
 
     def _show(self, elapsed: float, last: bool = False) -> None:
         lines, under_way = [], 0.0
@@ -360,15 +360,26 @@ def sweep_together(jobs: Sequence[Job], corpora: Path, group: Group) -> None:
             display.note(line)
 
     errors: list[str] = []
+    # Since all processes last met: of these one of them may not have the results on disk yet.
+    begun: set[Path] = set()
+    diverged: set[Path] = set()
     for done, (run, path) in enumerate(jobs):
         show(done)
         report = functools.partial(show, done)
+        source = twins.source(run, path)
+        if source in diverged:
+            continue
+        if source in begun:
+            group.meet()
+            begun.clear()
+        begun.add(path)
         if run.trains or done % group.world == group.rank:
             try:
                 run.execute(path, corpora, report, note, group)
             except Diverged as error:
                 errors.append(str(error))
-    group.first(None)
+                diverged.add(path)
+    group.meet()
     if group.rank == 0:
         twins.copy_finished(asked)
     if jobs:

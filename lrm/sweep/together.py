@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from lrm.plan.cost import COMPILED_FROM
 from lrm.plan.rules import point_factors
 from lrm.plan.run import Run
 from lrm.sweep.machine import gpus
@@ -52,8 +53,9 @@ def shape(run: Run) -> tuple:
     """The same for runs that may be trained at once, which have no ``obstacle``.
 
     They have the same model, tensors that learn, fixed factors and kinds of multipliers, and go
-    through equally large batches for equally many steps. Seeds, rates, initial values, data orders,
-    clipping and probes may differ.
+    through equally large batches for equally many steps. ``execution.compile = auto`` decides alike
+    for all of them, as it does for each alone. Seeds, rates, initial values, data orders, clipping
+    and probes may differ.
     """
     train = run.settings.train
     tensors = tuple(
@@ -64,7 +66,8 @@ def shape(run: Run) -> tuple:
     points = tuple(sorted(point_factors(run.settings).items()))
     sizes = (train.steps, train.batch_size, train.sequence_length, train.z_loss)
     ramp = run.settings.schedule.batch_ramp
-    return (type(run), run.settings.model, tensors, points, sizes, ramp, run.execution)
+    is_long = run.estimate().seconds >= COMPILED_FROM
+    return (type(run), run.settings.model, tensors, points, sizes, ramp, run.execution, is_long)
 
 
 def companions(job: Job, ready: Sequence[Job], workers: int) -> list[Job]:

@@ -20,12 +20,18 @@ def firsts(jobs: Iterable[Job]) -> list[Job]:
     What was begun goes on by itself, and is copied from none.
     """
     jobs = list(jobs)
-    needed = {run.after_id for run, _ in jobs} | {run.id for run, path in jobs if path.exists()}
-    found: dict[str, Job] = {}
-    for job in jobs:
-        found.setdefault(job[0].computation, job)
-    chosen = {run.id for run, _ in found.values()} | needed
-    return [job for job in jobs if job[0].id in chosen]
+    needed = {source(*job) for job in jobs} | {path for _, path in jobs if path.exists()}
+    found: dict[str, Path] = {}
+    for run, path in jobs:
+        found.setdefault(run.computation, path)
+    # By directory: arms of two experiments may have one id.
+    chosen = needed.union(found.values())
+    return [job for job in jobs if job[1] in chosen]
+
+
+def source(run: Run, path: Path) -> Path | None:
+    """The directory of the run that ``run``, whose own is ``path``, comes after, if any."""
+    return None if run.after is None else path.parent / run.after_id
 
 
 def copy_finished(jobs: Iterable[Job]) -> int:

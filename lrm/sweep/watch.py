@@ -12,15 +12,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from lrm.cli import bar, clock, columns, guarded
 from lrm.errors import UserError, printable
-from lrm.store.rundir import is_complete, read_description
+from lrm.store.rundir import is_complete, read_description, read_given_up
 
-_TAIL = 1 << 16  # bytes, more than the longest line of a log
+_TAIL = 1 << 16  # bytes of a log's end that are read first; longer lines take more
 QUIET = 120.0  # seconds without a new line after which a run counts as stopped
 
 
@@ -47,18 +48,18 @@ class Watched:
 
 
 def look(folder: Path, now: float | None = None) -> tuple[list[Watched], Counter[str]]:
-    """The unfinished runs under ``folder``/runs, and how many of each experiment have finished.
+    """The unfinished runs under ``folder``/runs, and how many of each experiment have ended.
 
     Runs that move come first. A directory that is being made, or removed, is left out.
     """
     now = time.time() if now is None else now
     unfinished, finished = [], Counter()
     for path in sorted((folder / "runs").glob("*/*/")):
-        if is_complete(path):
-            finished[path.parent.name] += 1
-            continue
         try:
-            unfinished.append(_read(path, now))
+            if is_complete(path) or read_given_up(path) is not None:
+                finished[path.parent.name] += 1
+            else:
+                unfinished.append(_read(path, now))
         except (OSError, UserError):  # it has not begun, or is gone
             continue
     return sorted(unfinished, key=lambda run: (run.quiet > QUIET, run.experiment)), finished
@@ -92,15 +93,18 @@ def _last(log: Path) -> dict[str, Any]:
     """The last whole line of a log; nothing where there is none."""
     if not log.exists():
         return {}
+    tail = _TAIL
     with log.open("rb") as file:
-        file.seek(max(file.seek(0, 2) - _TAIL, 0))
-        lines = file.read().split(b"\n")[:-1]
-    for line in reversed(lines):
-        try:
-            return json.loads(line)
-        except ValueError:
-            continue
-    return {}
+        while True:
+            start = file.seek(max(file.seek(0, 2) - tail, 0))
+            # Of a line that is being written, and of the one that is cut, nothing can be said.
+            lines = file.read().split(b"\n")[1 if start else 0 : -1]
+            for line in reversed(lines):
+                with suppress(ValueError):
+                    return json.loads(line)
+            if not start:
+                return {}
+            tail *= 4
 
 
 def text(unfinished: Iterable[Watched], finished: Counter[str]) -> list[str]:

@@ -72,8 +72,8 @@ def _compile(
     # Expert by expert breaks a layer in pieces: at tiny compiled ones took twice the time.
     if choice == "auto" and runs[0].settings.model.experts is not None:
         return compiled.Code()
-    # By each run's own length, so that a run that goes on alone is computed as in its batch.
-    if not compiled.wanted(choice, max(run.estimate().seconds for run in runs), device):
+    # Of runs that are trained at once all are as long as it takes, or none (``sweep.together``).
+    if not compiled.wanted(choice, runs[0].estimate().seconds, device):
         return compiled.Code()
     note(f"layers are compiled, which takes about a minute where {compiled.folder()} has no code "
          "for them")  # fmt: skip

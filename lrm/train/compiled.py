@@ -21,11 +21,10 @@ import torch
 from torch import nn
 
 from lrm.errors import UserError, first_line
+from lrm.plan.cost import COMPILED_FROM
 from lrm.store.cache import checked
 from lrm.store.flock import release, take
 
-# Below this many estimated seconds a run does not repay what loading the code takes.
-WORTHWHILE = 15.0
 # Each layer's set of multipliers and fixed factors is a variant of its own.
 _VARIANTS = 256
 
@@ -43,7 +42,7 @@ def wanted(choice: str, seconds: float, device: torch.device) -> bool:
     if choice != "auto":
         return choice != "never"
     fits = device.type == "cpu" and platform.system() == "Linux"
-    return fits and seconds >= WORTHWHILE and any(map(shutil.which, ("g++", "clang++")))
+    return fits and seconds >= COMPILED_FROM and any(map(shutil.which, ("g++", "clang++")))
 
 
 class Code(NamedTuple):

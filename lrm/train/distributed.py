@@ -52,6 +52,9 @@ class Group:
         """Whether ``flag`` is set in any process."""
         return flag
 
+    def meet(self) -> None:
+        """Wait until all processes are here."""
+
     def wrap(self, model: nn.Module) -> nn.Module:
         """What to call for a forward pass whose backward averages gradients."""
         return model
@@ -89,6 +92,10 @@ class Processes(Group):
     def any(self, flag: bool) -> bool:
         return self.mean(torch.tensor(float(flag))).item() > 0
 
+    def meet(self) -> None:
+        # What is broadcast does not wait for all that hear it.
+        dist.barrier(group=self._small)
+
     def wrap(self, model: nn.Module) -> nn.Module:
         if self.world == 1:
             return model
@@ -123,9 +130,9 @@ def join() -> Iterator[Group]:
             dist.init_process_group(store=store, rank=rank, world_size=world)
             group = Processes(rank, world)
             yield group
-            group.first(None)  # all have done their work
+            group.meet()  # all have done their work
             watch.stop()
-            group.first(None)  # nobody watches any more: the store may go
+            group.meet()  # nobody watches any more: the store may go
         except BaseException as error:
             watch.report(error)
     dist.destroy_process_group()

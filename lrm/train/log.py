@@ -37,6 +37,7 @@ Record = Callable[[str, dict[str, Any]], None]
 class StepLog:
     """Losses and gradient norms of the steps, checked and written in lots.
 
+    ``report`` is told the last loss of each lot, and ``each`` that of every step.
     ``loss`` is the last that was written. Where ``divergence`` is a result, gradients that are not
     finite are no end yet: the losses that follow show what they did.
     """
@@ -49,10 +50,11 @@ class StepLog:
         group: Group = ALONE,
         report: Report = lambda step, loss: None,
         divergence: str = "error",
+        each: Report = lambda step, loss: None,
     ):
         self._is_result = divergence == "result"
         self._label, self._directory, self._record = label, directory, record
-        self._group, self._report = group, report
+        self._group, self._report, self._each = group, report, each
         self._pending: list[tuple[int, Tensor, Tensor, Tensor]] = []
         self.loss = math.nan
         # Since the last probe.
@@ -82,18 +84,23 @@ class StepLog:
                 values_of_step = {"train_loss": loss, "global_gradient_norm": norm}
                 self._record("metrics.jsonl", {"step": done, **values_of_step})
             if is_over:
-                self._directory.flush()
-                raise Diverged(
-                    f"{self._label}: the loss or gradient is not finite at step {done} "
-                    f"(loss {loss}); lower optimizer.lr, or lengthen schedule.warmup_steps; "
-                    f"its log stays in {self._directory.path}",
-                    done,
-                )
+                raise self.diverged(done, "loss or gradient", loss)
             self._clipped += int(clipped)
             self._steps += 1
+            self._each(done, loss)
         self.loss = loss
         self._report(done, loss)
         self._pending = []
+
+    def diverged(self, done: int, what: str, loss: float) -> Diverged:
+        """The error of a run that ends at this step; what was logged before is kept."""
+        self._directory.flush()
+        return Diverged(
+            f"{self._label}: the {what} is not finite at step {done} (loss {loss}); lower "
+            "optimizer.lr, or lengthen schedule.warmup_steps; its log stays in "
+            f"{self._directory.path}",
+            done,
+        )
 
     def clipped_fraction(self) -> float:
         """Of the steps since this was last called."""

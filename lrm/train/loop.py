@@ -14,6 +14,7 @@ A signal that asks to stop takes effect between two steps, after a checkpoint.
 from __future__ import annotations
 
 import functools
+import math
 import secrets
 import signal
 import time
@@ -61,17 +62,19 @@ def train(
     *,
     note: Note = lambda line: None,
     group: Group | None = None,
+    each: Report = lambda step, loss: None,
 ) -> None:
     """Train ``run`` in its directory, from its last checkpoint if there is one.
 
     With a ``group`` all its processes call this alike, and all need to see both folders.
+    ``report`` is told of some steps, ``each`` of every one that this process takes, in lots.
     ``note`` gets one line on how it is computed. Raises UserError for a corpus that is not the
     one of the run's identity, a kernel that is not usable here, a damaged checkpoint, a way of
     computing that differs from the one begun with, and a loss that is no longer finite, unless the
     settings call that a result.
     """
     with ExitStack() as stack:
-        loop = _Loop.opened(stack, run, path, corpora, report, note, group or ALONE)
+        loop = _Loop.opened(stack, run, path, corpora, report, note, group or ALONE, each)
         if loop is not None:
             _train_opened([loop], note)
             if loop.error is not None:
@@ -179,15 +182,22 @@ def advance(loops: Sequence[_Loop], take: Callable[[int], list[Measured]]) -> No
     steps, every = loops[0].settings.train.steps, loops[0].run_.execution.checkpoint_every
     for loop in loops:
         loop.attempt(loop.begin)
+        loop.stop_clock()
+    last: list[_Loop] = []
     with stop_delayed() as stops:
         for step in range(min(loop.done for loop in loops), steps):
             active = [loop for loop in loops if loop.is_active(step)]
+            if active != last:
+                for loop in last:
+                    loop.stop_clock()
+                for loop in active:
+                    loop.start_clock(1 / len(active))
+                last = active
             if not any(loop.error is None and not loop.is_over for loop in loops):
                 break
             measured = take(step) if active else []
             done = step + 1
             for loop, results in zip(active, measured, strict=True):
-                loop.share = 1 / len(active)
                 loop.attempt(functools.partial(loop.add, done, results))
             if done == steps:
                 break
@@ -211,7 +221,7 @@ class _Loop:
     @classmethod
     def opened(
         cls, stack: ExitStack, run: TrainRun, path: Path, corpora: Path, report: Report, note: Note,
-        group: Group = ALONE,
+        group: Group = ALONE, each: Report = lambda step, loss: None,
     ) -> _Loop | None:  # fmt: skip
         """That of ``run`` in its directory, until ``stack`` ends; None where it has finished."""
         settings = run.settings
@@ -240,10 +250,12 @@ class _Loop:
             begin_with_predecessor(learner.multipliers, run, path.parent / run.after_id)
         board = stack.enter_context(Board(path, run.execution.tensorboard and group.rank == 0))
         # It tells of data that do not suffice.
-        return cls(run, directory, learner, copy, corpus, equipment, report, note, board, group)
+        return cls(
+            run, directory, learner, copy, corpus, equipment, report, note, board, group, each
+        )
 
     def __init__(
-        self, run, directory, learner, copy, corpus, equipment, report, note, board, group
+        self, run, directory, learner, copy, corpus, equipment, report, note, board, group, each
     ):
         train = run.settings.train
         self.run_, self.settings, self.directory = run, run.settings, directory
@@ -259,14 +271,15 @@ class _Loop:
         )
         self.recalled = data.recalled(self.validation)
         lot = np.ascontiguousarray(self.validation[: self.settings.probes.sequences, :-1])
-        self.log = StepLog(run.label, directory, self.record, group, report, train.divergence)
+        self.log = StepLog(run.label, directory, self.record, group, report, train.divergence, each)
         self.probes = ProbeLog(
             copy or learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
             self.log, self.record, self.autocast, run.execution.micro_batch,
         )  # fmt: skip
         self.snapshots = snapshot_steps(train)
         self.stage_end = constant_end(self.settings.schedule, train.steps)
-        self.seconds, self.share = 0.0, 1.0
+        self.seconds = 0.0
+        self.start_clock(0.0)
         self.done = 0
         self.error: UserError | None = None
         self.is_over = False
@@ -307,7 +320,7 @@ class _Loop:
     def begin(self) -> None:
         """What comes before the first step in this process."""
         self.board.open(self.done)
-        self.began = time.perf_counter()
+        self.start_clock(1.0)
         if self.done == 0:
             self.probe(0)
         self.hold(self.done)
@@ -377,6 +390,8 @@ class _Loop:
         rows = self.run_.execution.micro_batch or train.batch_size
         lot = max(rows, VALIDATION_TOKENS // train.sequence_length)
         loss = validation_loss(self.learner, self.validation, lot, self.autocast)
+        if not math.isfinite(loss):  # after the last update no step would tell
+            raise self.log.diverged(done, "validation loss", loss)
         record = {"step": done, "validation_loss": loss}
         share = self.recalled.mean()
         if 0 < share < 1:
@@ -418,8 +433,12 @@ class _Loop:
         self.seconds, self.probes.seconds = state["seconds"], state["probe_seconds"]
         return state["step"]
 
+    def start_clock(self, share: float) -> None:
+        """From now on ``share`` of the time that passes is its own."""
+        self.began, self.share = time.perf_counter(), share
+
     def stop_clock(self) -> None:
-        """Add its share of the time since this was last called, or since training began."""
+        """Add its share of the time since this was last called, or since its clock was started."""
         now = time.perf_counter()
         self.seconds, self.began = self.seconds + self.share * (now - self.began), now
 

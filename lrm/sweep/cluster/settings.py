@@ -31,7 +31,9 @@ class Cluster(Strict):
     work_hours: float | None = Field(None, gt=0)
     # Runs of one shape are one array job each, of at most so many tasks; SLURM's limit is 1001.
     most_tasks: int = Field(1000, ge=1)
-    at_once: int = Field(64, ge=1)  # tasks of one array that run at the same time
+    # Tasks of one array that run at the same time. ``read`` makes it none for local ones, which all
+    # run at once.
+    at_once: int | None = Field(64, ge=1)
     notice_seconds: int = Field(120, ge=10)  # before the limit, for a checkpoint
     price_per_hour: float | None = Field(None, ge=0)  # US dollars a GPU; none: the scale's
     # Words in front of Python: apptainer exec --nv image.sif; or options of srun for pyxis.
@@ -54,5 +56,5 @@ def read(engine: str, file: Path | None, overrides: list[str]) -> Cluster:
     for override in overrides:
         data = merge(data, parse_override(override, "--cluster-set"))
     if engine == "local":
-        data = {"gpus": 0, **data}
+        data = {"gpus": 0, **data, "at_once": None}
     return validate(Cluster, data, str(file) if file.exists() else f"--cluster {engine}")

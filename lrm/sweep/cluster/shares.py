@@ -93,9 +93,10 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
     tasks = sum(share.tasks for share in found)
     unit = "GPU hours" if cluster.gpus else "hours of one worker"
     gpus = f"{cluster.gpus} GPUs, " if cluster.gpus else ""
+    at_once = f"{cluster.at_once} of a share" if cluster.at_once else "all"
     return [
         f"jobs: {tasks} array tasks of {gpus}{cluster.cpus} CPUs and at most "
-        f"{cluster.hours:g} hours each, {cluster.at_once} of a share at a time",
+        f"{cluster.hours:g} hours each, {at_once} at a time",
         *columns(rows),
         f"{_hours(hours)} {unit}, about ${dollars:,.0f}; a run that is longer than a task's limit "
         "saves a checkpoint and is queued again",

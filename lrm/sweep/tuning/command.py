@@ -66,7 +66,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     if options.dry_run:
         print(_plan(search, arms, bases[0]))
         return
-    machine.check_memory(bases, options.workers or machine.default_workers(bases), 1)
+    machine.check_memory(bases, options.workers or machine.default_workers(bases))
     corpora = results / "data"
     bases = with_corpora(bases, corpora, build=True)
     verify_corpora(bases, corpora)

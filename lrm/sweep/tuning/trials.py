@@ -12,15 +12,13 @@ from typing import Any
 
 from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
-from lrm.store import checkpoint
 from lrm.store.digests import read_listed, sealed
-from lrm.store.files import make_folder, read_json, read_records, write_sealed
-from lrm.store.rundir import is_complete, read_file, read_outcome
+from lrm.store.files import make_folder, read_records
+from lrm.store.rundir import give_up, is_complete, read_file, read_given_up, read_outcome
 
 # What a record of the log holds.
 _FIELDS = ("id", "arm", "stage", "point", "seed", "steps", "outcome", "loss", "early_loss",
            "tokens", "flops", "seconds")  # fmt: skip
-_STOPPED = "stopped.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,42 +55,53 @@ class _Hopeless(Exception):
 def run(
     trial: TrialRun, path: Path, corpora: Path, report: Report, *, note: Note, group: Any = None
 ) -> None:
-    """Train ``trial``; a run that diverges or is stopped leaves ``stopped.json`` instead."""
+    """Train ``trial``; where it diverges or is stopped, its directory says that it was given up."""
     if has_ended(path):  # another search has run it meanwhile
         return
     from lrm.train.loop import train  # it loads torch
 
     first, last = trial.window
-    losses: list[float] = []
-    seen: list[int] = []  # the first step that this process tells
+    losses: dict[int, float] = {}
+    hopeless: list[str] = []
+
+    def tell(step: int, loss: float) -> None:
+        report(step, loss)
+        if hopeless:
+            raise _Hopeless(hopeless[0], step)
 
     def watch(step: int, loss: float) -> None:
-        report(step, loss)
-        seen[:] = seen or [step]
         if first < step <= last:
-            losses.append(loss)
-        # After a resumption inside of the window only a part of it was seen, with lower losses.
-        elif step > last and losses and seen[0] <= first and trial.limit is not None:
-            mean, losses[:] = sum(losses) / len(losses), []
-            if mean > trial.limit:
-                raise _Hopeless(f"{mean:.4f} above {trial.limit:.4f}", step)
+            losses[step] = loss
+        if step != last or trial.limit is None:
+            return
+        # Of steps before a resumption the log tells, which was cut to the checkpoint.
+        before = _logged(path) if len(losses) < last - first else {}
+        whole = [losses.get(each, before.get(each)) for each in range(first + 1, last + 1)]
+        mean = sum(whole) / len(whole)
+        if mean > trial.limit:
+            hopeless.append(f"{mean:.4f} above {trial.limit:.4f}")
 
     try:
-        train(trial, path, corpora, watch, note=note, group=group)
+        train(trial, path, corpora, tell, note=note, group=group, each=watch)
     except Diverged as error:
-        _end(path, "diverged", str(error), error.step)
+        give_up(path, "diverged", str(error), error.step)
     except _Hopeless as error:
-        _end(path, "stopped", *error.args)
+        give_up(path, "stopped", *error.args)
 
 
-def _end(path: Path, outcome: str, reason: str, step: int) -> None:
-    write_sealed(path / _STOPPED, {"outcome": outcome, "reason": reason, "step": step})
-    checkpoint.drop(path)
+def _logged(path: Path) -> dict[int, float]:
+    """The training losses by step in the log of a run that is under way, as far as it is on disk.
+
+    A last line that is only half there is left out.
+    """
+    lines = (path / "metrics.jsonl").read_bytes().split(b"\n")[:-1]
+    records = map(json.loads, lines)
+    return {each["step"]: each["train_loss"] for each in records if "train_loss" in each}
 
 
 def has_ended(path: Path) -> bool:
     """Whether the trial in this directory is finished, diverged or stopped."""
-    return is_complete(path) or (path / _STOPPED).exists()
+    return is_complete(path) or read_given_up(path) is not None
 
 
 def outcome(trial: TrialRun, path: Path) -> dict[str, Any]:
@@ -109,7 +118,7 @@ def outcome(trial: TrialRun, path: Path) -> dict[str, Any]:
             "flops": estimate.flops,
             "seconds": round(found["seconds"], 1),
         }
-    found = read_json(path / _STOPPED, ("outcome", "step"))
+    found = read_given_up(path)
     part = found["step"] / steps
     return {
         "outcome": found["outcome"],
@@ -163,6 +172,8 @@ class TrialLog:
         self.records[record["id"]] = record
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(record))
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def _records(content: bytes, path: Path) -> dict[str, dict[str, Any]]:

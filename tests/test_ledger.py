@@ -5,6 +5,7 @@ import fnmatch
 import importlib
 import inspect
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from analysis.claims.judging import (
     at_most,
     within,
 )
-from analysis.claims.ledger import CHANGED, _part, as_ledger, judge_all, left_out
+from analysis.claims.ledger import CHANGED, _part, _record, as_ledger, judge_all, left_out
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.publish import publish
 from analysis.quantities.stats import holm
@@ -403,7 +404,8 @@ def test_the_published_ledger_is_complete_and_readable():
         names = [part["name"] for part in record["parts"] + record["contrast"]]
         assert len(set(names)) == len(names), record["id"]
         assert all(len(line) <= 80 for line in text(ledger, record["id"]).splitlines())
-    tested = [p for r in ledger["claims"] for p in r["parts"] if p["p"] is not None]
+    seeded = [record for record in ledger["claims"] if record["scale"] is not None]
+    tested = [p for record in seeded for p in record["parts"] if p["p"] is not None]
     counts = ledger["multiplicity"]
     assert counts["tested"] == len(tested) > counts["held"] >= counts["survive_holm"] > 20
     for printed in (text(ledger), text(ledger, parts=True)):
@@ -413,7 +415,17 @@ def test_the_published_ledger_is_complete_and_readable():
 
 def test_what_does_not_differ_between_seeds_is_no_test():
     for values, tested in (([0.1 + 0.2, 0.3, 0.3], False), (ONES, True)):
-        assert (_part(at_least("x", values, 0.0), 3, HOLDS)["p"] is not None) == tested
+        found = _part(at_least("x", values, 0.0), 3, HOLDS)
+        assert [found["p"] is not None, found["interval"] is not None] == 2 * [tested]
+
+
+def test_seeds_without_a_value_do_not_count():
+    nothing = at_least("x", [math.nan] * 3, 0.0)
+    assert _part(nothing, 3, OPEN)["n"] == 0
+    record = _record(
+        Judgement([nothing, at_least("y", [0.1, 0.2, 0.4], 0.0)], 3), {"criterion": "none"}, None
+    )
+    assert record["n"] == 3 and [part["n"] for part in record["parts"]] == [0, 3]
 
 
 def test_the_command(tmp_path):

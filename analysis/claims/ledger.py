@@ -14,12 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from analysis.claims import bench
 from analysis.claims.judges import function_name, is_locked, judge_of
 from analysis.claims.judging import HOLDS, OPEN, TESTED, UNJUDGED, Judgement, Part, planned_seeds
-from analysis.claims.stored import claims_file, read_ledger
+from analysis.claims.stored import claims_file, read_ledger, tested_parts
 from analysis.quantities.stats import holm
 from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import NothingFound, unfinished
@@ -66,13 +67,12 @@ def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, An
 def as_ledger(records: list[dict[str, Any]], scale: str, source: str) -> dict[str, Any]:
     """The records with what can be said of all their parts together: ``multiplicity``.
 
+    The benchmark's parts, which have no scale and no seeds, are left out.
     ``tested`` parts had enough seeds, which differ; ``expected_false`` of them would hold by chance
     if the truth lay on the border of every criterion; of the ``held``, ``survive_holm`` hold after
     Holm's correction for testing all of them (family-wise 5%), and each part says so.
     """
-    tested = [
-        part for record in records for part in record["parts"] if part["p"] is not None
-    ]  # fmt: skip
+    tested = tested_parts(record for record in records if record["scale"] is not None)
     for part, survives in zip(tested, holm([part["p"] for part in tested]), strict=True):
         part["survives_holm"] = bool(survives)
     held = [part for part in tested if part["verdict"] == HOLDS]
@@ -268,7 +268,8 @@ def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[st
         for part in judgement.parts
     ]
     contrast = [_part(part, planned, part.verdict(planned)) for part in judgement.contrast]
-    n = min((part["n"] for part in parts), default=0)
+    # Some numbers cannot be had of any seed, as where the best of a sweep is at its edge.
+    n = min((part["n"] for part in parts if part["n"]), default=0)
     # A few seeds that explore say how the claim may come out, which is no verdict.
     explored = stage == "exploration" and n < planned
     return {
@@ -295,8 +296,8 @@ def _part(part: Part, planned: int, verdict: str, missing: str = "") -> dict[str
         "group": part.group,
         "ours": part.ours,
         "value": seen.mean if math.isfinite(seen.mean) else None,
-        "interval": _finite([seen.low, seen.high]),
-        "n": seen.n,
+        "interval": _finite([seen.low, seen.high]) if varies else None,
+        "n": int(np.isfinite(part.values).sum()),
         "required": part.required,
         "region": [bound if math.isfinite(bound) else None for bound in (part.low, part.high)],
         "matters": part.matters,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +96,15 @@ def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, _WIDTH, initial_indent=" " * 8, subsequent_indent=" " * 10)
 
 
+def tested_parts(records: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts of ``records`` that had enough seeds, which differ."""
+    return [part for record in records for part in record["parts"] if part["p"] is not None]
+
+
 def _multiplicity(counts: dict[str, Any]) -> list[str]:
     return textwrap.wrap(
-        f"{counts['held']} of {counts['tested']} parts hold. If the truth lay on the border of "
-        f"every criterion, {counts['expected_false']:g} would hold by chance. "
+        f"{counts['held']} of {counts['tested']} parts hold, older entries included. If the truth "
+        f"lay on the border of every criterion, {counts['expected_false']:g} would hold by chance. "
         f"{counts['survive_holm']} hold after Holm's correction for testing all of them.",
         _WIDTH,
     )

@@ -124,7 +124,7 @@ def _freed(axis, published: pd.DataFrame) -> None:
     axis.text(0.85, 0.03, said, ha="right", **text)
     judged = late.loc[late["judged"].astype(bool), "S"]
     ends = " to ".join(power_of_two(s) for s in (judged.min(), judged.max()))
-    label(axis, f"c   s‖W‖ stays within 10%\n     for S = {ends}",
+    label(axis, f"c   Before LR decay s‖W‖ is\n     within 10%, S = {ends}",
           ylabel="RMS of entries, ‖W‖ or s‖W‖")  # fmt: skip
 
 

@@ -16,8 +16,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from analysis.claims.judging import HOLDS, OPEN, PARTLY, UNJUDGED
-from analysis.claims.stored import claims_file, read_ledger
+from analysis.claims.stored import claims_file, read_ledger, tested_parts
+from analysis.quantities.stats import holm
 from analysis.report.content import (
     LIBRARY,
     OURS,
@@ -132,8 +135,11 @@ def tally(claims: Iterable[Claim]) -> str:
     )
 
 
-def head(claims: list[Claim], counts: dict[str, Any]) -> str:
+def head(claims: list[Claim]) -> str:
     """The sums of all claims, what they leave out, and how many parts stand a correction."""
+    tested = tested_parts(claim.record for claim in claims if claim.experiment != LIBRARY)
+    stand = holm([part["p"] for part in tested])
+    held = np.array([part["verdict"] == HOLDS for part in tested])
     own = [claim.id for claim in claims if claim.experiment == LIBRARY]
     judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
     apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
@@ -142,8 +148,8 @@ def head(claims: list[Claim], counts: dict[str, Any]) -> str:
         f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} verdicts "
         f"{len(claims) - len(own) - len(apart)} stand in the tables, and {len(own)} are about the "
         f"library. The other {len(apart)} belong to experiments that are not judged yet. "
-        f"Of {counts['tested']} parts whose numbers differ from seed to seed {counts['held']} "
-        f"hold, {counts['survive_holm']} after Holm's correction for testing all."
+        f"Of their {len(tested)} parts whose numbers differ from seed to seed {sum(held)} hold, "
+        f"{sum(held & stand)} after Holm's correction for testing all."
     )
 
 
@@ -228,7 +234,7 @@ def _numbers(figures: list[str]) -> str:
 def listing(shown: Iterable[Row]) -> str:
     """The sums of all claims, what is judged of the other texts, and the rest as a list."""
     shown = list(shown)
-    summed = _wrapped(head(current(), _ledger()["multiplicity"]))
+    summed = _wrapped(head(current()))
     others = _judged((row for row in shown if row.text != PAPER), "")
     rest = [f"- [{row.question}]({row.name}) {row.conclusion}" for row in shown if row.unjudged]
     return "\n".join([*summed, "", *others, "", *rest]) + "\n"

@@ -126,6 +126,9 @@ $(VENV)/.notebooks: $(VENV)/.core
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
 tell_others = echo "left out: $(strip $(OTHERS)). They are of other texts: make scale_vectors, make gdn, make steepest"
 tell_not_here = echo "left out: $(strip $(NOT_HERE)). They have no runs at $(SCALE)"
+# Of the figures whose names begin so those that have none; nothing where all have.
+absent = $(filter $(NOT_HERE),$(filter $(1),$(OURS)))
+tell_absent = $(if $(call absent,$(1)),echo "left out: $(call absent,$(1)). They have no runs at $(SCALE)",:)
 
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
 	@$(call draw,fig1) --source reference
@@ -155,16 +158,19 @@ scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second pa
 	@$(call train,$(filter-out $(LENT),$(COMPARED)))
 	@$(call draw,$(filter-out $(LENT),$(COMPARED)))
 	@$(if $(LENT),$(call draw,$(LENT)) --source reference,:)
+	@$(call tell_absent,sv_%)
 
 DELTA = $(filter-out $(NOT_HERE),$(filter gdn_%,$(OURS)))
 gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train what its figures need, and draw them
-	@$(call train_needed,$(DELTA))
-	@$(call draw,$(DELTA))
+	@$(if $(DELTA),$(call train_needed,$(DELTA)),:)
+	@$(if $(DELTA),$(call draw,$(DELTA)),:)
+	@$(call tell_absent,gdn_%)
 
 STEEPEST = $(filter-out $(NOT_HERE) $(UNTUNED),$(filter bm_%,$(OURS)))
 steepest: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## Beyond MuP 3: train the experiments steepest_* in one sweep, and draw their figures
 	@$(call train,$(STEEPEST))
 	@$(call draw,$(STEEPEST))
+	@$(call tell_absent,bm_%)
 
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(call train_needed,$@)
@@ -203,9 +209,11 @@ publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projecto
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results '$(RESULTS)'
 
 evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transformers with TASKS: RUN=results/runs/long_run/<id> STEP=11434
+	@$(if $(RUN),,echo "error: no run is named; give RUN=, a finished run or a model's folder" >&2; exit 2)
 	@$(BIN)/lrm evaluate '$(RUN)' --results '$(RESULTS)' $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
 
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
+	@$(if $(MODEL),,echo "error: no model is named; give MODEL=, a folder or a name on the hub" >&2; exit 2)
 	@folder=$$($(BIN)/lrm probe '$(MODEL)' --results '$(RESULTS)') \
 		&& $(BIN)/python -m analysis.explore.checkpoint_norms $$folder
 
@@ -214,10 +222,10 @@ bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, 
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
 # A part that time has ended is no failure: what there is of it is drawn, and the next call goes on.
-gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PART=speed, NAME=mine, AGAIN=1, TOY=1 tries it on a CPU
+gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PART=speed, NAME=mine, AGAIN=1, PEAK=989e12 FLOPs/s of a card without a known peak, TOY=1 tries it on a CPU
 	@record=$$($(BIN)/python -m lrm.bench.gpu --results '$(RESULTS)' $(if $(PART),--part $(PART)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(TOY),--toy) \
-		$(if $(AGAIN),--again)) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
+		$(if $(AGAIN),--again) $(if $(PEAK),--peak-flops $(PEAK))) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
 test: $(VENV)/.dev  ## run the tests, but for those of the six targets that follow
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not compiles and not notebooks'  # a third, for when tests wait

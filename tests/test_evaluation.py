@@ -427,6 +427,10 @@ def test_the_papers_tasks_are_those_of_the_harness():
     text = (own / "gsm8k" / "gsm8k.yaml").read_text()
     assert f"version: {tasks['gsm8k'].version}" in text and "strict-match" in text
     assert {task.half for task in tasks.values()} == {"knowledge", "reasoning", None}
+    # What their answers are read by comes with the harness, or with a package that is installed.
+    from lm_eval.tasks.leaderboard.math import utils
+
+    assert utils.remove_boxed(r"\boxed{3}") == "3"
 
 
 @pytest.mark.parametrize(
@@ -509,6 +513,55 @@ def test_an_answer_that_is_read_in_two_ways_counts_once(folder):
              "samples": {"lrm_lookups": samples}}  # fmt: skip
     score = harness.Harness({"lookups": task}, folder)._score(found, "lookups", task)
     assert score == harness.Score(2 / 3, [0.0, 1.0, 1.0])
+
+
+def test_a_metric_that_a_task_does_not_have_is_named(folder):
+    found = {"results": {"lrm_lookups": {"alias": "x", "acc,none": 0.5, "acc_stderr,none": 0.1}}}
+    with pytest.raises(UserError, match="tells no acc_norm,none of the task lookups, but acc,none"):
+        harness.Harness({}, folder)._score(found, "lookups", Task(metric="acc_norm"))
+
+
+def test_tasks_that_are_named_give_every_number(exported, tmp_path, monkeypatch):
+    """Whatever their metrics are, and of a tag its members; a repaired tokenizer is scored anew."""
+    monkeypatch.setattr(harness.Harness, "_found", lambda *_: {"results": {
+        "gsm8k": {"alias": "gsm8k", "exact_match,strict-match": 0.25, "exact_match,flexible": 0.5,
+                  "exact_match_stderr,strict-match": "N/A"},
+        "arc_easy": {"acc,none": 0.75, "acc_stderr,none": 0.01},
+    }})  # fmt: skip
+    model = tmp_path / "model"
+    shutil.copytree(exported, model)
+    first = evaluate(model, tmp_path, ["gsm8k", "ai2_arc"], None, Suite())
+    scores = {"gsm8k exact_match,strict-match": 0.25, "gsm8k exact_match,flexible": 0.5,
+              "arc_easy acc": 0.75}  # fmt: skip
+    assert json.loads(first.read_text())["scores"] == scores
+    assert evaluate(model, tmp_path, ["gsm8k", "ai2_arc"], None, Suite()) == first
+    tokenizer = model / "tokenizer.json"
+    tokenizer.write_text(tokenizer.read_text() + "\n")
+    assert evaluate(model, tmp_path, ["gsm8k", "ai2_arc"], None, Suite()) != first
+
+
+def test_a_package_that_a_task_needs_is_named():
+    def fail(*given, **options):
+        raise ModuleNotFoundError("No module named 'langdetect'", name="langdetect")
+
+    message = r"evaluate ifeval \(No module named 'langdetect'\); pip install langdetect$"
+    with pytest.raises(UserError, match=message):
+        harness.Harness({"ifeval": Task()})._evaluate(fail, None, ["ifeval"], None)
+
+
+@pytest.mark.parametrize("damage", ["tokenizer.json", "model.safetensors", "config.json"])
+def test_a_folder_that_cannot_be_loaded_is_one_line(exported, tmp_path, damage):
+    model = tmp_path / "model"
+    shutil.copytree(exported, model)
+    if damage == "config.json":
+        (model / damage).write_text('{"model_type": "no such model"}')
+    elif damage == "tokenizer.json":
+        for file in model.glob("tokenizer*"):
+            file.unlink()
+    else:
+        (model / damage).write_bytes((model / damage).read_bytes()[:1000])
+    with pytest.raises(UserError, match="model cannot be loaded"):
+        evaluate(model, tmp_path, ["hellaswag"], None, Suite())
 
 
 def test_training_runs_as_without_an_evaluation(results):

@@ -229,6 +229,15 @@ def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
         measure_checkpoint.norms(tmp_path)
     with pytest.raises(UserError, match="nowhere is no folder"):
         measure_checkpoint.located("nowhere")
+    with pytest.raises(UserError, match=r"a\.\.b/c cannot be fetched from the hub"):
+        measure_checkpoint.located("a..b/c")
+    quantized = {"up.weight": torch.ones(4, 8).to(torch.float8_e4m3fn)}
+    save_file(quantized, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="up.weight is quantized to torch.float8_e4m3fn.*dequantiz"):
+        measure_checkpoint.norms(tmp_path)
+    save_file({"up.weight": torch.ones(0, 8)}, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="holds no matrices of floating-point numbers"):
+        measure_checkpoint.norms(tmp_path)
     found = subprocess.run(
         [*LRM, "export", str(tmp_path), str(tmp_path / "new")],
         cwd=ROOT, capture_output=True, text=True,

@@ -15,6 +15,7 @@ import warm
 
 from analysis.explore import gpu as drawing
 from analysis.explore import gpu_tables
+from analysis.explore.gpu_tables import overheads
 from lrm.bench.gpu import parity, session
 from lrm.bench.gpu.__main__ import main
 from lrm.bench.gpu.items import PARTS, Item, Part
@@ -330,6 +331,21 @@ def part(monkeypatch, tmp_path):
         return complete, scripted.asked, said
 
     return run, record
+
+
+def test_what_variants_are_set_over_is_not_what_came_first():
+    """The first may have failed, or be taken again at the end."""
+    speeds = {"plain": 100.0, "forward": 50.0, "optimizer": 80.0}
+    items = {f"AdamW, {name}, round 1": {"tokens_per_second": speed, "over": "plain"}
+             for name, speed in speeds.items()}  # fmt: skip
+    right = {"AdamW, forward": [0.5], "AdamW, optimizer": [0.8]}
+    assert overheads(items) == overheads(dict(reversed(items.items()))) == right
+    del items["AdamW, plain, round 1"]
+    assert overheads(items) == {}
+    plan = GpuPlan(toy=False)
+    for item in PARTS["overhead"].items(plan):
+        group, *_ = item.name.split(", ")
+        assert item.noted == {"over": plan.measure.overhead.of[group][0]}
 
 
 def test_what_fails_is_told_and_stops_nothing(part):

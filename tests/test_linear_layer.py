@@ -78,3 +78,16 @@ def test_only_matrices_of_their_own(settings, key):
     [plan] = [plan for plan in resolve(settings()) if plan.key == key]
     with pytest.raises(UserError, match="no learning matrix of its own"):
         linear_layer.simulate(plan, settings(), "one_input", 2, torch.Generator(), 10)
+
+
+def test_the_first_step_is_not_measured(settings):
+    """W is 0 before it."""
+    config = settings()
+    [plan] = [plan for plan in resolve(config) if plan.key == "mlp.up@0"]
+    generator = torch.Generator().manual_seed(0)
+    found = linear_layer.simulate(plan, config, "one_input", 2, generator, every=1)
+    assert list(found.steps) == list(range(2, config.train.steps + 1))
+    assert all(np.isfinite(values).all() for values in found.stats.values())
+    one = config.model_copy(update={"train": config.train.model_copy(update={"steps": 1})})
+    with pytest.raises(UserError, match="set train.steps to 2 or more"):
+        linear_layer.simulate(plan, one, "one_input", 2, generator, every=1)

@@ -103,6 +103,15 @@ def make(folder, *arguments):
     return done.stdout
 
 
+@pytest.mark.parametrize(("target", "name"), [("probe", "MODEL"), ("evaluate", "RUN")])
+def test_make_asks_for_what_is_not_named(target, name, tmp_path):
+    (tmp_path / f".{'dev' if target == 'probe' else 'evaluation'}").touch()
+    done = run_make(ROOT, target, f"VENV={tmp_path}")
+    assert (
+        done.returncode == 2 and f"error: no {name.lower()} is named; give {name}=" in done.stderr
+    )
+
+
 @pytest.fixture
 def calls(tmp_path):
     """Options of make with which every Python but the planner's only prints what it is given."""
@@ -146,6 +155,13 @@ def test_make_trains_what_figure_1_reads(calls):
     only = "".join(f"--only|{pattern}|" for pattern in experiments_of("fig1")["mlp_scale"])
     assert mlp == f"experiments/mlp_scale/run.py|{only}{options}"
     assert draw == "-m|analysis.figures|fig1|--scale|smoke|--results|results|"
+
+
+@pytest.mark.parametrize(("target", "prefix"), [("gdn", "gdn_"), ("steepest", "bm_")])
+def test_make_names_figures_of_other_texts_that_have_no_runs(calls, target, prefix):
+    *calls_of_python, told = make(ROOT, target, calls, "SCALE=mini").splitlines()
+    assert told.startswith(f"left out: {prefix}") and told.endswith("They have no runs at mini")
+    assert all(re.match(r"(-m\||experiments/)", line) for line in calls_of_python)
 
 
 def test_make_stops_where_training_fails(calls, tmp_path):

@@ -38,22 +38,25 @@ def utilisation(speed: Mapping[str, Any], record: Mapping[str, Any]) -> float | 
 def overheads(
     items: Mapping[str, Mapping[str, Any]], what: str = "tokens_per_second"
 ) -> dict[str, list[float]]:
-    """By "group, variant" ``what`` over that of the group's first variant, by round.
+    """By "group, variant" ``what`` over that of the variant it is set ``over``, by round.
 
-    Nothing of a variant that lacks it: memory is not known off CUDA.
+    Nothing of a variant that lacks it, as memory off CUDA, and of a group whose first variant
+    does. Records of earlier versions do not say which that is, and have it in front.
     """
     rates: dict[str, dict[str, dict[str, float]]] = {}
+    over: dict[str, str] = {}
     for name, speed in items.items():
         group, variant, number = name.split(", ")
+        over.setdefault(group, speed.get("over", variant))
         if speed[what] is not None:
             rates.setdefault(group, {}).setdefault(variant, {})[number] = speed[what]
     found = {}
     for group, variants in rates.items():
-        first, *others = variants
-        for variant in others:
-            both = variants[variant].keys() & variants[first].keys()
+        first = variants.get(over[group], {})
+        for variant in (each for each in variants if each != over[group]):
+            both = variants[variant].keys() & first.keys()
             if both:
-                ratios = [variants[variant][n] / variants[first][n] for n in sorted(both)]
+                ratios = [variants[variant][n] / first[n] for n in sorted(both)]
                 found[f"{group}, {variant}"] = ratios
     return found
 

@@ -1,8 +1,8 @@
 """The gated delta rule on this machine: chunks, step by step, and transformers' torch version.
 
-``python -m lrm.bench.delta`` prints seconds of forward and backward, round by round in turn, and
-how many times as long each takes as ours does. The step-by-step form is what the naive one of
-flash-linear-attention does: one token after the other, in plain torch.
+``python -m lrm.bench.delta`` times forward and backward, round by round in turn. It prints the
+median time of each, and how many times as long it takes as ours does. The step-by-step form is what
+the naive one of flash-linear-attention does: one token after the other, in plain torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lrm.bench.measure import load_average, median
-from lrm.cli import guarded
+from lrm.cli import guarded, positive
 from lrm.errors import UserError
 from lrm.model import ops, recurrences
 from lrm.store.files import make_folder, write_json
@@ -94,7 +94,7 @@ def measure(rounds: int, shapes: dict[str, tuple[int, int, int, int, int]] = SHA
 
 
 def render(record: dict[str, Any]) -> str:
-    """Seconds of each rule, and its time over that of ours in the same rounds."""
+    """Milliseconds of each rule, and its time over that of ours in the same rounds."""
     lines = [f"{'shape':<10}  {'rule':<13}  {'ms':>9}  {'times ours':>10}  95%"]
     ours = {row["shape"]: row["seconds"] for row in record["rows"] if row["rule"] == _OURS}
     for row in record["rows"]:
@@ -112,15 +112,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Measure, print the table, and keep the record where ``--record`` says."""
     parser = argparse.ArgumentParser(prog="python -m lrm.bench.delta", description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument("--record", type=Path, help="a JSON file to write")
     options = parser.parse_args(arguments)
     guarded(lambda: _main(options))
 
 
 def _main(options: argparse.Namespace) -> None:
-    if options.rounds < 6 or options.threads < 1:
-        raise UserError("give --rounds of 6 or more, for an interval, and a positive --threads")
+    if options.rounds < 6:
+        raise UserError("give --rounds of 6 or more, for an interval")
     torch.set_num_threads(options.threads)
     load = load_average()
     rows = measure(options.rounds)

@@ -16,7 +16,7 @@ import torch
 
 from lrm.bench.trainers import BatchTrainer, SuiteTrainer
 from lrm.cli import guarded
-from lrm.errors import UserError
+from lrm.errors import UserError, shown
 from lrm.plan import cost
 from lrm.plan.experiment import load
 from lrm.plan.run import TrainRun
@@ -129,7 +129,11 @@ def _main(options: argparse.Namespace) -> None:
     if options.steps < 1 or options.warmup < 0:
         raise UserError("--steps must be at least 1, --warmup at least 0")
     experiment = load(options.experiment / "config.yaml")
-    run = experiment.runs(options.scale, [0], options.set, [options.only])[0]
+    runs = experiment.runs(options.scale, [0], options.set, [options.only])
+    run = next((each for each in runs if isinstance(each, TrainRun)), None)
+    if run is None:
+        raise UserError(f"{experiment.name} trains no model in {shown(options.only)}; name another "
+                        "--experiment or --only")  # fmt: skip
     record = {
         "run": run.label,
         "scale": run.scale,

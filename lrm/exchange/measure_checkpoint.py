@@ -64,7 +64,8 @@ def norms(folder: Path) -> pd.DataFrame:
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file} is damaged ({error}); fetch it again") from None
     if not rows:
-        raise UserError(f"{folder} holds no matrices")
+        raise UserError(f"{folder} holds no matrices of floating-point numbers; dequantize a "
+                        "quantized model and save it again")  # fmt: skip
     return pd.DataFrame(rows).astype({"layer": "Int64"})
 
 
@@ -77,8 +78,13 @@ def _model_type(folder: Path) -> str | None:
 
 
 def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:
-    if weight.dim() < 2 or not weight.is_floating_point() or min(weight.shape[-2:]) == 1:
+    if weight.dim() < 2 or not weight.numel() or min(weight.shape[-2:]) == 1:
         return
+    if not weight.is_floating_point():
+        return
+    if weight.element_size() == 1:
+        raise UserError(f"{name} is quantized to {weight.dtype}, and its scales are stored apart; "
+                        "dequantize the model and save it again")  # fmt: skip
     found = _LAYER.search(name)
     layer = int(found.group()) if found else None
     tensor = name if found is None else f"{name[: found.start()]}*{name[found.end() :]}"
@@ -101,17 +107,23 @@ def located(model: str) -> Path:
     if Path(model).is_dir():
         return Path(model)
     if model.startswith((".", "/", "~")) or model.count("/") != 1:
-        raise UserError(f"{model} is no folder; give one, or a name on the hub such as gpt2/gpt2")
+        raise UserError(
+            f"{model} is no folder; give one, or a name on the hub such as openai-community/gpt2"
+        )
     try:
         from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
+        from huggingface_hub.errors import (
+            HfHubHTTPError,
+            HFValidationError,
+            LocalEntryNotFoundError,
+        )
     except ImportError:
         raise UserError(
             "huggingface_hub is not installed; run pip install 'lrm-suite[evaluation]'"
         ) from None
     try:
         return Path(snapshot_download(model, allow_patterns=["*.safetensors", "*.json"]))
-    except (HfHubHTTPError, LocalEntryNotFoundError, OSError) as error:
+    except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise UserError(f"{model} cannot be fetched from the hub: {reason}") from None
 

@@ -26,7 +26,11 @@ def linear_cross_entropy(
 
     The logits are made some rows at a time and turned into their own gradient in place, so that
     they never exist whole: the gradients of hidden and weight are ready when the forward ends.
-    Under autocast the products run in its dtype, everything else in float32. Under ``torch.func``'s
+    Under autocast the products run in its dtype, everything else in float32. In half precision the
+    gradient of the logits is rounded after it was divided by the number of targets, as torch's own
+    loss does it: in float16 what is small underflows. At a vocabulary of 33 thousand and 8192
+    targets the gradient of hidden is off by 5% to 10% then, at 1024 and 1024 by 0.1%, and in
+    bfloat16 by 0.3%. Under ``torch.func``'s
     transforms the logits are whole, and both scalars can be differentiated.
     """
     if factor != 1.0:

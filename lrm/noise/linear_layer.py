@@ -86,8 +86,10 @@ def simulate(
 ) -> Layer:
     """Move ``draws`` copies of the matrix ``plan`` over the run's schedule; see ``CASES``.
 
-    Measured every ``every`` steps and at the end of each stage; ``report`` gets those steps. Raises
-    UserError for what is no matrix of its own: a vector, or rows of a merged parameter.
+    Measured every ``every`` steps and at the end of each stage, but not at the first step: W is 0
+    before it, and an update relative to that is no number. ``report`` gets those steps. Raises
+    UserError for what is no matrix of its own (a vector, or rows of a merged parameter), and for
+    a single step.
     """
     address = plan.address
     if address.role != "matrix" or address.rows is not None or not plan.trainable:
@@ -112,7 +114,7 @@ def simulate(
         else:
             gradient.normal_(generator=generator)
         done = step + 1
-        is_measured = done % every == 0 or done in ends
+        is_measured = step > 0 and (done % every == 0 or done in ends)
         before = values @ x if is_measured else None
         factor = lr_factor(settings.schedule, total, step)
         optimizer.step(factor)
@@ -127,6 +129,9 @@ def simulate(
             report(done)
             steps.append(done)
             found.append(measured)
+    if not found:
+        raise UserError("brownian.linear_layers measures from the second step on; set train.steps "
+                        "to 2 or more")  # fmt: skip
     taken = np.array(steps)
     stats = {name: torch.stack([one[name] for one in found]).numpy() for name in found[0]}
     return Layer(taken, {name: _late_means(taken, values) for name, values in stats.items()})

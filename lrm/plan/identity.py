@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from lrm.errors import UserError
@@ -25,8 +26,12 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def weights_hash(folder: Path) -> str:
-    """Of the files of a model's folder."""
-    files = weight_files(folder)
+    """Of the configuration and the weights of a model's folder."""
+    return files_hash(weight_files(folder))
+
+
+def files_hash(files: Sequence[Path]) -> str:
+    """Of their contents, in this order."""
     states = [file.stat() for file in files]
     return _digest(tuple((f, s.st_size, s.st_mtime_ns) for f, s in zip(files, states, strict=True)))
 

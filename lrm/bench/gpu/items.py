@@ -17,13 +17,15 @@ from lrm.model.config import KernelConfig
 class Item:
     """One measurement: the ``method`` of the worker that takes it, and its arguments.
 
-    ``goes_on``: what was stopped is not lost, and the next call goes on from there.
+    ``goes_on``: what was stopped is not lost, and the next call goes on from there. ``noted``
+    stands beside what was found.
     """
 
     name: str
     method: str
     arguments: dict[str, Any] = field(default_factory=dict)
     goes_on: bool = False
+    noted: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -79,14 +81,18 @@ def _profile(plan: GpuPlan) -> list[Item]:
 
 
 def _overhead(plan: GpuPlan) -> list[Item]:
-    """Group by group, so that time may end between comparisons; of a group, round by round."""
+    """Group by group, so that time may end between comparisons; of a group, round by round.
+
+    The first variant of a group is what the others are set ``over``.
+    """
     overhead = plan.measure.overhead
     return [
-        Item(f"{group}, {variant}, round {number}", "speed", {"variant": variant})
+        Item(f"{group}, {variant}, round {number}", "speed", {"variant": variant},
+             noted={"over": variants[0]})
         for group, variants in overhead.of.items()
         for number in range(1, overhead.rounds + 1)
         for variant in variants
-    ]
+    ]  # fmt: skip
 
 
 def _at_once(plan: GpuPlan) -> list[Item]:

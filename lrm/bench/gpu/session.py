@@ -111,6 +111,8 @@ def take(
         began = time.monotonic()
         try:
             found = {"result": session.ask(item.method, left, **item.arguments)}
+            if item.noted:
+                found["result"] |= item.noted
         except OutOfTime:
             if item.goes_on or number:
                 break

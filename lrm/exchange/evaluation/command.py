@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from contextlib import nullcontext
 from pathlib import Path
 
 from lrm.cli import columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
-from lrm.exchange.evaluation.harness import Harness, version
+from lrm.exchange.evaluation.harness import Harness, exported, version
 from lrm.exchange.export import corpus_of, training
 from lrm.plan.config import validate
 from lrm.plan.evaluation import SUITE, Suite, Task
-from lrm.plan.identity import weights_hash
+from lrm.plan.identity import files_hash, weights_hash
 from lrm.store.files import make_folder, read_json, write_sealed
 from lrm.store.rundir import is_complete, weights_file
 from lrm.train.device import device_of
+
+# Of files of a model's folder that hold no weights: its tokenizer's, and how it generates.
+_BESIDE_WEIGHTS = (".json", ".txt", ".model", ".jinja")
 
 
 def evaluate(
@@ -42,7 +46,9 @@ def evaluate(
         description, settings = training(source)
         told = [description["id"], weights_file(step)]
     else:
-        told = [weights_hash(source)]
+        # A repaired tokenizer has other scores.
+        small = (file for file in source.iterdir() if file.suffix in _BESIDE_WEIGHTS)
+        told = [weights_hash(source), files_hash(sorted(small))]
     name = hashlib.sha256(repr([*told, tasks or wanted, version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"
     if file.exists():
@@ -53,10 +59,11 @@ def evaluate(
         folder = suite.prepare(wanted, corpus_of(source), settings.data, results / "suites")
     harness = Harness({task: Task() for task in tasks} if tasks else SUITE, folder)
     device = device_of("auto")
-    if a_run:
-        scores = harness.score_run(source, step, device, file.parent)
-    else:
-        scores = harness.score(source, device)
+    with exported(source, step, file.parent) if a_run else nullcontext(source) as model:
+        if tasks:
+            scores = harness.everything(model, device)
+        else:
+            scores = {name: score.mean for name, score in harness.score(model, device).items()}
     write_sealed(
         file,
         {
@@ -64,7 +71,7 @@ def evaluate(
             "step": step,
             "lm_eval": version(),
             "suite": folder and {"folder": str(folder), "digest": suite.digest_of(folder)},
-            "scores": {name: score.mean for name, score in scores.items()},
+            "scores": scores,
         },
     )
     return file

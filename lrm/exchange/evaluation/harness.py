@@ -74,23 +74,38 @@ class Harness:
         Its model is exported into the folder ``beside``, and removed. Raises UserError as
         ``export`` does.
         """
-        with tempfile.TemporaryDirectory(dir=beside, prefix=_EXPORT) as temporary:
-            model = Path(temporary) / "model"
-            with quiet():
-                export(source, model, step=step)
+        with exported(source, step, beside) as model:
             return self.score(model, device)
 
     def score(self, folder: Path, device: torch.device) -> dict[str, Score]:
         """The scores of the model in ``folder``, a folder of transformers, by task.
 
-        Raises UserError where a task cannot be had, or has not the version that is asked for.
+        Raises UserError where there is no model that transformers loads, where a task cannot be
+        had, and where it has not the version, or the metric, that is asked for.
         """
+        found = self._found(folder, device)
+        return {name: self._score(found, name, task) for name, task in self._tasks.items()}
+
+    def everything(self, folder: Path, device: torch.device) -> dict[str, float]:
+        """All numbers that the harness tells of its tasks and their groups, by name and metric.
+
+        Such as ``gsm8k exact_match,strict-match``; the filter ``none`` is left out. Raises
+        UserError as ``score`` does.
+        """
+        results = self._found(folder, device)["results"]
+        return {
+            f"{name} {key.removesuffix(',none')}": float(value)
+            for name, numbers in results.items()
+            for key, value in numbers.items()
+            if "," in key and "_stderr," not in key and isinstance(value, (int, float))
+        }
+
+    def _found(self, folder: Path, device: torch.device) -> dict[str, Any]:
+        """What the harness tells: ``results`` and ``samples``, by task or group."""
         with quiet():
             from lm_eval import simple_evaluate
-            from lm_eval.models.huggingface import HFLM
 
-            model = HFLM(pretrained=str(folder), dtype="float32", device=str(device),
-                         batch_size=_BATCH)  # fmt: skip
+            model = _loaded(folder, device)
             found: dict[str, Any] = {"results": {}, "samples": {}}
             # Tasks of one call share their number of shots.
             for shots in dict.fromkeys(task.shots for task in self._tasks.values()):
@@ -100,19 +115,21 @@ class Harness:
                     parts |= said.get(key, {}) | (
                         said.get("groups", {}) if key == "results" else {}
                     )
-        return {name: self._score(found, name, task) for name, task in self._tasks.items()}
+        return found
 
     def _evaluate(self, call: Any, model: Any, names: list[str], shots: int | None) -> dict:
         tasks = [self._prefix + name for name in names]
         try:
             said = call(model, tasks=tasks, num_fewshot=shots, task_manager=self._manager,
                         bootstrap_iters=0, log_samples=True)  # fmt: skip
-        except (OSError, KeyError, ValueError) as error:
+        except (OSError, KeyError, ValueError, RuntimeError, ImportError) as error:
             if self._prefix:  # nothing of the offline suite is fetched
                 raise
+            remedy = "the data of its own tasks come from the Hugging Face hub"
+            if isinstance(error, ImportError):
+                remedy = f"pip install {error.name or 'what is missing'}"
             raise UserError(
-                f"the harness cannot evaluate {', '.join(tasks)} ({first_line(error)}); the data "
-                "of its own tasks come from the Hugging Face hub"
+                f"the harness cannot evaluate {', '.join(tasks)} ({first_line(error)}); {remedy}"
             ) from None
         for name, task in self._tasks.items():
             there = said.get("versions", {}).get(self._prefix + name)
@@ -125,11 +142,43 @@ class Harness:
 
     def _score(self, found: dict[str, Any], name: str, task: Task) -> Score:
         own = self._prefix + name
-        mean = float(found["results"][own][f"{task.metric},{task.answer_filter}"])
+        told, wanted = found["results"].get(own, {}), f"{task.metric},{task.answer_filter}"
+        if wanted not in told:
+            there = ", ".join(key for key in told if "," in key and "_stderr," not in key)
+            raise UserError(
+                f"the harness tells no {wanted} of the task {name}, but {there or 'nothing'}; "
+                "change its metric or answer_filter"
+            )
+        mean = float(told[wanted])
         # There is a sample for each example and way to read its answer.
         read = [s for s in found["samples"].get(own, ()) if s["filter"] == task.answer_filter]
         samples = sorted(read, key=lambda sample: sample["doc_id"])
         return Score(mean, [float(sample[task.metric]) for sample in samples])
+
+
+@contextlib.contextmanager
+def exported(source: Path, step: int | None, beside: Path) -> Iterator[Path]:
+    """The folder for transformers of a finished run, in ``beside`` until the block ends.
+
+    At the run's end or after ``step`` steps. Raises UserError as ``export`` does.
+    """
+    with tempfile.TemporaryDirectory(dir=beside, prefix=_EXPORT) as temporary:
+        model = Path(temporary) / "model"
+        with quiet():
+            export(source, model, step=step)
+        yield model
+
+
+def _loaded(folder: Path, device: torch.device) -> Any:
+    """The harness's model in ``folder``; UserError where transformers cannot load it."""
+    from lm_eval.models.huggingface import HFLM
+    from safetensors import SafetensorError
+
+    try:
+        return HFLM(pretrained=str(folder), dtype="float32", device=str(device), batch_size=_BATCH)
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise UserError(f"{folder} cannot be loaded ({first_line(error)}); save the model and its "
+                        "tokenizer there by save_pretrained") from None  # fmt: skip
 
 
 def _is(told: Any, pinned: float) -> bool:

@@ -51,13 +51,15 @@ def label(axis, title: str, **settings) -> None:
     axis.set(**settings)
 
 
-def headline(part, message: str, context: Context | None = None) -> None:
+def headline(
+    part, message: str, context: Context | None = None, scale: str = "tiny"
+) -> None:  # fmt: skip
     """The message of a figure, or of a row of its panels, in bold above them.
 
-    With ``context`` it was written of the published runs, and stands above these alone: what
-    another's runs say is not known.
+    With ``context`` it was written of the runs published at ``scale``, and stands above these
+    alone: what another's runs say is not known.
     """
-    if context is not None and (context.source, context.scale) != ("reference", "tiny"):
+    if context is not None and (context.source, context.scale) != ("reference", scale):
         return
     part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold", linespacing=1.15)
 

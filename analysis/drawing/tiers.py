@@ -1,11 +1,11 @@
 """Losses of tiers of tuning, gains over training, and gains over what tuning cost.
 
-Figure 7 says what is drawn; ``messages`` are the figure's own.
+Figure 7 says what is drawn; ``messages`` are the figure's own, by scale.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -105,7 +105,10 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 
 
 def draw(
-    numbers: pd.DataFrame, context: Context, messages: Sequence[str], said_of_search: Sequence[str]
+    numbers: pd.DataFrame,
+    context: Context,
+    messages: Mapping[str, Sequence[str]],
+    said_of_search: Sequence[str],
 ):
     """Three rows, each under its message, and in each a panel for each optimizer with runs.
 
@@ -125,8 +128,10 @@ def draw(
     letters, rows = iter(LETTERS), []
     of_one = OPTIMIZER_NAMES[optimizers[0]]
     alone = iter((f"{of_one}: loss", "gain over training", "gain and cost"))
-    for part, message, shared in zip(parts, messages, SHARED, strict=True):
-        headline(part, message, context)
+    of_scale = messages.get(context.scale, [""] * len(parts))
+    for part, message, shared in zip(parts, of_scale, SHARED, strict=True):
+        if message:
+            headline(part, message, context, context.scale)
         rows.append(np.atleast_1d(part.subplots(1, len(optimizers), **shared)))
         for axis, optimizer in zip(rows[-1], optimizers, strict=True):
             title = OPTIMIZER_NAMES[optimizer] if len(optimizers) > 1 else next(alone)

@@ -20,12 +20,20 @@ from analysis.tables.context import Context
 from analysis.tables.trials import TunedTables
 
 EXPERIMENTS = ("tuning_ablation",)
-# The message of each row, of AdamW and of Muon.
-MESSAGES = (
-    "Vectors lead at NONE (base LR tuned), trail at FULL, after a search that tied their LR",
-    "Vectors keep an early lead only in NONE; with Muon also in LRWD, until LR decay",
-    "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its FLOPs",
-)
+# The message of each row, of AdamW and of Muon, by scale.
+MESSAGES = {
+    "tiny": (
+        "Vectors lead at NONE (base LR tuned), trail at FULL, after a search that tied their LR",
+        "Vectors keep an early lead only in NONE; with Muon also in LRWD, until LR decay",
+        "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its "
+        "FLOPs",
+    ),
+    "mini": (
+        "With the base LR tuned vectors gain with both optimizers; scalars gain more (AdamW)",
+        "Vectors gain early, lose it, and gain again while the LR decays",
+        "All arms were tuned with about as many FLOPs, those without multipliers with most",
+    ),
+}
 # What a tier tunes, and what the search at tiny alone did, in the words of the caption.
 TUNED = {
     "NONE": "base LR",

@@ -33,4 +33,4 @@ def numbers(tables: dict[str, TunedTables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """As ``analysis.drawing.tiers.draw``."""
-    return tiers.draw(numbers, context, MESSAGES, TUNED)
+    return tiers.draw(numbers, context, {"tiny": MESSAGES}, TUNED)

@@ -19,7 +19,7 @@ from jupyter_client.asynchronous import AsyncKernelClient
 from jupyter_client.channels import AsyncZMQSocketChannel
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from traitlets import DottedObjectName, Type
 
@@ -119,6 +119,14 @@ def run(path: Path) -> Seconds:
         client.execute()
     except CellExecutionError as error:
         raise UserError(f"{path}: a cell fails with {error.ename}: {error.evalue}") from error
+    except DeadKernelError:
+        raise UserError(
+            f"{path}: its process has ended in a cell; memory may have run out"
+        ) from None
+    except CellTimeoutError:
+        raise UserError(
+            f"{path}: a cell takes longer than {_CELL_SECONDS} seconds; let it do less"
+        ) from None
     seconds = Seconds(time.monotonic() - wall, _children() - cpu)
     _tidy(notebook)
     nbformat.validate(notebook)

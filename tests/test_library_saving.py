@@ -272,3 +272,17 @@ def test_a_handle_that_merges_leaves_a_plain_model():
     handle.merge()
     assert other.effective and "_extra_state" in model.state_dict()
     lrm.merge_multipliers(model).load_state_dict(network().state_dict())
+
+
+@pytest.mark.parametrize("implementation", ["forward", "optimizer"])
+def test_nothing_is_loaded_while_weights_stay(implementation):
+    """W̄ would be of the old weights, and biases of the new."""
+    model = nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 4))
+    lrm.attach_multipliers(model, "scalar", implementation=implementation)
+    state = copy.deepcopy(model.state_dict())
+    with (
+        lrm.same_weights(model),
+        pytest.raises(UserError, match="weights are built already, and stay until the block"),
+    ):
+        model.load_state_dict(state)
+    model.load_state_dict(state)

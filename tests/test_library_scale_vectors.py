@@ -247,7 +247,8 @@ def test_tokens_that_differ_and_are_no_padding_show_what_reads_a_norm(read, padd
         assert "example" not in str(told.value)
 
 
-def test_experts_behind_padding_keep_the_vector_of_their_norm():
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_experts_behind_padding_keep_the_vector_of_their_norm(dtype):
     sizes = {name: n for name, n in SIZES.items() if name != "head_dim"}
     torch.manual_seed(0)
     model = transformers.Qwen2MoeForCausalLM(transformers.Qwen2MoeConfig(
@@ -313,3 +314,13 @@ def test_arguments_that_slip_get_one_line():
     ]:
         with pytest.raises(UserError, match=message):
             lrm.attach_scale_vectors(model, **{"design": "hg", "lr": 1e-3, **options})
+
+
+def test_norms_learn_again_after_loading_others_and_merging(tokens):
+    """``assign`` puts other parameters in place of those that were frozen."""
+    model, other = decoder("Llama"), decoder("Llama")
+    for each in (model, other):
+        lrm.attach_scale_vectors(each, "hg", lr=1e-3)
+    model.load_state_dict(other.state_dict(), assign=True)
+    merged = lrm.merge_multipliers(model)
+    assert all(parameter.requires_grad for parameter in merged.parameters())

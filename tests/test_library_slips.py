@@ -426,3 +426,13 @@ def test_the_older_fsdp_is_refused():
 
     with pytest.raises(UserError, match="fully_shard, behind lrm.attach_multipliers"):
         lrm.attach_multipliers(FullyShardedDataParallel(), "hidden")
+
+
+def test_what_cannot_be_multiplied_or_cut_is_told():
+    model = nn.Sequential(
+        torch.nn.utils.parametrizations.weight_norm(nn.Linear(4, 6)), nn.Linear(6, 4)
+    )
+    with pytest.raises(UserError, match="is parametrized; take that away first"):
+        lrm.attach_multipliers(model, {"0.parametrizations.weight.original1": "row"})
+    with pytest.raises(UserError, match="rows True to 3 are no whole numbers"):
+        lrm.attach_multipliers(model, {"1.weight": [(True, 3, "row")]})

@@ -94,7 +94,7 @@ class Figure:
     Numbers come as ``csv.zip``, which pandas and file managers open; plain they would be most of
     the report.
 
-    ``small`` is the drawing as a small PNG, ``published`` the published one as an SVG, and
+    ``small`` is the drawing as a small PNG, ``published`` the published one as a PNG, and
     ``caption`` HTML of the experiment's README about the latter.
     """
 

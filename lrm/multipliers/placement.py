@@ -103,6 +103,9 @@ def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
         return "has no dimensions and is a multiplier itself"
     if isinstance(module, torch.jit.ScriptModule):
         return "belongs to a scripted module, whose code is fixed; train, merge, and then script"
+    if isinstance(module, nn.utils.parametrize.ParametrizationList):
+        return ("is parametrized; take that away first (torch.nn.utils.parametrize."
+                "remove_parametrizations)")  # fmt: skip
     if isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return "belongs to a module that counts its children; give it a module of its own"
     if weight.layout != torch.strided:
@@ -148,7 +151,8 @@ def _targets(
     if not all(isinstance(each, (tuple, list)) and len(each) == 3 for each in kind):
         raise UserError(f"{name}: {shown(kind)} is no list of (start, stop, kind)")
     for start, stop, _ in kind:
-        if not all(hasattr(type(bound), "__index__") for bound in (start, stop)):
+        if not all(hasattr(type(bound), "__index__") and not isinstance(bound, bool)
+                   for bound in (start, stop)):  # fmt: skip
             raise UserError(f"{name}: rows {shown(start)} to {shown(stop)} are no whole numbers")
     for start, stop, of_rows in sorted(kind, key=lambda each: tuple(each[:2])):
         if not end <= start < stop <= weight.shape[dim]:

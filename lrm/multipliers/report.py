@@ -46,7 +46,7 @@ class Attached(Multipliers):
         self.said = dict(said)
         self.stays = ""  # why it cannot be merged
         self.design = ""  # of scale vectors, if they are some
-        self.thawed_by_merging: list[nn.Parameter] = []
+        self.thawed_by_merging: list[nn.Module] = []
         self.roles = roles(model, said)
         self._by_name = by_name_alone(model, said)
         super().__init__(model, targets, implementation)
@@ -105,8 +105,8 @@ class Attached(Multipliers):
         if self.stays:
             raise UserError(self.stays)
         super().merge()
-        for parameter in self.thawed_by_merging:
-            parameter.requires_grad_(True)
+        for module in self.thawed_by_merging:
+            module.weight.requires_grad_(True)
         self._leave()
         return self.model
 

@@ -81,6 +81,9 @@ def _after_saving(module: nn.Module, state_dict: dict[str, Any], prefix: str, _:
 
 def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
     handle = module.__dict__[HANDLE]
+    if handle.is_unchanged:
+        raise UserError("weights are built already, and stay until the block of same_weights ends; "
+                        "load before or behind it")  # fmt: skip
     here = _arguments(handle)
     there = saved = _decoded(state_dict.pop(prefix + _KEY, None))
     if there is None:

@@ -220,7 +220,7 @@ class _Norm:
                 scale = (gamma * value).sum() / value.square().sum()
                 scaling.column_magnitude.copy_(size.parametrization.raw(scale))
         if self.module.weight.requires_grad:
-            handle.thawed_by_merging.append(self.module.weight)
+            handle.thawed_by_merging.append(self.module)
         self.module.weight.fill_(self.neutral).requires_grad_(False)
 
     @torch.no_grad()
@@ -410,9 +410,13 @@ def _are_close(found: list[Tensor], expected: list[Tensor]) -> bool:
 
 
 def _close(found: Tensor, expected: Tensor) -> bool:
-    """Up to rounding, of which many layers make more than one; norms may compute in float32."""
+    """Up to rounding, of which many layers make more than one; norms may compute in float32.
+
+    By 1% at most: a norm that a router or experts read beside linear maps changes an output by some
+    percent, which the rounding of half precision must not cover.
+    """
     eps = max(torch.finfo(dtype).eps for dtype in (expected.dtype, torch.float32))
-    tolerance = 4 * eps**0.5
+    tolerance = min(4 * eps**0.5, 0.01)
     return bool((found - expected).abs().max() <= tolerance * expected.abs().max())
 
 

@@ -39,7 +39,7 @@ LOOKS = {
 }
 MESSAGE = (
     "The best factor hardly moves with the width by steepest descent and by muP;\n"
-    "with weight decay at one LR it falls steeply, with learned scalars or without"
+    "at one LR it falls steeply, with weight decay and learned scalars or without"
 )
 # Of the factors that were tried, those that have a number.
 _NAMED = (1 / 8, 1 / 2, 2)

@@ -29,7 +29,7 @@ PANELS = {
 }
 MESSAGE = (
     "By muP and by steepest descent the best factor nearly stays as the width grows;\n"
-    "with weight decay at one LR it falls, with learned scalars or without"
+    "at one LR it falls, with weight decay and learned scalars or without"
 )
 
 

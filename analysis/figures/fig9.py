@@ -69,7 +69,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two rows of four panels, the layers' looks below."""
-    figure = sheet(4.9, w_pad=0.02, h_pad=0.03)
+    figure = sheet(5.0, w_pad=0.02, h_pad=0.03)
     shown = judged_alone(numbers)
     looks = _looks(sorted(shown["layer"].unique()))
     letters = iter("abcdefgh")
@@ -101,7 +101,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             _name_lost(axis, panels[block, *arm], above=arm not in own)
     handles = [key(f"layer {layer:.0f}", **look) for layer, look in looks.items()]
     legend_below(figure, handles, 6, **DASHED_KEYS)
-    note = f"{S_MEANS}, of the MLP"
+    note = f"{S_MEANS}, of the MLP\nattention's outputs are in the csv alone"
     if numbers["seed"].nunique() > 1:
         note += "\nlines: medians; faint points: seeds; layers stand side by side at each S"
         note += f"\na seed has lost a layer whose output is below {LOST:g} × that at S = 1"

@@ -34,7 +34,7 @@ LOOKS = {
     "SP_SCALARS": (*SCALARS, "SP, learned scalars"),
 }
 MESSAGE = (
-    "With muP the best learning rate stays as the width grows; in a standard\n"
+    "With muP the best learning rate hardly moves with the width; in a standard\n"
     "parametrization (SP) that of the largest width is below that of the smallest"
 )
 # Of the rates that were tried, those that have a number.

@@ -18,7 +18,10 @@ LOOKS = {
     "ORIGINAL": ("#B8860B", "^", "earlier muP"),
     "PAPER": (*MUP, "the paper's recipe"),
 }
-MESSAGE = "Under SGD muP before the paper and the paper's recipe cannot be told apart"
+MESSAGE = (
+    "Under SGD muP before the paper and the paper's recipe cannot be told apart;\n"
+    "the best LR moves a little with every recipe"
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

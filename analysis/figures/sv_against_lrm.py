@@ -33,7 +33,7 @@ def _against(name: str, arm: str, against: str, design: str) -> Comparison:
 
 GAINS = [
     _against("vectors", "NONE", "HG", "hg"),
-    _against("no decay of matrices", "NONE_UNDECAYED", "HG_UNDECAYED", "hg"),
+    _against("no weight decay", "NONE_UNDECAYED", "HG_UNDECAYED", "hg"),
     _against("frozen as learned", "NONE", "HG_LEARNED", "frozen"),
     _against("one number each", "NONE", "SCALAR", "scalar"),
 ]
@@ -45,7 +45,7 @@ ASKED = [
 PANELS = {"a": GAINS, "c": ASKED}
 MESSAGE = (
     "One learned number for each matrix gains at least half of what vectors gain;\n"
-    "without weight decay on matrices vectors gain about a quarter"
+    "without any weight decay vectors gain about a quarter"
 )
 SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "a norm behind each matrix")}
 SIZES = (0.0625, 0.25, 1.0, 4.0)

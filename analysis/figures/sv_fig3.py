@@ -36,7 +36,7 @@ TITLES = {
     "b": "b   Decay on outputs",
 }
 MESSAGE = (
-    "Decay on input vectors raises the loss, with AdamW and with Muon;\n"
+    "On sixteen new seeds decay on input vectors raises the loss, with AdamW and Muon;\n"
     "decay on output vectors does so in short runs with Muon alone"
 )
 _BELOW = 0.34

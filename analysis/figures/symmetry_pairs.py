@@ -29,7 +29,10 @@ COLOUR = ARM_LOOKS["VPN"]["color"]
 TITLES = {"product": "Products repeat weakly", "ratio": "Whether ratios\n     repeat is open"}
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
-MESSAGE = "Products correlate more than ratios between two orders: by {} (exploratory)"
+MESSAGE = (
+    "Products differ more between two orders than ratios do, and correlate more:\n"
+    "by {} (exploratory)"
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -45,7 +48,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two square panels with one range, and the correlations beside them."""
-    figure, axes = page(1, 3, 3.1, w_pad=0.05)
+    figure, axes = page(1, 3, 3.3, w_pad=0.05)
     keys = ["seed", "layer", "pair"]
     one, other = (
         numbers[numbers["arm"] == arm].set_index(keys)

@@ -56,7 +56,6 @@ def draw(numbers: pd.DataFrame, context: Context):
         rows = panels["a"][panels["a"]["name"] == arm]
         axes[0].plot(rows["value"], rows["recalled"], marker, color=colour, ms=4, alpha=0.7, mew=0)
         handles.append(key(f"a: {name}", color=colour, marker=marker, ms=4, lw=0))
-    axes[0].set_aspect("equal", adjustable="datalim")
     label(axes[0], "a   One point a model", xlabel="loss on other tokens (nats)",
           ylabel="loss on pairs\nseen before (nats)")  # fmt: skip
     draw_gaps(axes[1], panels["b"], AMONG, below=0.3)

@@ -52,7 +52,7 @@ def test_progress_loss_norm_and_time_left(tmp_path):
     assert abs(running.left - 40.0) < 1e-9  # 60 steps in 60 seconds
     shown = "\n".join(text(runs, finished))
     assert "60%" in shown and "2.500" in shown and "00:40" in shown
-    assert "1 runs have finished: 1 of sweep" in shown
+    assert "1 runs have ended: 1 of sweep" in shown
 
 
 def test_a_trial_that_was_given_up_has_ended(tmp_path, capsys):

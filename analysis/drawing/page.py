@@ -51,9 +51,7 @@ def label(axis, title: str, **settings) -> None:
     axis.set(**settings)
 
 
-def headline(
-    part, message: str, context: Context | None = None, scale: str = "tiny"
-) -> None:  # fmt: skip
+def headline(part, message: str, context: Context | None = None, scale: str = "tiny") -> None:
     """The message of a figure, or of a row of its panels, in bold above them.
 
     With ``context`` it was written of the runs published at ``scale``, and stands above these

@@ -48,7 +48,6 @@ NAMES = {
     symmetry.NONE: NO_MULTIPLIERS,
 }
 # The weight decay that gives Σηλ = 0.6 depends on the scale; above it is that of tiny.
-
 ELSEWHERE = {symmetry.LIGHT: "light:\nΣηλ = 0.6"}
 TRAINED = (symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT)
 _POINT = {"marker": ARM_LOOKS["VPN"]["marker"], "mec": "white", "mew": 0.2}

@@ -129,7 +129,7 @@ def read_given_up(path: Path) -> dict[str, Any] | None:
     """What ``give_up`` left in this directory, if anything; UserError where it is damaged."""
     if not (path / _GIVEN_UP).exists():
         return None
-    return read_json(path / _GIVEN_UP, ("outcome", "step"))
+    return read_json(path / _GIVEN_UP, ("outcome", "reason", "step"))
 
 
 def note_failure(path: Path, line: str, log: Path | None = None) -> None:

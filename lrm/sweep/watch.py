@@ -123,7 +123,7 @@ def text(unfinished: Iterable[Watched], finished: Counter[str]) -> list[str]:
         )
     total = sum(finished.values())
     of = ", ".join(f"{count} of {name}" for name, count in sorted(finished.items()))
-    ended = f"{total} runs have finished" + (f": {of}" if total else "")
+    ended = f"{total} runs have ended" + (f": {of}" if total else "")
     return [*(columns(rows) if len(rows) > 1 else ["no run is unfinished"]), "", ended]
 
 

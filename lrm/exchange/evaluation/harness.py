@@ -96,8 +96,7 @@ class Harness:
         return {
             f"{name} {key.removesuffix(',none')}": float(value)
             for name, numbers in results.items()
-            for key, value in numbers.items()
-            if "," in key and "_stderr," not in key and isinstance(value, (int, float))
+            for key, value in _of_metrics(numbers).items()
         }
 
     def _found(self, folder: Path, device: torch.device) -> dict[str, Any]:
@@ -144,7 +143,7 @@ class Harness:
         own = self._prefix + name
         told, wanted = found["results"].get(own, {}), f"{task.metric},{task.answer_filter}"
         if wanted not in told:
-            there = ", ".join(key for key in told if "," in key and "_stderr," not in key)
+            there = ", ".join(_of_metrics(told))
             raise UserError(
                 f"the harness tells no {wanted} of the task {name}, but {there or 'nothing'}; "
                 "change its metric or answer_filter"
@@ -179,6 +178,15 @@ def _loaded(folder: Path, device: torch.device) -> Any:
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"{folder} cannot be loaded ({first_line(error)}); save the model and its "
                         "tokenizer there by save_pretrained") from None  # fmt: skip
+
+
+def _of_metrics(told: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of metrics among what is told of a task, by ``metric,filter``; no errors."""
+    return {
+        key: value
+        for key, value in told.items()
+        if "," in key and "_stderr," not in key and isinstance(value, (int, float))
+    }
 
 
 def _is(told: Any, pinned: float) -> bool:

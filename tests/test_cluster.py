@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from test_signals import ROOT, needs_proc, until
@@ -235,6 +236,29 @@ def test_a_run_that_fails_is_told_with_its_log(tmp_path, file):
     assert "3 runs are not finished: FPN S=" in line and "is not finite at step" in line
     assert "_0_log.err: " in line and line.endswith("The same command submits them again")
     assert "Traceback" not in out
+
+
+@needs_submitit
+def test_a_task_that_dies_before_its_run_is_told_with_its_log(tmp_path, file):
+    """And what is SLURM's is left out of a local one, with a line that says so."""
+    asked = ('setup=["echo no such module >&2; exit 3"]', "container=[nowhere]")
+    words = [word for each in asked for word in ("--cluster-set", each)]
+    by_jobs = command(tmp_path, "--cluster", "local", "--cluster-file", str(file), *words,
+                      only=["FPN S=1 *"], seeds=1)  # fmt: skip
+    out = call(*by_jobs, code=2)
+    assert "local tasks leave out what is SLURM's: container" in out
+    [line] = [line for line in out.splitlines() if line.startswith("error: ")]
+    # submitit's local engine keeps no log of what stands in front of Python.
+    assert "ended before it did (" in line and "look at setup and container" in line
+    [folder] = tmp_path.glob("cluster/*/")
+    (folder / "17_0_log.err").write_text("first\nno such module\n")
+    submission = json.loads((folder / "jobs.json").read_text())
+    submission["tasks"] = {"17": 0}
+    (folder / "jobs.json").write_text(json.dumps(submission))
+    [name] = submission["runs"]
+    run = SimpleNamespace(experiment=name.partition("/")[0], id=name.partition("/")[2])
+    log = state.log_of(run, tmp_path)
+    assert log == folder / "17_0_log.err" and state.last_line(log) == "no such module"
 
 
 # How runs are shared out, without any job.

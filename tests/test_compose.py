@@ -261,6 +261,12 @@ def test_fewer_steps_keep_the_shape_of_the_schedule(experiment):
     assert (run.settings.schedule.warmup_steps, run.settings.schedule.decay_steps) == (2, 5)
     [run, *_] = experiment().runs("smoke", [0], ["train.steps=30", "schedule.decay_steps=7"])
     assert (run.settings.schedule.warmup_steps, run.settings.schedule.decay_steps) == (5, 7)
+    # One that repeats what is planned is meant, too.
+    [planned, *_] = experiment().runs("smoke", [0])
+    for name in ("warmup_steps", "decay_steps"):
+        value = getattr(planned.settings.schedule, name)
+        [run, *_] = experiment().runs("smoke", [0], ["train.steps=30", f"schedule.{name}={value}"])
+        assert run.settings.schedule == planned.settings.schedule
 
 
 def test_only_and_scale(experiment):

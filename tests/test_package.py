@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import warm
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 import lrm
 
@@ -228,3 +229,16 @@ def test_a_clone_that_is_not_installed_says_so(monkeypatch):
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert lrm.__version__ == "not installed"
+
+
+def test_what_is_locked_runs_on_the_oldest_python_that_is_promised():
+    [oldest] = [each.version for each in SpecifierSet(PROJECT["requires-python"])]
+    for line in (ROOT / "requirements.lock").read_text().split():
+        name, _, version = line.partition("==")
+        try:
+            found = importlib.metadata.distribution(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # of an extra that is not installed here
+        if found.version.partition("+")[0] == version:
+            needed = SpecifierSet(found.metadata["Requires-Python"] or "")
+            assert f"{oldest}.0" in needed, f"{line} needs Python {needed}"

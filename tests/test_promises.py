@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,10 @@ def test_estimates_know_the_size_of_the_model(smoke_results):
     share = longer[0].estimate().seconds / runs[0].estimate().seconds
     own = [speed.seconds(run, ratio) for run in (longer[0], runs[0])]
     assert share > 2 and own[0] / own[1] == pytest.approx(share)
+    # Noise is walked at the point of a trained run, and is no measure of it.
+    assert {run.kind for run in runs} > {"train"}
+    trained = [run for run in runs if run.trains]
+    assert speed.measured(smoke_results, trained) == pytest.approx(ratio)
     deep = experiment.runs("smoke", [0], ["model.num_hidden_layers=40"])
     assert speed.measured(smoke_results, deep) is None
 
@@ -156,6 +161,12 @@ def test_a_dry_run_says_what_is_left(smoke_results):
     runs = experiment.runs("smoke", [0, 9])
     last = dry_run.text(experiment, runs, smoke_results).splitlines()[-1]
     assert "measured on finished runs" in last  # without a corpus no run is known to be finished
+    # The price is that of the time that is told.
+    runs = experiment.runs("smoke", [0, 9], ["cost.price_per_hour=3.6e+6"])
+    [price] = re.findall(r"about \$([\d,]+)", dry_run.text(experiment, runs, smoke_results))
+    ratio = speed.measured(smoke_results, runs)
+    seconds = sum(speed.seconds(run, ratio) for run in runs)
+    assert float(price.replace(",", "")) == pytest.approx(1e3 * seconds, abs=1)
 
 
 def test_experiments_without_a_label_are_passed_over(tmp_path):

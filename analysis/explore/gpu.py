@@ -39,7 +39,7 @@ _PARTS = 10
 
 
 def draw(record: dict[str, Any]):
-    """A figure of what the record holds; below it which parts are not taken yet."""
+    """A figure of what the record holds; below it what failed, and what is not taken yet."""
     panels: list[tuple[str, str, Callable[..., None]]] = [
         ("parity", "distance from float64", _parity),
         ("speed", "a step of each variant", _speed),
@@ -61,7 +61,14 @@ def draw(record: dict[str, Any]):
     left = [part for part in PARTS if not results(record, part)]
     kind = "A TOY RUN ON A CPU: it says nothing of a GPU   " if record["toy"] else ""
     rest = f"   not taken yet: {', '.join(left)}" if left else ""
-    said = f"{kind}{record['device']['name']}{rest}"
+    failed = [
+        f"{part}: {name}"
+        for part, items in record["parts"].items()
+        for name, item in items.items()
+        if "failed" in item
+    ]
+    lost = f"\nfailed, with reasons in the table: {'; '.join(failed)}" if failed else ""
+    said = f"{kind}{record['device']['name']}{rest}{lost}"
     figure.supxlabel(said, fontsize=SMALL, color="#444444")
     return figure
 
@@ -89,7 +96,7 @@ def _speed(axis, found: dict[str, Any], record: dict) -> None:
     axis.barh(list(reversed(bars)), list(reversed(bars.values())), height=0.6, color=_FORWARD)
     if known:
         axis.axvline(100 * record["goal"], **NEUTRAL | {"ls": ":"})
-        axis.set_xlabel("% of the peak; dotted: goal")
+        axis.set_xlabel("% of the peak in bfloat16; dotted: goal")
     else:
         axis.set_xlabel("tokens per second")
     axis.grid(axis="y", visible=False)

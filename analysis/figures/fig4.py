@@ -4,9 +4,9 @@ a: product of the scales of Q's and K's multipliers against their ratio, on equa
 as the constant stage ends. The scale is the RMS of the rows' multipliers times that of the
 columns'. A small point is a layer of a seed; of Brownian motion (ABM), which has no weight decay, a
 layer of a draw. A large one is the median over seeds of their medians over layers, with 95%
-intervals; those of products stand in numbers. Of the paper's weight decay only
-the median is drawn. b: norm of the residual stream behind the last layer. Lines are medians, bands
-the range of seeds.
+intervals; those of products stand in numbers. Of the paper's weight decay a
+line from below ends at the median. b: norm of the residual stream behind the last layer. Lines are
+medians, bands the range of seeds.
 """
 
 from __future__ import annotations
@@ -63,9 +63,9 @@ ENDS = {
     },
 }
 SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
-# Of the paper's weight decay only the median is drawn, with its numbers below.
-LITERAL = _POINT | {"color": COLOURS[symmetry.LITERAL], "marker": "D", "mfc": "none", "mew": 1.0}
-LITERAL["mec"] = COLOURS[symmetry.LITERAL]
+# Of the paper's weight decay, whose median lies beside another's, a line from below ends at it.
+LITERAL = {"color": COLOURS[symmetry.LITERAL]}
+
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
 NOISE_NAME = "noise alone"
 MESSAGE = (
@@ -104,7 +104,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = (
         "λ: weight decay of multipliers; Σηλ: learning rate × λ, summed over all steps",
         f"a: small: {layers} layers of each seed as LR decay begins; large: medians with 95% "
-        "intervals\n(diamond: the paper's λ, the median alone)",
+        "intervals\n(paper's λ: the line from below ends at the median)",
         "scale: RMS of the rows' multipliers × RMS of the columns'; start: where grey lines cross",
         f"noise: {BROWNIAN}, n = {draws} draws, λ = 0; b: {BANDS_RANGE}",
     )
@@ -163,11 +163,11 @@ def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str, below=Fa
         if not below:  # it would lie on another's
             axis.plot(ends, [y, y], **bar)
             axis.plot([x, x], np.exp([ratio.low, ratio.high]), **bar)
-        toward = np.exp(ratio.low if below else ratio.high)
+        toward = y if below else np.exp(ratio.high)
         said += f" [{_told(ends[0])}, {_told(ends[1])}]"
-    edge = {"mec": shade(look["color"], -0.4), "mew": 1.1}
-    size = {"ms": 4, "zorder": 6} if below else {"ms": 6, "zorder": 5}
-    axis.plot(x, y, ls="", **look | edge | size)
+    if not below:
+        edge = {"mec": shade(look["color"], -0.4), "mew": 1.1}
+        axis.plot(x, y, ls="", **look | edge | {"ms": 6, "zorder": 5})
     edges, height = axis.get_ylim(), 0 if below else 1
     axis.plot([x, x], [toward, edges[height]], color=colour, lw=0.5, zorder=1)
     axis.annotate(said, (x, height), (0, 2), xycoords=axis.get_xaxis_transform(),

@@ -104,7 +104,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = f"s: a matrix's scale, learned × fixed; multipliers' LR {lr:g}"
     numbered = "numbers: exponents of d over all widths"
     if numbers["seed"].nunique() > 1:
-        note += f"\n{BANDS_RANGE}; dashed: medians, no bands"
+        note += f"\n{BANDS_RANGE}\ndashed: medians, no bands; those not seen lie under solid lines"
         numbered += ", ± 95%"
     numbered += f"; *: a power law misses a median by more than {BENT - 1:.0%}"
     caption(figure, context, f"{note}\n{numbered}")

@@ -194,8 +194,11 @@ def _block(axis, rows: pd.DataFrame, colour: str) -> pd.DataFrame:
             axis.vlines(x.mean, max(y.low, 0), y.high, **line)
         fill = {"markerfacecolor": "white"} if sign < 0 else {}
         axis.plot(x.mean, y.mean, ls="", ms=3.6, zorder=3, marker="o", color=colour, **fill)
-        points.append((f"{_short(tensor)}$_{int(layer)}$", x.mean, y.mean, shade(colour, -0.35)))
-    points = pd.DataFrame(points, columns=["name", "x", "y", "colour"])
+        ends = (x.low, x.high, max(y.low, 0), y.high) if x.n > 1 else (x.mean,) * 2 + (y.mean,) * 2
+        name = f"{_short(tensor)}$_{int(layer)}$"
+        points.append((name, x.mean, y.mean, shade(colour, -0.35), *ends))
+    columns = ["name", "x", "y", "colour", "left", "right", "low", "high"]
+    points = pd.DataFrame(points, columns=columns)
     # A square root spreads the many that hardly depart.
     axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
     axis.set_ylabel("|1 − slope|")
@@ -203,10 +206,15 @@ def _block(axis, rows: pd.DataFrame, colour: str) -> pd.DataFrame:
 
 
 def _name(axis, points: pd.DataFrame) -> None:
-    """The name of each point beside it, where it covers the fewest points and names."""
+    """The name of each point beside it, where it covers the fewest points, names and bars."""
     spots = axis.transData.transform(points[["x", "y"]].to_numpy(dtype=float))
     unit = axis.figure.dpi / 72  # pixels a point
     taken = [Bbox.from_extents(*(spot - 2.2 * unit), *(spot + 2.2 * unit)) for spot in spots]
+    bars = [
+        Bbox(axis.transData.transform(ends))
+        for p in points.itertuples()
+        for ends in ([(p.left, p.y), (p.right, p.y)], [(p.x, p.low), (p.x, p.high)])
+    ]
     inside = axis.get_window_extent()
     # Those with near neighbours have the first choice.
     near = [np.sort(np.hypot(*(spots - spot).T))[1:4].mean() for spot in spots]
@@ -218,12 +226,13 @@ def _name(axis, points: pd.DataFrame) -> None:
                                  color=point.colour)  # fmt: skip
             box = text.get_window_extent()
             hidden = sum(Bbox.intersection(box, other) is not None for other in taken)
+            crossed = sum(Bbox.intersection(box, bar) is not None for bar in bars)
             out = box.y0 < inside.y0 or box.x0 < inside.x0 or box.x1 > inside.x1
             centre = (box.p0 + box.p1) / 2
             own = np.hypot(*(centre - axis.transData.transform((point.x, point.y))))
             # A name that is nearer to another point would be taken for its.
             other = (np.hypot(*(spots - centre).T) < own - 0.5 * unit).sum()
-            options.append((hidden + 2 * other + 5 * out, rank, text, box))
+            options.append((hidden + 2 * other + 5 * out + 0.3 * crossed, rank, text, box))
         best = min(options, key=lambda one: one[:2])
         taken.append(best[-1])
         if best[1] in FAR:

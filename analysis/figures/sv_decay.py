@@ -40,7 +40,7 @@ TITLES = {
 }
 MESSAGE = (
     "By weight decay the vectors of blocks shrink, and the final one grows less;\n"
-    "the curvature grows with and without it"
+    "the curvature grows as the learning rate falls, with and without it"
 )
 # What is drawn in a and b: names beside the lines, the side of the vectors, and width of the lines.
 DRAWN = {"a": {"final": ("final", 0.9), "block": ("of blocks", 1.4)}, "b": {"output": ("", 1.4)}}

@@ -330,13 +330,14 @@ class Experiment:
             merged = merge(merged, layer)
         place = str(self.path)
         width = merged.pop("width", None)
-        planned = merged
+        planned, overridden = merged, dict[str, Any]()
         for override in overrides:
-            merged = merge(merged, parse_override(override))
+            layer = parse_override(override)
+            merged, overridden = merge(merged, layer), merge(overridden, layer)
         if blamed:
             said = " ".join(f"--set {shown(override, quoted=False)}" for override in blamed)
             place = f"{place} with {said}"
-        merged = keep_stages(planned, merged)
+        merged = keep_stages(planned, merged, overridden)
         if width is not None:
             where = f"{place}: width"
             merged = at_width(merged, validate(Width, width, where), where)

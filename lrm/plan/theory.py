@@ -114,7 +114,7 @@ class _Coordinate(_ScaleVectors):
 
 
 class SdeTheory(_Coordinate):
-    """The stochastic equations (17) and (18), by Euler–Maruyama with steps of ``dt``.
+    """The stochastic equations (17) and (18), by a split step of length ``dt``.
 
     ``noise`` is q = ησ².
     """

@@ -54,7 +54,7 @@ def at_width(merged: dict[str, Any], width: Width, where: str) -> dict[str, Any]
     steps = merged.get("train", {}).get("steps")
     if isinstance(steps, int) and width.steps_exponent:
         longer = round(steps * (width.hidden_size / stated) ** width.steps_exponent)
-        wider = keep_stages(merged, merge(wider, {"train": {"steps": longer}}))
+        wider = keep_stages(merged, merge(wider, {"train": {"steps": longer}}), {})
     return wider
 
 
@@ -82,14 +82,17 @@ def _growing(model: dict[str, Any]) -> Iterator[tuple[Block, tuple[str, ...], in
                 yield block, path, size
 
 
-def keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, Any]:
-    """An overridden train.steps keeps the stages' shares, unless one is overridden too."""
+def keep_stages(
+    planned: dict[str, Any], merged: dict[str, Any], given: dict[str, Any]
+) -> dict[str, Any]:
+    """An overridden train.steps keeps the stages' shares, unless one is overridden too.
+
+    ``given`` are the overrides alone: one that repeats what was planned is meant, too.
+    """
     steps, before = (m.get("train", {}).get("steps") for m in (merged, planned))
-    stages, given = (
-        {name: m.get("schedule", {}).get(name) for name in _STAGES} for m in (planned, merged)
-    )
-    if steps == before or stages != given:
+    if steps == before or any(_has(given, "schedule", name) for name in _STAGES):
         return merged
+    stages = {name: planned.get("schedule", {}).get(name) for name in _STAGES}
     if not all(isinstance(n, int) and n > 0 for n in (steps, before)):
         return merged
 
@@ -112,10 +115,15 @@ def keep_stages(planned: dict[str, Any], merged: dict[str, Any]) -> dict[str, An
         shares["batch_ramp"] = [
             {**ends[end], "until_step": end} for end in sorted(ends) if 0 < end < steps
         ]
-    after, given_after = (m.get("train", {}).get("snapshots_after") for m in (planned, merged))
-    is_kept = isinstance(after, int) and after == given_after
+    after = planned.get("train", {}).get("snapshots_after")
+    is_kept = isinstance(after, int) and not _has(given, "train", "snapshots_after")
+
     longer = {"snapshots_after": scaled(after)} if is_kept else {}
     return merge(merged, {"schedule": shares, "train": longer})
+
+
+def _has(given: dict[str, Any], section: str, name: str) -> bool:
+    return isinstance(given.get(section), dict) and name in given[section]
 
 
 def _until_step(stage: Any) -> Any:

@@ -28,7 +28,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         own = speed.seconds(run, ratio)
         seconds += own
         left += 0.0 if run.has_id and run.is_finished(results) else own
-        dollars += estimate.dollars
+        dollars += own / 3600 * run.cost.devices * run.cost.price_per_hour
         disk += estimate.disk
         lines.append(f"{run.label}  [{_state(run, results)}]")
         lines.append(f"  {run.summary()}, about {duration(own)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from pathlib import Path
 
@@ -13,10 +14,13 @@ from lrm.store.rundir import read_description, read_outcome
 def measured(results: Path, runs: list[Run]) -> float | None:
     """Median of the seconds that finished ones of ``runs`` took, over those of their estimates.
 
-    A run's size is in its estimate, so that those of another width or depth are told alike.
-    Runs count that are among ``runs`` but for their seed and length. None where there is none.
+    A run's size is in its estimate, so that those of another width or depth are told alike. Those
+    count that have the model and the optimizer of a training run of ``runs``. None where there is
+    none.
     """
-    alike = {_place(run.arm, run.grid): run for run in runs}
+    alike = {
+        _shape(run.settings.model_dump(mode="json")): run.estimate() for run in runs if run.trains
+    }
     ratios = []
     for path in (results / "runs" / runs[0].experiment).glob("*/done.json"):
         try:
@@ -25,14 +29,12 @@ def measured(results: Path, runs: list[Run]) -> float | None:
             continue  # an estimate need not stop at a damaged run
         if description["scale"] != runs[0].scale or "tokens_per_second" not in outcome:
             continue
-        run = alike.get(_place(description["arm"], description["grid"]))
-        if run is None or run.estimate().tokens == 0:
-            continue
-        if description["settings"]["model"] != run.settings.model_dump(mode="json")["model"]:
+        planned = alike.get(_shape(description["settings"]))
+        if planned is None or planned.tokens == 0:
             continue
         # The plan counts on one process a run.
-        seconds = run.estimate().tokens / outcome["tokens_per_second"]
-        ratios.append(seconds * outcome.get("processes", 1) / run.estimate().seconds)
+        seconds = planned.tokens / outcome["tokens_per_second"]
+        ratios.append(seconds * outcome.get("processes", 1) / planned.seconds)
     return statistics.median(ratios) if ratios else None
 
 
@@ -42,5 +44,8 @@ def seconds(run: Run, ratio: float | None) -> float:
     return estimate.seconds * ratio if ratio and estimate.tokens else estimate.seconds
 
 
-def _place(arm: str, grid: dict) -> tuple:
-    return arm, tuple(sorted(grid.items()))
+def _shape(settings: dict) -> str:
+    """What decides how long a token takes."""
+    train, optimizer = settings["train"], settings["optimizer"]
+    kind = (optimizer["name"], train["batch_size"], train["sequence_length"])
+    return json.dumps([settings["model"], *kind], sort_keys=True)

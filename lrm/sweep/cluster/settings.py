@@ -41,6 +41,12 @@ class Cluster(Strict):
     setup: tuple[str, ...] = ()  # lines of shell before Python, such as module load cuda
     sbatch: dict[str, str | int | float | bool] = {}  # any other option, by its long name
 
+    @property
+    def of_slurm(self) -> list[str]:
+        """The names of what is asked for and has a meaning for SLURM alone."""
+        names = ("partition", "account", "qos", "memory_gb", "container", "sbatch")
+        return [name for name in names if getattr(self, name)]
+
     def workers(self, threads: int) -> int:
         """Runs that a task trains at a time; each uses ``threads`` threads."""
         return self.gpus or max(1, self.cpus // threads)

@@ -42,7 +42,8 @@ class Share:
 def shares(jobs: Iterable[Job], cluster: Cluster, results: Path | None = None) -> list[Share]:
     """The jobs by size; a run that begins with another's multipliers is in that one's share.
 
-    Runs that have finished in ``results`` say how long others take; else estimates do.
+    Runs of the same model that have finished in ``results`` say how long these take; else estimates
+    do.
     """
     found: dict[Any, list[Job]] = {}
     places: dict[tuple[str, str], list[Run]] = {}

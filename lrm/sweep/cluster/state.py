@@ -11,6 +11,7 @@ import dataclasses
 import os
 import socket
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -76,12 +77,29 @@ def name_of(run: Run) -> str:
 
 def submissions(results: Path) -> list[Submission]:
     """Those that have not ended, the oldest first; those that cannot be read are left out."""
+    files = sorted((results / "cluster").glob("*/jobs.json"))
+    return _read(file for file in files if not (file.parent / _ENDED).exists())
+
+
+def _read(files: Iterable[Path]) -> list[Submission]:
     found = []
-    for file in sorted((results / "cluster").glob("*/jobs.json")):
-        if not (file.parent / _ENDED).exists():
-            with contextlib.suppress(UserError, TypeError):
-                found.append(Submission(file.parent, **read_json(file, ("tasks", "runs"))))
+    for file in files:
+        with contextlib.suppress(UserError, TypeError):
+            found.append(Submission(file.parent, **read_json(file, ("tasks", "runs"))))
     return found
+
+
+def log_of(run: Run, results: Path) -> Path | None:
+    """The newest error log of a task that had the run on its list, or the folder that has none."""
+    for submission in _read(sorted((results / "cluster").glob("*/jobs.json"), reverse=True)):
+        if name_of(run) in submission.runs:
+            shares = {
+                number for number, names in enumerate(submission.shares) if name_of(run) in names
+            }
+            tasks = [task for task, share in submission.tasks.items() if share in shares]
+            logs = [log for task in tasks for log in submission.folder.glob(f"{task}_*.err")]
+            return max(logs, key=lambda log: log.stat().st_mtime, default=submission.folder)
+    return None
 
 
 def queued(results: Path) -> dict[str, dict[str, str]]:

@@ -17,7 +17,7 @@ from lrm.store.rundir import forget_failure, is_complete, read_failure
 from lrm.sweep import twins
 from lrm.sweep.cluster.settings import Cluster
 from lrm.sweep.cluster.shares import Share, shares
-from lrm.sweep.cluster.state import Submission, here, last_line, name_of, queued
+from lrm.sweep.cluster.state import Submission, here, last_line, log_of, name_of, queued
 from lrm.sweep.twins import Job
 
 _GRACE = 0.75  # of the notice, for checkpoints; submitit needs the rest
@@ -31,6 +31,8 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
     Raises UserError where submitit is not installed, or the scheduler refuses the job.
     """
     results = results.resolve()
+    if engine == "local" and (unused := cluster.of_slurm):
+        print(f"local tasks leave out what is SLURM's: {', '.join(unused)}")
     already = queued(results)
     left = [
         (run, path)
@@ -121,7 +123,7 @@ def wait(jobs: Sequence[Job], results: Path) -> None:
     """Until all jobs have finished, showing how many have.
 
     Raises UserError where no task is left that could train those that are missing; it names the
-    first failure and the last line of its log.
+    first failure, or the task that ended before its run began, and the last line of its log.
     """
     display, pause = Display(["cluster"]), _POLL
     gone = 0
@@ -145,13 +147,21 @@ def wait(jobs: Sequence[Job], results: Path) -> None:
     twins.copy_finished(jobs)
     left = [job for job in left if not is_complete(job[1])]
     if left:
-        raise UserError(f"{len(left)} runs are not finished: {_why(left)}. The same command "
-                        "submits them again")  # fmt: skip
+        raise UserError(
+            f"{len(left)} runs are not finished: {_why(left, results)}. The same command submits "
+            "them again"
+        )
 
 
-def _why(left: Sequence[Job]) -> str:
+def _why(left: Sequence[Job], results: Path) -> str:
     for run, path in left:
         if (failure := read_failure(path)) is not None:
-            log = f" ({failure['log']}: {last_line(failure['log'])})" if failure["log"] else ""
-            return f"{run.label}: {failure['error']}{log}"
-    return f"the tasks of {left[0][0].label} ended before it did"
+            return f"{run.label}: {failure['error']}{_told(failure['log'])}"
+    run = left[0][0]
+    return f"the tasks of {run.label} ended before it did{_told(log_of(run, results))}"
+
+
+def _told(log: str | Path | None) -> str:
+    if log and Path(log).is_dir():
+        return f" ({log} has no log of it: look at setup and container)"
+    return f" ({log}: {last_line(log) or 'empty'})" if log else ""

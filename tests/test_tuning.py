@@ -181,6 +181,42 @@ def test_two_seeds_that_are_alike_bear_no_gain_alone():
         assert bool(arm.decisions[-1].point.factors) != pooled
 
 
+@pytest.mark.parametrize("noisy", [0.0, 0.02])
+def test_every_arm_is_held_to_the_same_noise(noisy):
+    """A gain of 0.018 in full runs is kept, and one of 0.010 is not, however its seeds differ."""
+    stages = {"NONE": {}, "LR": {"tune": "lr", "groups": ("mlp",)}}
+    for gain, kept in ((0.018, True), (0.010, False)):
+
+        def loss(trial, gain=gain):
+            base, changed = 1.0 + abs(trial.point.lr), bool(trial.point.factors)
+            if trial.full:
+                return base - changed * (gain + noisy * (trial.seed % 2 - 0.5))
+            return base - 0.1 * changed
+
+        arm = searched(rules(stages=stages, factors=(2.0,), rounds=1, spread=0.010), loss)
+        assert bool(arm.decisions[-1].point.factors) is kept
+
+
+def test_a_stage_may_have_longer_short_runs():
+    """All of its trials have that length, and a change that gains in them alone is found."""
+    stages = {"NONE": {}, "LR": {"tune": "lr", "groups": ("mlp",)},
+              "LRWD": {"tune": "weight_decay", "groups": ("mlp",), "length": 0.75}}  # fmt: skip
+
+    def loss(trial):
+        acts = trial.full or trial.length == 0.75
+        changes = len([what for what, _ in trial.point.factors if what[0] == "weight_decay"])
+        return abs(trial.point.lr) - 0.1 * changes * acts
+
+    arm = searched(rules(stages=stages, factors=(2.0,), rounds=1), loss)
+    assert dict(arm.decisions[-1].point.factors) == {("weight_decay", "mlp"): 2.0}
+    assert {t.length for t in arm.losses if t.full} == {None}
+    assert {t.length for t in arm.losses if not t.full} == {None, 0.75}
+    run = ArmTuning(EXPERIMENT, base_of("ADAM"), {}, TrialLog(Path("nowhere"))).run_of
+    whole = base_of("ADAM").settings.train.steps
+    for trial, steps in ((Trial(Point(), 0, length=0.75), 0.75), (Trial(Point(), 0), 0.5)):
+        assert run(trial).settings.train.steps == round(steps * whole)
+
+
 @pytest.mark.parametrize("pooled, most", [(False, 20), (True, 14)])
 def test_noise_alone_is_seldom_kept(pooled, most):
     """With nothing to gain, two standard errors of few seeds and full runs let little through."""
@@ -288,11 +324,15 @@ def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
     point = point.times("lr", "multipliers", 0.25)
     point = point.times("weight_decay", "attention", 1 / 1024)
     records = [{"outcome": "finished", "flops": 1e9, "tokens": 10}]
+    stages = search.stages | {"LRWD": search.stages["LRWD"].model_copy(update={"length": 0.75})}
     decision = Decision("FULL", point, ("a note",))
     found = layer(point, search, base_of(arm))
-    text = presets.text(f"{arm}_FULL", "make tune SCALE=tiny", decision, found, search, records)
+    text = presets.text(
+        f"{arm}_FULL", "make tune SCALE=tiny", decision, found, search, stages, records
+    )
     assert text.startswith(f"# {arm}_FULL, found by `make tune SCALE=tiny`.")
     assert "lr of vectors ×2" in text
+    assert "Seeds 0, 1 with 0.5 times the scale's steps (LRWD 0.75) and 2, 3 in full." in text
     for source in PRESETS.rglob("*.yaml"):
         copy = tmp_path / source.relative_to(PRESETS)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -26,6 +26,8 @@ class Stage(Strict):
 
     tune: Quantity | None = None
     groups: tuple[str, ...] = ()
+    # Of its short runs, where the search's is too short for what the stage changes to act.
+    length: float | None = Field(None, gt=0, le=1)
 
     @model_validator(mode="after")
     def _there_is_something_to_tune(self) -> Stage:
@@ -68,6 +70,9 @@ class Search(Strict):
     # In full runs, too, a gain counts against the spread of all differences of the arm, where that
     # is larger than its own. Two seeds are alike now and then.
     pooled: bool = False
+    # In full runs a gain counts against this standard deviation of a paired difference, in nats,
+    # and against no other: the same for every arm, so that a noisy one is not held to more.
+    spread: float | None = Field(None, gt=0)
     length: float = Field(0.5, gt=0, le=1)
     # A run whose training loss at a third of its steps is so much worse, in nats, than that of what
     # it is compared with is stopped.

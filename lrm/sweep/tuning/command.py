@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lrm.cli import columns, guarded, positive
@@ -64,7 +64,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     check_inputs(bases)
     _check_names(experiment, search, scale)
     if options.dry_run:
-        print(_plan(search, arms, bases[0]))
+        print(_plan(search, arms, bases))
         return
     machine.check_memory(bases, options.workers or machine.default_workers(bases))
     corpora = results / "data"
@@ -210,20 +210,23 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, comp
         print(f"published {published}, and {presets} of {len(ended)} arms")
 
 
-def _plan(search: Search, arms: Mapping[str, Mapping[str, Stage]], run: TrainRun) -> str:
+def _plan(
+    search: Search, arms: Mapping[str, Mapping[str, Stage]], bases: Sequence[TrainRun]
+) -> str:
     """What the search may cost: where no change gains, and where every one does."""
-    seconds = run.estimate().seconds
     lines, total = [], {False: 0.0, True: 0.0}
-    for name, stages in arms.items():
-        said = []
+    for run, (name, stages) in zip(bases, arms.items(), strict=True):
+        seconds, said = run.estimate().seconds, []
         for all_gain in (False, True):
             trials = _rehearsed(search, stages, all_gain)
-            cost = sum(seconds * (1.0 if trial.full else search.length) for trial in trials)
+            lengths = (1.0 if each.full else each.length or search.length for each in trials)
+            cost = seconds * sum(lengths)
             total[all_gain] += cost
             said.append(f"{len(trials)} trials, {duration(cost)}")
         lines.append(f"{name}: {', '.join(stages)}; {said[0]} if no change gains; "
                      f"{said[1]} if a factor of every group gains")  # fmt: skip
-    cost = run.cost
+    run = bases[0]
+    cost, seconds = run.cost, run.estimate().seconds
     lines.append(
         f"in all {duration(total[False])} to {duration(total[True])} of {cost.devices} × "
         f"{cost.device}, assumed for a run of {run.settings.train.steps} steps in "

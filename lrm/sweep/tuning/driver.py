@@ -101,7 +101,7 @@ class ArmTuning:
     def run_of(self, trial: Trial) -> TrialRun:
         """The run of a trial, with the limit above which it is stopped."""
         whole = self._base.settings.train.steps
-        steps = whole if trial.full else max(1, round(self._rules.length * whole))
+        steps = whole if trial.full else max(1, round((trial.length or self._rules.length) * whole))
         given = layer(trial.point, self._rules, self._base)
         override = () if steps == whole else (f"train.steps={steps}",)
         scale = self._base.scale
@@ -121,7 +121,7 @@ class ArmTuning:
         incumbent = self.search.incumbent
         if incumbent is None or trial.point == incumbent:
             return None
-        early = self._early.get(Trial(incumbent, trial.seed, trial.full))
+        early = self._early.get(dataclasses.replace(trial, point=incumbent))
         return None if early is None else early + self._rules.hopeless
 
     @property
@@ -138,7 +138,8 @@ class ArmTuning:
         found = layer(decision.point, self._rules, self._base)
         search = f"SEARCH={self._experiment.name} SCALE={self._base.scale}"
         command = f"make tune {search}"
-        return name, presets.text(name, command, decision, found, self._rules, records)
+        stages = {each: self.stages[each] for each in before}
+        return name, presets.text(name, command, decision, found, self._rules, stages, records)
 
 
 class Tuning:

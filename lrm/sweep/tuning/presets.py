@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lrm.plan.search import Search
+from lrm.plan.search import Search, Stage
 from lrm.sweep.tuning.points import Point
 from lrm.sweep.tuning.stages import Decision
 
@@ -16,19 +16,22 @@ def text(
     decision: Decision,
     layer: Mapping[str, Any],
     search: Search,
+    stages: Mapping[str, Stage],
     records: Sequence[Mapping[str, Any]],
 ) -> str:
     """The YAML file of a tier: where it comes from, what it cost, and its settings.
 
-    ``command`` runs the search again, and ``records`` are those of the log for the trials of its
-    arm up to this tier.
+    ``command`` runs the search again. ``stages`` are those up to this tier, and ``records``
+    those of the log for their trials.
     """
     trials, flops, tokens = cost(records)
     outcomes = [record["outcome"] for record in records]
+    length = f"with {search.length:g} times the scale's steps"
+    own = [f"{stage} {each.length:g}" for stage, each in stages.items() if each.length]
     seeds = " and ".join(
         f"{', '.join(map(str, seeds))} {how}"
         for seeds, how in (
-            (search.seeds, f"with {search.length:g} times the scale's steps"),
+            (search.seeds, f"{length} ({', '.join(own)})" if own else length),
             (search.confirm_seeds, "in full"),
         )
     )

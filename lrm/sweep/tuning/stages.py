@@ -22,11 +22,12 @@ _FARTHEST = 30
 
 @dataclass(frozen=True)
 class Trial:
-    """A point with a seed, at the search's length or in full."""
+    """A point with a seed: in full, or at the length of its stage, else at the search's."""
 
     point: Point
     seed: int
     full: bool = False
+    length: float | None = None
 
 
 @dataclass(frozen=True)
@@ -56,13 +57,15 @@ class ArmSearch:
         self._shift = 0
         # Differences that were paired by seed, of which a change was judged.
         self._paired: list[list[float]] = []
+        # Of the short runs of this stage, where it has its own.
+        self._length: float | None = None
         self._notes: list[str] = []
 
     def run(self) -> Asking:
         """Ask for trials, stage by stage, until all stages have ended."""
         point = Point()
         for name, stage in self._stages.items():
-            self._notes = []
+            self._notes, self._length = [], stage.length
             if stage.tune is None:
                 point = yield from self._first(point)
             else:
@@ -86,8 +89,11 @@ class ArmSearch:
             self._notes.append(note)
         return False
 
+    def _trial(self, point: Point, seed: int, full: bool = False) -> Trial:
+        return Trial(point, seed, full, None if full else self._length)
+
     def _mean(self, point: Point, seeds: Sequence[int], full: bool) -> float:
-        return statistics.fmean(self.losses[Trial(point, seed, full)] for seed in seeds)
+        return statistics.fmean(self.losses[self._trial(point, seed, full)] for seed in seeds)
 
     # The base LR.
 
@@ -97,15 +103,15 @@ class ArmSearch:
         self.incumbent = None
         seed = search.seeds[0]
         tried = list(range(-search.reach, search.reach + 1))
-        yield from self._ask(Trial(point.at(lr), seed) for lr in tried)
+        yield from self._ask(self._trial(point.at(lr), seed) for lr in tried)
         while True:
-            best = min(tried, key=lambda lr: self.losses[Trial(point.at(lr), seed)])
+            best = min(tried, key=lambda lr: self.losses[self._trial(point.at(lr), seed)])
             if best not in (tried[0], tried[-1]) or abs(best) >= _FARTHEST:
                 break
             further = best + (1 if best == tried[-1] else -1)
-            if not self._allowed([Trial(point.at(further), seed)]):
+            if not self._allowed([self._trial(point.at(further), seed)]):
                 break
-            yield from self._ask([Trial(point.at(further), seed)])
+            yield from self._ask([self._trial(point.at(further), seed)])
             tried = sorted([*tried, further])
         short = yield from self._settled(point.at(best), search.seeds, full=False)
         whole = yield from self._settled(short, search.confirm_seeds, full=True)
@@ -122,14 +128,14 @@ class ArmSearch:
         first, *others = seeds
         while True:
             near = [point.at(point.lr - 1), point.at(point.lr + 1)]
-            trials = [Trial(point, seed, full) for seed in seeds]
-            trials += [Trial(each, first, full) for each in near]
+            trials = [self._trial(point, seed, full) for seed in seeds]
+            trials += [self._trial(each, first, full) for each in near]
             if not self._allowed(trials):
                 return point
             yield from self._ask(trials)
-            base = self.losses[Trial(point, first, full)]
-            hopeful = [each for each in near if self.losses[Trial(each, first, full)] < base]
-            trials = [Trial(each, seed, full) for each in hopeful for seed in others]
+            base = self.losses[self._trial(point, first, full)]
+            hopeful = [each for each in near if self.losses[self._trial(each, first, full)] < base]
+            trials = [self._trial(each, seed, full) for each in hopeful for seed in others]
             if not self._allowed(trials):
                 return point
             yield from self._ask(trials)
@@ -161,21 +167,27 @@ class ArmSearch:
         """``found`` with its base LR settled, where it gains on ``before`` in full runs."""
         seeds = self._search.confirm_seeds
         self.incumbent = before
-        whole = [Trial(point, seed, full=True) for point in (before, found) for seed in seeds]
+        whole = [self._trial(point, seed, full=True) for point in (before, found) for seed in seeds]
         if not self._allowed(whole):
             return None
         yield from self._ask(whole)
         found = yield from self._settled(found, seeds, full=True)
         gains = self._gains(before, found, seeds, full=True)
         self._paired.append(gains)
-        spread = _pooled(self._paired) if self._search.pooled else 0.0
-        if _exceeds(gains, self._search.errors, spread):
+        if self._is_gain(gains):
             return found
         new = ", ".join(text for text in found.said if text not in before.said)
         self._notes.append(
             f"{new} gained {_mean_gain(gains):+.4f} in full runs, which is within the errors"
         )
         return None
+
+    def _is_gain(self, gains: Sequence[float]) -> bool:
+        """Whether full runs bear it."""
+        search = self._search
+        if search.spread is not None and math.isfinite(mean := _mean_gain(gains)):
+            return mean > search.errors * search.spread / math.sqrt(len(gains))
+        return _exceeds(gains, search.errors, _pooled(self._paired) if search.pooled else 0.0)
 
     def _changed(
         self, stage: Stage, before: Point
@@ -207,14 +219,14 @@ class ArmSearch:
         self.incumbent = point
         first, *others = seeds
         points = {change: point.times(stage.tune, *change) for change in changes}
-        trials = [Trial(each, first) for each in (point, *points.values())]
+        trials = [self._trial(each, first) for each in (point, *points.values())]
         if not self._allowed(trials):
             return None
         yield from self._ask(trials)
         # One that is no better with the first seed is not tried with others.
-        base = self.losses[Trial(point, first)]
-        hopeful = {c: p for c, p in points.items() if self.losses[Trial(p, first)] < base}
-        trials = [Trial(each, seed) for each in (point, *hopeful.values()) for seed in others]
+        base = self.losses[self._trial(point, first)]
+        hopeful = {c: p for c, p in points.items() if self.losses[self._trial(p, first)] < base}
+        trials = [self._trial(each, seed) for each in (point, *hopeful.values()) for seed in others]
         if not hopeful or not self._allowed(trials):
             return None
         yield from self._ask(trials)
@@ -235,7 +247,7 @@ class ArmSearch:
         together = point
         for change in best.values():
             together = together.times(stage.tune, *change)
-        trials = [Trial(together, seed) for seed in seeds]
+        trials = [self._trial(together, seed) for seed in seeds]
         if self._allowed(trials):
             yield from self._ask(trials)
             gain = self._gains(point, together, seeds)
@@ -248,8 +260,10 @@ class ArmSearch:
         self, before: Point, after: Point, seeds: Sequence[int], full: bool = False
     ) -> list[float]:
         """Loss before less loss after, seed by seed; −inf where the latter did not finish."""
-        pairs = [(self.losses[Trial(before, s, full)], self.losses[Trial(after, s, full)])
-                 for s in seeds]  # fmt: skip
+        pairs = [
+            [self.losses[self._trial(point, seed, full)] for point in (before, after)]
+            for seed in seeds
+        ]
         return [old - new if math.isfinite(new) else -math.inf for old, new in pairs]
 
 

@@ -260,6 +260,19 @@ def test_writing_locks(monkeypatch, tmp_path):
         locks_of("gradient_noise")
 
 
+def test_a_lock_holds_at_every_scale_and_waits_for_a_search(monkeypatch):
+    published = lock._published("T1")
+    assert set(published) == {"tiny", "mini"} and all(p["n"] for p in published.values())
+    monkeypatch.setattr(lock, "judge_all", lambda *arguments, **_: arguments)
+    record = {"id": "T1", "n": 3, "verdict": OPEN, "parts": []}
+    monkeypatch.setattr(lock, "as_ledger", lambda *_: {"claims": [record]})
+    judged = lock._judged("T1", "tuning_ablation", {}, published)
+    assert judged == dict.fromkeys(published, {"n": 3, "verdict": OPEN, "parts": []})
+    monkeypatch.setattr("lrm.plan.experiment.Experiment.untuned", lambda *_: ["ADAM_FULL"])
+    with pytest.raises(UserError, match="long_run: no search has tuned ADAM_FULL at mini; lock"):
+        lock.lock("L1")
+
+
 def test_an_entry_may_get_only_after_its_runs(monkeypatch):
     """Where its runs were judged without, the lock notes it, and the hash stays."""
     criterion, held = criteria_of("gdn_draws")["GD15"], locks_of("gdn_draws")["GD15"]
@@ -320,7 +333,7 @@ def test_other_code_is_compared_as_if_it_were_locked(monkeypatch):
     [record] = [r for r in judge_all("tiny", "reference", RESULTS, ["linear_layer"])
                 if r["id"] == "WS5.2"]  # fmt: skip
     assert record["note"] == CHANGED
-    assert lock._judged("WS5.2", "linear_layer") == lock._published("WS5.2")
+    assert lock._judged("WS5.2", "linear_layer", None, ["tiny"]) == lock._published("WS5.2")
 
 
 def test_advice_is_no_part_of_a_criterion():

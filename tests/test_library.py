@@ -181,15 +181,15 @@ def test_groups_decay_what_the_paper_decays():
     groups = lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1)
     by_kind = {group["kind"]: group for group in groups}
     assert {k: (g["lr"], g["weight_decay"]) for k, g in by_kind.items()} == {
-        "matrix": (1e-3, 0.1), "embedding": (1e-3, 0.1), "vector": (1e-3, 0.0),
-        "multiplier": (0.03, 2e-3),
+        "matrix": (1e-3, 0.1), "embedding": (1e-3, 0.1), "head": (1e-3, 0.1),
+        "vector": (1e-3, 0.0), "multiplier": (0.03, 2e-3),
     }  # fmt: skip
     names = {id(p): name for name, p in model.named_parameters()}
     vectors = {names[id(p)].rpartition("layers.0.")[2] for p in by_kind["vector"]["params"]}
     assert {"mamba.A_log", "mamba.D", "mamba.dt_bias", "mamba.conv1d.weight",
             "input_layernorm.weight"} <= vectors  # fmt: skip
-    heads = {names[id(p)] for p in by_kind["embedding"]["params"]}
-    assert heads == {"model.embed_tokens.weight", "lm_head.weight"}
+    for kind, name in (("embedding", "model.embed_tokens.weight"), ("head", "lm_head.weight")):
+        assert {names[id(p)] for p in by_kind[kind]["params"]} == {name}
     every = [id(p) for group in groups for p in group["params"]]
     assert sorted(every) == sorted(names)
     assert "lm_head.weight" not in lrm.effective_weights(model)

@@ -80,7 +80,7 @@ def test_roles_for_mup_can_be_said():
     base.top, model.top = nn.Linear(8, 3), nn.Linear(32, 3)  # of a shape that tells nothing
     groups = mup_param_groups(model, base, 1e-3, 0.0, role={"top.weight": "head"})
     by_id = {id(p): group for group in groups for p in group["params"]}
-    assert by_id[id(model.top.weight)]["kind"] == "embedding"
+    assert by_id[id(model.top.weight)]["kind"] == "head"
     before = base.top.weight.square().mean().sqrt()
     mup_rescale_(model, base, role={"top.*": "head"})
     assert torch.isclose(model.top.weight.square().mean().sqrt(), before / 4)

@@ -21,7 +21,8 @@ from analysis.tables.results import Tables
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 
-_JUDGE = ("tiny", "mini", "small", "paper")
+# Scales whose runs judge.
+JUDGING = ("tiny", "mini", "small", "paper")
 Judge = Callable[[Tables, dict], Judgement]
 
 
@@ -80,7 +81,7 @@ def configuration_hash(experiment: str) -> str:
 def _runs_hash(path: Path, text: bytes) -> str:
     """Of the configuration at ``path``, whose ``text`` this is now."""
     loaded = load(path)
-    scale = next(each for each in _JUDGE if each in loaded.header.at)
+    scale = next(each for each in JUDGING if each in loaded.header.at)
     runs = loaded.runs(scale, [0])
     ids = sorted(dataclasses.replace(run, corpus="any").id for run in runs)
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]

@@ -6,18 +6,20 @@ changes after the seeds ran, the claim is open.
 
 Code may be rearranged without another meaning, and a configuration may get further arms or points:
 ``--same`` notes them beside what is locked, and so it does where an entry gets ``only``, for the
-runs that there were before. It does so only where the published runs are judged exactly as
-claims.json says, and where all of them are still asked for.
+runs that there were before. It does so only where the published runs, at every scale that judges,
+are judged exactly as claims.json says, and where all of them are still asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Any
 
-from analysis.claims.judges import code_hash, configuration_hash
+from analysis.claims.judges import JUDGING, code_hash, configuration_hash
 from analysis.claims.ledger import CHANGED, as_ledger, judge_all
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.tables.criteria import every_criterion, locks_of
@@ -25,6 +27,7 @@ from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, find
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.plan.claims import judging_seeds
+from lrm.plan.experiment import load
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import write_json
 
@@ -32,14 +35,17 @@ from lrm.store.files import write_json
 def lock(claim: str, same: bool = False) -> None:
     """Write the lock of a claim, or with ``same`` note that code has changed without a meaning.
 
-    Raises UserError for a claim that no experiment decides, for one whose published runs are
-    locked otherwise, and with ``same`` where the locked code has published no verdicts or others.
+    Raises UserError for a claim that no experiment decides, for one whose arms have not been tuned
+    yet, for one whose published runs are locked otherwise, and with ``same`` where the locked code
+    has published no verdicts or others.
     """
     criterion = every_criterion().get(claim, {})
     if "experiment" not in criterion:
         raise UserError(f"{claim}: no experiment decides it")
     experiment = criterion["experiment"]
     locks = locks_of(experiment)
+    if claim not in locks:
+        _check_tuned(experiment)
     now = {
         "code": code_hash(experiment, claim),
         "configuration": configuration_hash(experiment),
@@ -69,7 +75,7 @@ def lock(claim: str, same: bool = False) -> None:
             **_noted(old, "configuration", "grown_to", now["configuration"]),
             **({"only_added": criterion["only"]} if added else {}),
         }
-        if _judged(claim, experiment, now) != published:
+        if _judged(claim, experiment, now, published) != published:
             raise UserError(f"{claim}: this code judges the published runs otherwise")
     elif published is not None:
         raise UserError(f"{claim}: runs are published under its lock: write a new entry, or --same")
@@ -78,11 +84,27 @@ def lock(claim: str, same: bool = False) -> None:
     print(f"wrote {path}")
 
 
+def _check_tuned(experiment: str) -> None:
+    """UserError where a search has yet to find arms: their runs would be missing from the lock."""
+    loaded = load(EXPERIMENTS / experiment / "config.yaml")
+    scale = next(each for each in JUDGING if each in loaded.header.at)
+    if untuned := loaded.untuned(scale):
+        raise UserError(
+            f"{experiment}: no search has tuned {', '.join(untuned)} at {scale}; lock its claims "
+            "when all arms are tuned, and before their seeds run"
+        )
+
+
 def _published(claim: str) -> dict[str, Any] | None:
-    """What the locked code said of the published runs; None where it has not judged any."""
-    records = read_ledger(claims_file("tiny", "reference", RESULTS))["claims"]
-    judged = (r for r in records if r["id"] == claim and r["n"] and r["note"] != CHANGED)
-    return next(map(_numbers, judged), None)
+    """What the locked code said of the published runs by scale; None where it judged none."""
+    found = {}
+    for scale in JUDGING:
+        if (file := claims_file(scale, "reference", RESULTS)).exists():
+            records = read_ledger(file)["claims"]
+            judged = (r for r in records if r["id"] == claim and r["n"] and r["note"] != CHANGED)
+            for record in judged:
+                found[scale] = _numbers(record)
+    return found or None
 
 
 def _noted(old: dict[str, Any], locked: str, beside: str, new: str) -> dict[str, list[str]]:
@@ -97,10 +119,9 @@ def _asked_for(criterion: dict[str, Any]) -> bool:
     judging = judging_seeds(criterion)
 
     def of_entry(configuration: str) -> set[str]:
-        found = find(experiment, "tiny", "reference", RESULTS, configuration, only)
         return {
             run["id"]
-            for run, _ in found
+            for run in _runs(experiment, configuration, only)
             if run["seed"] in judging
             and (not only or any(fnmatch(run["label"], pattern) for pattern in only))
         }
@@ -113,23 +134,35 @@ def _only_added(claim: str, criterion: dict[str, Any], lock: dict[str, Any]) -> 
     if "only" not in criterion or lock.get("only_added") == criterion["only"]:
         return False
     before = {key: value for key, value in criterion.items() if key != "only"}
-    try:
-        found = find(criterion["experiment"], "tiny", "reference", RESULTS, "all")
-    except NothingFound:
-        return False
-    judged = {run["criteria"].get(claim) for run, _ in found
+    judged = {run["criteria"].get(claim) for run in _runs(criterion["experiment"], "all")
               if run.get("seed") in judging_seeds(criterion)}  # fmt: skip
     return criterion_hash(before, lock) in judged
 
 
-def _judged(claim: str, experiment: str, lock: dict[str, Any] | None = None) -> dict[str, Any]:
-    """What today's code says of the published runs, under such a lock."""
-    judged = judge_all(
-        "tiny", "reference", RESULTS, [experiment], as_locked={claim: lock} if lock else {}
-    )
-    records = as_ledger(judged, "tiny", "reference")
-    [record] = [r for r in json.loads(json.dumps(records))["claims"] if r["id"] == claim]
-    return _numbers(record)
+def _runs(
+    experiment: str, configuration: str, only: Collection[str] = ()
+) -> Iterator[dict[str, Any]]:
+    """The published runs at all scales that judge."""
+    for scale in JUDGING:
+        with suppress(NothingFound):
+            yield from (
+                d for d, _ in find(experiment, scale, "reference", RESULTS, configuration, only)
+            )
+
+
+def _judged(
+    claim: str, experiment: str, lock: dict[str, Any] | None, scales: Iterable[str]
+) -> dict[str, Any]:
+    """What today's code says of the published runs at these scales, under such a lock."""
+    found = {}
+    for scale in scales:
+        judged = judge_all(
+            scale, "reference", RESULTS, [experiment], as_locked={claim: lock} if lock else {}
+        )
+        records = as_ledger(judged, scale, "reference")
+        [record] = [r for r in json.loads(json.dumps(records))["claims"] if r["id"] == claim]
+        found[scale] = _numbers(record)
+    return found
 
 
 def _numbers(record: dict[str, Any]) -> dict[str, Any]:

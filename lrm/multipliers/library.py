@@ -41,7 +41,7 @@ from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
 from lrm.multipliers.wiring import counts_gradients, watch, watched
 
-_KINDS = ("matrix", "embedding", "convolution", "vector", "multiplier")
+_KINDS = ("matrix", "embedding", "head", "convolution", "vector", "multiplier")
 
 
 def attach_multipliers(
@@ -150,11 +150,11 @@ def build_param_groups(
 
     Matrices, embeddings and convolutions decay, vectors (depthwise convolutions too) do not.
     Multipliers are in groups of their own with the LR and the light decay they were attached with,
-    or those given here. Each group has a ``kind``: ``matrix``, ``embedding`` (heads too),
-    ``convolution``, ``vector`` or ``multiplier``, so that ``torch.optim.Muon`` can be given the
-    matrices alone; stacks of them (experts) are in groups apart. ``by_kind`` gives a kind an LR or
-    decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern of
-    ``no_decay`` does not decay. ``role`` is as in ``attach_multipliers``, whose roles are known
+    or those given here. Each group has a ``kind``: ``matrix``, ``embedding`` (one that is the head
+    too), ``head``, ``convolution``, ``vector`` or ``multiplier``, so that ``torch.optim.Muon`` can
+    be given the matrices alone; stacks of them (experts) are in groups apart. ``by_kind`` gives a
+    kind an LR or decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern
+    of ``no_decay`` does not decay. ``role`` is as in ``attach_multipliers``, whose roles are known
     here already. The order of parameters is the same in both implementations, and so
     is an optimizer's state.
 
@@ -465,7 +465,7 @@ def _path(model: nn.Module, handle: Attached) -> str:
 def _kinds(model: nn.Module, said: Mapping[str, str] | None) -> dict[str, str]:
     """The kind of group of every parameter."""
     known = known_roles(model, said)
-    return {n: "embedding" if role in ("tied", "head") else role for n, role in known.items()}
+    return {n: "embedding" if role == "tied" else role for n, role in known.items()}
 
 
 def _check_sharding(model: nn.Module) -> None:

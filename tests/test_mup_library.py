@@ -46,7 +46,7 @@ def test_factors_are_those_of_the_table():
             ):
                 assert {lr for n, lr in found.items() if part in n} == {0.1 * factor}, part
     decays = {group["kind"]: group["weight_decay"] for group in groups}
-    assert decays == {"embedding": 0.5, "matrix": 0.5, "vector": 0.0}
+    assert decays == {"embedding": 0.5, "head": 0.5, "matrix": 0.5, "vector": 0.0}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])

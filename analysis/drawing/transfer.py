@@ -87,7 +87,7 @@ def valley(axis, table: pd.DataFrame, colour: str, size: float = 5.5) -> float |
         found = interval(values)
         if found.n > 1:
             axis.plot([rate] * 2, [found.low, found.high], color=colour, lw=0.7, alpha=0.7)
-    axis.plot(lowest, 0, "o", color=colour, ms=size, mec="white", mew=0.6, zorder=4)
+    axis.plot(lowest, 0, "o", color=colour, ms=size, mec="white", mew=0.6, zorder=4, clip_on=False)
     return float(lowest)
 
 

@@ -40,7 +40,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     if seeds > 1:
         headline(figure, _message(table))
         sizes = " and ".join(dict.fromkeys(f"{size:.4f}" for size in chance))
-        said = f"where means lie by chance alone: ± 2 standard deviations of {sizes} nats"
+        said = f"where means lie by what neither explains: ± 2 standard deviations of {sizes} nats"
         legend_below(figure, [Patch(**NOT_JUDGED, label=said)], 1)
     n = f"{draws} draws × {seeds} seed{'s' * (seeds > 1)} = {table.size} runs"
     note = (
@@ -55,10 +55,10 @@ def _message(table: pd.DataFrame) -> str:
     """What the draw explains of the variance, and whether its interval holds 0 and a quarter."""
     share = share_of_draws(table)
     ends = f"{share.low:.0%} to {share.high:.0%}".replace("-", "−")
-    said = f"The draw explains about {share.mean:.0%} of the variance between runs (95%: {ends})"
+    said = f"What a draw does repeats over seeds for {share.mean:.0%} of the variance (95%: {ends})"
     if share.low < 0 and share.high > 0.25:
         return (
-            "What the draw explains of the variance between runs is open:\n"
+            "How much of what a draw does repeats over seeds is open:\n"
             f"{share.mean:.0%} (95%: {ends})"
         )
     parts = ["less than a quarter"] if share.high < 0.25 else []

@@ -1,6 +1,7 @@
 """What the heads of a Gated Delta Network do after training, over the width (third paper).
 
-At one LR, at the end of training. a: mean β (figure 28). b: standard deviations over tokens of z_α
+Under AdamW at one LR, at the end of training; the figures named are the paper's under SGD. a: mean
+β (figure 28). b: standard deviations over tokens of z_α
 and z_β, geometric means over heads (figures 32 and 36). c: the largest of five places of a sequence
 of the mean over heads of |c| (figure 42), where c is the mean of cos(q, k) over the sequences of a
 probe, beside the same of independent directions. d: the memory of heads in tokens, medians over

@@ -1,8 +1,8 @@
 """Figures 45 to 64 of the third paper: sizes under AdamW while Gated Delta Networks train.
 
-All at one LR. Rows are recipes, columns quantities, with a curve for each width. Where a quantity has
-the exponent of the width that muP derives, the curves lie on each other: gradients are multiplied
-by d. Lines are medians over seeds, bands their range.
+All at one LR. Rows are recipes, columns quantities, with a curve for each width. Where a quantity
+has the exponent of the width that muP derives, the curves lie on each other: gradients are
+multiplied by d. Lines are medians over seeds, bands their range.
 """
 
 from __future__ import annotations

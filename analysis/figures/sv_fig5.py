@@ -48,7 +48,7 @@ PANELS = {
 }
 TITLES = {
     "a": "a   Vectors shared by branches are worse than own ones",
-    "b": "b   No gain of vectors on outputs is seen; a factor of 2 on the matrices harms",
+    "b": "b   No gain of vectors on outputs is seen; a factor of 2 harms",
     "c": "c   Magnitude and direction apart (OR, ER) gain most behind a norm",
     "d": "d   Weight decay does not help DNP with OR (0: no vector decays)",
 }

@@ -176,6 +176,15 @@ def test_the_depth_of_indentation_has_no_rank(tmp_path):
     assert len(ranks) > 200 and all(ranks.count(rank) > len(ranks) / 6 for rank in range(CHOICES))
 
 
+def test_each_seed_has_questions_of_its_own(results):
+    _, evaluated = runs(results)
+    wanted = evaluated.evaluation.suite
+    assert [wanted.of_run(seed).seed for seed in (0, 3)] == [0, 3]
+    assert wanted.model_copy(update={"seed": 5}).of_run(3).seed == 8
+    described = read_description(evaluated.path(results))
+    assert (results / "suites" / described["execution"]["suite_name"]).is_dir()
+
+
 def test_the_same_documents_give_the_same_bytes(corpus, folder, tmp_path):
     again = suite.prepare(Suite(examples=EXAMPLES), corpus, DATA, tmp_path)
     for name in SUITE:

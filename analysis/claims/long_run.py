@@ -83,7 +83,8 @@ def l4(tables: Tables, criterion: dict) -> Judgement:
     """The gain on tasks of reasoning against that on tasks of knowledge."""
     limits, parts = criterion["thresholds"], []
     knowledge, reasoning = (
-        gains(at_minimum(tables, average(tables, limits["clear"], half))) for half in HALVES
+        gains(at_minimum(tables, average(tables, limits["clear"], half, limits["fewest"])))
+        for half in HALVES
     )
     for name in OPTIMIZERS.values():
         more = reasoning[name] - knowledge[name]

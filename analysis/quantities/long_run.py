@@ -98,14 +98,14 @@ def counted(tables: Tables, clear: float) -> tuple[str, ...]:
     )
 
 
-def average(tables: Tables, clear: float, half: str | None = None) -> pd.DataFrame:
-    """Mean score over the tasks that count, of one half of them or of all; nan where none counts.
+def average(tables: Tables, clear: float, half: str | None = None, fewest: int = 1) -> pd.DataFrame:
+    """Mean score over the tasks that count, of one half or of all; nan where fewer than ``fewest``.
 
     Rows (seed, step), columns (optimizer, multipliers).
     """
     every, chosen = tasks(tables), counted(tables, clear)
     names = [name for name in chosen if half in (None, every[name]["half"])]
-    return over_tasks(scores(tables), names)
+    return over_tasks(scores(tables), names if len(names) >= fewest else [])
 
 
 def over_tasks(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from lrm.plan.run import Run
 from lrm.plan.schedule import snapshot_steps
 
 # Raised by hand whenever the same documents give other examples.
-SUITE_VERSION = 2
+SUITE_VERSION = 3
 # Tokens of an example with one of its choices, for estimates; and how many choices there are.
 _TOKENS, CHOICES = 80, 4
 # What transformers' plain float32 code takes of the time that the scale's rate gives, measured with
@@ -57,12 +57,18 @@ SUITE = {
 class Suite(Strict):
     """The offline suite: made of held-out documents, with ``examples`` of each task.
 
-    ``context`` is how many characters of a document stand before a question, at most.
+    ``context`` is how many characters of a document stand before a question, at most. Runs of
+    another seed are asked other questions: else the draw of questions, which all would share, would
+    move every seed alike, and an interval over seeds would know nothing of it.
     """
 
     examples: int = Field(200, ge=1, le=100_000)
     context: int = Field(160, ge=20, le=100_000)
     seed: int = 0
+
+    def of_run(self, seed: int) -> Suite:
+        """The suite for runs of this seed; arms share it."""
+        return self.model_copy(update={"seed": self.seed + seed})
 
 
 class Evaluation(Strict):

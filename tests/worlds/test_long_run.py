@@ -267,10 +267,10 @@ def test_without_a_task_that_counts_scores_are_open(claim):
     assert {found[name] for name in found if name.startswith("loss")} <= {HOLDS}
 
 
-def test_one_half_without_a_task_opens_their_comparison_alone():
+def test_one_half_with_a_single_task_opens_their_comparison_alone():
     low = world(level=-15.0)  # of knowledge docstrings remain
     assert long_run.counted(low, 5.0) == ("docstrings", "assignments", "lookups")
-    assert judged("L4", low).verdict == HOLDS
+    assert judged("L4", low).verdict == OPEN and judged("L1", low).verdict == HOLDS
     lower = world(level=-23.0)  # lookups alone
     assert long_run.counted(lower, 5.0) == ("lookups",)
     assert judged("L4", lower).verdict == OPEN and judged("L1", lower).verdict == HOLDS

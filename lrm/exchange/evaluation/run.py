@@ -26,10 +26,10 @@ def run(
     """Evaluate every snapshot of the finished run ``run.after``.
 
     Probes ``score``, between 0 and 1, of ``task.<name>``, at the steps of the snapshots; vectors
-    ``correct``, of every example. ``run.json`` has the digest of the suite's examples under
-    ``execution``, because they may differ between machines. Raises UserError where that run has not
-    finished, the corpus is another one by now, the harness is missing, the device is not usable, or
-    the held-out documents do not suffice for the suite.
+    ``correct``, of every example. ``run.json`` has the suite's name and the digest of its examples
+    under ``execution``, because they may differ between machines. Raises UserError where that run
+    has not finished, the corpus is another one by now, the harness is missing, the device is not
+    usable, or the held-out documents do not suffice for the suite.
     """
     source = path.parent / run.after_id
     with open_run(path) as directory:
@@ -44,8 +44,9 @@ def run(
         execution = {"device": device.type, "precision": "float32", "lm_eval": harness.version()}
         wanted, folder = run.evaluation.suite, None
         if wanted is not None:
-            folder = suite.prepare(wanted, corpus, settings.data, corpora.parent / "suites")
-            execution["suite"] = suite.digest_of(folder)
+            own = wanted.of_run(run.seed)
+            folder = suite.prepare(own, corpus, settings.data, corpora.parent / "suites")
+            execution |= {"suite": suite.digest_of(folder), "suite_name": folder.name}
         described = {"hash": corpus.hash, "name": corpus.name, **corpus.meta}
         state = directory.start(
             {**run.describe(), "corpus": described, "rules": [], "execution": execution}

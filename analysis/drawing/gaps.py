@@ -68,8 +68,10 @@ def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None
     write_values(axis, rows, [each.name for each in compared])
 
 
-def write_values(axis, rows: pd.DataFrame, names: Sequence[str]) -> None:
+def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = False) -> None:
     """The value of each line beside its points, ``names`` from above; to be called at its limits.
+
+    Or ``above`` its bar, where lines stand far apart.
 
     With several seeds that judge it is their mean with its interval, to the right of them, else it
     has three digits. What lies beyond the axis has its value at the edge, with an arrow.
@@ -84,6 +86,11 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str]) -> None:
         mean = points.mean()
         said = f"{mean:z.3f}" if judging.empty else with_interval(judging)
         said = said.replace("-", "−")
+        if above and low < mean < high:
+            axis.annotate(said, (mean, place), (0, 9), textcoords="offset points", va="bottom",
+                          ha="center", fontsize=SMALL, zorder=5,
+                          bbox={"color": "white", "pad": 0.4})  # fmt: skip
+            continue
         # At the axis's left end a number would run into the names, and so would an interval.
         at_names = mean < low + 0.15 * (high - low)
         side = 1 if mean >= 0 or at_names or not judging.empty else -1

@@ -51,8 +51,9 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     axes[1].grid(axis="y", visible=False)
     axes[1].tick_params(axis="y", length=0)
     low, high = panels["b"]["value"].min(), max(panels["b"]["value"].max(), 0)
-    axes[1].set_xlim(low - 0.1 * (high - low), high + 1.3 * (high - low))
-    write_values(axes[1], panels["b"], list(pairs))
+    axes[1].set_xlim(low - 0.15 * (high - low), high + 0.35 * (high - low))
+    axes[1].set_ylim(-0.6, len(pairs) - 0.4)
+    write_values(axes[1], panels["b"], list(pairs), above=True)
     label(axes[1], "b   After the decay", xlabel="← better   unified − standard (nats)")
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
     # Pairs that are read apart may have other seeds.

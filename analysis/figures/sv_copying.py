@@ -60,7 +60,7 @@ def draw(numbers: pd.DataFrame, context: Context):
           ylabel="loss on pairs\nseen before (nats)")  # fmt: skip
     draw_gaps(axes[1], panels["b"], AMONG, below=0.3)
     low, high = panels["b"]["value"].min(), panels["b"]["value"].max()
-    axes[1].set_xlim(low - 0.1 * (high - low), high + 0.8 * (high - low))
+    axes[1].set_xlim(low - 0.1 * (high - low), high + 1.0 * (high - low))
     axes[1].set_ylim(-0.7, len(AMONG) - 0.6)
     write_gaps(axes[1], panels["b"], AMONG)
     label(axes[1], "b   The gap", xlabel="← better   unified − standard (nats)")

@@ -85,18 +85,31 @@ def _main(options: argparse.Namespace) -> None:
         if only or options.seeds != _SEEDS or len(options.experiments) > 1:
             raise UserError("--claim says which seeds and runs of one experiment; leave out others")
         seeds, only = asked_by(EXPERIMENTS / options.experiments[0], options.claim)
-    for experiment in options.experiments:
-        folder = publish(experiment, options.scale, seeds, options.results, only)
-        size = sum(file.stat().st_size for file in folder.iterdir())
-        print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
-        for figure in figures():
-            if experiment not in experiments_of(figure):
-                continue
-            try:
-                render(figure, options.scale, "reference", options.results, drawings, FORMATS)
-            except NothingFound as error:  # a figure may read several experiments
-                print(f"{figure} is not drawn yet: {error}")
-    judge_and_write(options.scale, "reference", options.results)
+    published = False
+    try:
+        for experiment in options.experiments:
+            _publish(experiment, options, seeds, only)
+            published = True
+    finally:  # what was published before an error is judged all the same
+        if published:
+            judge_and_write(options.scale, "reference", options.results)
+
+
+def _publish(
+    experiment: str, options: argparse.Namespace, seeds: list[int], only: Collection[str]
+) -> None:
+    """Publish an experiment's runs, and draw what reads them."""
+    folder = publish(experiment, options.scale, seeds, options.results, only)
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
+    drawings = options.results / "reference" / options.scale / "figures"
+    for figure in figures():
+        if experiment not in experiments_of(figure):
+            continue
+        try:
+            render(figure, options.scale, "reference", options.results, drawings, FORMATS)
+        except NothingFound as error:  # a figure may read several experiments
+            print(f"{figure} is not drawn yet: {error}")
 
 
 def publish(

@@ -187,3 +187,19 @@ def test_digests_of_nothing(tmp_path):
     command = [sys.executable, "-m", "analysis.publish", "--digests", "--results", str(tmp_path)]
     found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 2 and "nothing is published in" in found.stderr
+
+
+def test_what_is_published_before_an_error_is_judged(monkeypatch, tmp_path):
+    done = []
+
+    def publish_one(experiment, *_):
+        if experiment == "b":
+            raise UserError("b has no runs")
+        done.append(experiment)
+
+    monkeypatch.setattr(publish, "_publish", publish_one)
+    monkeypatch.setattr(publish, "judge_and_write", lambda *_: done.append("judged"))
+    monkeypatch.setattr(sys, "argv", ["publish", "a", "b", "--results", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        publish.main()
+    assert stopped.value.code == 2 and done == ["a", "judged"]

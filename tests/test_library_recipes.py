@@ -131,9 +131,9 @@ def test_recipe(title, recipe):
             want = names["loss_of"](names["model"].eval(), tokens)
             torch.testing.assert_close(names["loss_of"](loaded, tokens), want)
         state = torch.load("trainer/checkpoint-6/optimizer.pt", weights_only=True)
-        assert len(state["param_groups"]) == 4
+        assert len(state["param_groups"]) == 5
         rates = [group["lr"] / group["initial_lr"] for group in state["param_groups"]]
-        assert rates == pytest.approx([0.1] * 4, abs=0.01)  # the floor of the schedule
+        assert rates == pytest.approx([0.1] * 5, abs=0.01)  # the floor of the schedule
     elif title in ("Checkpoints", "Sharded checkpoints"):
         tokens = names["batches"][0]
         losses = [names["loss_of"](names[name], tokens) for name in ("model", "again")]
@@ -146,9 +146,9 @@ def test_recipe(title, recipe):
         for name, weight in again.model.state_dict().items():
             assert torch.equal(weight, training.model.state_dict()[name]), name
         state = torch.load("lightning.ckpt", weights_only=False)["optimizer_states"][0]
-        assert len(state["param_groups"]) == 4
+        assert len(state["param_groups"]) == 5
     elif title == "TRL":
-        assert len(names["trainer"].optimizer.param_groups) == 4
+        assert len(names["trainer"].optimizer.param_groups) == 5
         assert names["trainer"].state.global_step == 6
     elif title == "Quantizing by torchao":
         tokens = names["batches"][0]

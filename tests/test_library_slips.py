@@ -279,10 +279,10 @@ def test_a_preset_with_exceptions_and_rates_by_kind():
     )  # fmt: skip
     found = {(g["kind"], g["lr"], g["weight_decay"]): len(g["params"]) for g in groups}
     assert found == {("embedding", 0.5, 0.1): 1, ("matrix", 1e-3, 0.1): 1,
-                     ("vector", 1e-3, 0.0): 2, ("embedding", 0.5, 0.0): 1,
+                     ("vector", 1e-3, 0.0): 2, ("head", 1e-3, 0.0): 1,
                      ("multiplier", 1e-2, 0.0): 3}  # fmt: skip
-    with pytest.raises(UserError, match="by_kind: 'head' may be one of matrix, embedding"):
-        lrm.build_param_groups(model, 1e-3, 0.1, by_kind={"head": {"lr": 1.0}})
+    with pytest.raises(UserError, match="by_kind: 'heads' may be one of matrix, embedding, head"):
+        lrm.build_param_groups(model, 1e-3, 0.1, by_kind={"heads": {"lr": 1.0}})
     with pytest.raises(UserError, match=r"no_decay: no parameter's name matches 'nor\*'"):
         lrm.build_param_groups(model, 1e-3, 0.1, no_decay=["nor*"])
 

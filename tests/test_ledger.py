@@ -304,12 +304,10 @@ def test_a_lock_that_has_nothing_new_keeps_what_it_notes(same, monkeypatch, tmp_
 
 def test_patterns_of_every_entry_select_runs():
     """A misspelt one would leave its claim without runs."""
-    judging = ("tiny", "mini", "small", "paper")
     for name, criterion in CRITERIA.items():
         if "only" in criterion:
             loaded = load_experiment(EXPERIMENTS / criterion["experiment"] / "config.yaml")
-            scale = next(each for each in judging if each in loaded.header.at)
-            labels = [run.label for run in loaded.runs(scale, [0])]
+            labels = [run.label for run in loaded.runs(judges.judging_scale(loaded), [0])]
             for pattern in criterion["only"]:
                 assert fnmatch.filter(labels, pattern), (name, pattern)
 

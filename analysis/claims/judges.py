@@ -19,10 +19,10 @@ from analysis.tables.criteria import locks_of
 from analysis.tables.find import EXPERIMENTS
 from analysis.tables.results import Tables
 from lrm.errors import UserError
-from lrm.plan.experiment import load
+from lrm.plan.experiment import Experiment, load
+from lrm.plan.scales import SCALES
 
-# Scales whose runs judge.
-JUDGING = ("tiny", "mini", "small", "paper")
+JUDGING = SCALES[1:]  # all but smoke, whose runs show that everything works
 Judge = Callable[[Tables, dict], Judgement]
 
 
@@ -77,12 +77,16 @@ def configuration_hash(experiment: str) -> str:
     return _runs_hash(path, path.read_bytes())
 
 
+def judging_scale(experiment: Experiment) -> str:
+    """The first of the scales that judge at which the experiment is made."""
+    return next(scale for scale in JUDGING if scale in experiment.header.at)
+
+
 @cache
 def _runs_hash(path: Path, text: bytes) -> str:
     """Of the configuration at ``path``, whose ``text`` this is now."""
     loaded = load(path)
-    scale = next(each for each in JUDGING if each in loaded.header.at)
-    runs = loaded.runs(scale, [0])
+    runs = loaded.runs(judging_scale(loaded), [0])
     ids = sorted(dataclasses.replace(run, corpus="any").id for run in runs)
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
 

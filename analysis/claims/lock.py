@@ -19,7 +19,7 @@ from contextlib import suppress
 from fnmatch import fnmatch
 from typing import Any
 
-from analysis.claims.judges import JUDGING, code_hash, configuration_hash
+from analysis.claims.judges import JUDGING, code_hash, configuration_hash, judging_scale
 from analysis.claims.ledger import CHANGED, as_ledger, judge_all
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.tables.criteria import every_criterion, locks_of
@@ -87,7 +87,7 @@ def lock(claim: str, same: bool = False) -> None:
 def _check_tuned(experiment: str) -> None:
     """UserError where a search has yet to find arms: their runs would be missing from the lock."""
     loaded = load(EXPERIMENTS / experiment / "config.yaml")
-    scale = next(each for each in JUDGING if each in loaded.header.at)
+    scale = judging_scale(loaded)
     if untuned := loaded.untuned(scale):
         raise UserError(
             f"{experiment}: no search has tuned {', '.join(untuned)} at {scale}; lock its claims "

@@ -28,7 +28,15 @@ from analysis.drawing.style import (
     power_of_two,
     ramp,
 )
-from analysis.explore.gpu_tables import PARTS, by_runs, overheads, render, results, utilisation
+from analysis.explore.gpu_tables import (
+    PARTS,
+    by_runs,
+    failures,
+    overheads,
+    render,
+    results,
+    utilisation,
+)
 from lrm.cli import guarded
 from lrm.store.files import read_json, write_atomic
 
@@ -61,12 +69,7 @@ def draw(record: dict[str, Any]):
     left = [part for part in PARTS if not results(record, part)]
     kind = "A TOY RUN ON A CPU: it says nothing of a GPU   " if record["toy"] else ""
     rest = f"   not taken yet: {', '.join(left)}" if left else ""
-    failed = [
-        f"{part}: {name}"
-        for part, items in record["parts"].items()
-        for name, item in items.items()
-        if "failed" in item
-    ]
+    failed = [f"{part}: {name}" for part in record["parts"] for name in failures(record, part)]
     lost = f"\nfailed, with reasons in the table: {'; '.join(failed)}" if failed else ""
     said = f"{kind}{record['device']['name']}{rest}{lost}"
     figure.supxlabel(said, fontsize=SMALL, color="#444444")

@@ -17,7 +17,7 @@ def render(record: Mapping[str, Any]) -> str:
     lines += [_TOY] if record["toy"] else []
     for part, table in _TABLES.items():
         items = record["parts"].get(part, {})
-        failed = [f"failed: {name}: {i['failed']}" for name, i in items.items() if "failed" in i]
+        failed = [f"failed: {name}: {why}" for name, why in failures(record, part).items()]
         if items:
             lines += ["", f"## {part}", "", *table(results(record, part), record), *failed]
     return "\n".join(lines)
@@ -27,6 +27,12 @@ def results(record: Mapping[str, Any], part: str) -> dict[str, Any]:
     """What was found in a part, by the names of its items; of those that failed nothing."""
     items = record["parts"].get(part, {})
     return {name: item["result"] for name, item in items.items() if "result" in item}
+
+
+def failures(record: Mapping[str, Any], part: str) -> dict[str, str]:
+    """Why items of a part failed, by their names."""
+    items = record["parts"].get(part, {})
+    return {name: item["failed"] for name, item in items.items() if "failed" in item}
 
 
 def utilisation(speed: Mapping[str, Any], record: Mapping[str, Any]) -> float | None:

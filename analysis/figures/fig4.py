@@ -4,9 +4,9 @@ a: product of the scales of Q's and K's multipliers against their ratio, on equa
 as the constant stage ends. The scale is the RMS of the rows' multipliers times that of the
 columns'. A small point is a layer of a seed; of Brownian motion (ABM), which has no weight decay, a
 layer of a draw. A large one is the median over seeds of their medians over layers, with 95%
-intervals; those of products stand in numbers. Of the paper's weight decay a
-line from below ends at the median. b: norm of the residual stream behind the last layer. Lines are
-medians, bands the range of seeds.
+intervals; those of products stand in numbers. Of the paper's weight decay a line from
+below ends at the median. b: norm of the residual stream behind the last layer. Lines are medians,
+bands the range of seeds.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ ENDS = {
 SIDES = {symmetry.FREE: "left", symmetry.LIGHT: "right"}
 # Of the paper's weight decay, whose median lies beside another's, a line from below ends at it.
 LITERAL = {"color": COLOURS[symmetry.LITERAL]}
-
 NOISE = {"color": NOISE_COLOUR, "marker": "X", "mec": "white", "mew": 0.2}
 NOISE_NAME = "noise alone"
 MESSAGE = (
@@ -163,7 +162,7 @@ def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str, below=Fa
         if not below:  # it would lie on another's
             axis.plot(ends, [y, y], **bar)
             axis.plot([x, x], np.exp([ratio.low, ratio.high]), **bar)
-        toward = y if below else np.exp(ratio.high)
+            toward = np.exp(ratio.high)
         said += f" [{_told(ends[0])}, {_told(ends[1])}]"
     if not below:
         edge = {"mec": shade(look["color"], -0.4), "mew": 1.1}

@@ -232,6 +232,7 @@ def _name(axis, points: pd.DataFrame) -> None:
             own = np.hypot(*(centre - axis.transData.transform((point.x, point.y))))
             # A name that is nearer to another point would be taken for its.
             other = (np.hypot(*(spots - centre).T) < own - 0.5 * unit).sum()
+            # Bars are thin, and count less than points and names.
             options.append((hidden + 2 * other + 5 * out + 0.3 * crossed, rank, text, box))
         best = min(options, key=lambda one: one[:2])
         taken.append(best[-1])

@@ -15,8 +15,8 @@ def measured(results: Path, runs: list[Run]) -> float | None:
     """Median of the seconds that finished ones of ``runs`` took, over those of their estimates.
 
     A run's size is in its estimate, so that those of another width or depth are told alike. Those
-    count that have the model and the optimizer of a training run of ``runs``. None where there is
-    none.
+    count that have the model, the optimizer and the shape of batches of a training run among
+    ``runs``. None where there is none.
     """
     alike = {
         _shape(run.settings.model_dump(mode="json")): run.estimate() for run in runs if run.trains

@@ -21,6 +21,8 @@ from analysis.quantities.mlp_scale import (
     MlpSweep,
     by_frequency,
     growth,
+    living,
+    living_matrices,
     switched_off,
 )
 from analysis.quantities.stats import log_range
@@ -28,6 +30,7 @@ from analysis.quantities.sweep import excess, slopes
 from analysis.tables.results import Tables
 
 TOO_FEW = "too few S within reach of the multipliers"
+LEARNED_ADAM = ARMS["Adam"][1]
 QKV = ("attention.q", "attention.k", "attention.v")
 # What can change the scale of the SSM's output beside its matrices.
 OF_SSM = {"conv1d": "ssm.conv", "D": "ssm.D"}
@@ -81,6 +84,15 @@ def m2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
 
 
 @_over_points
+def m2_2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
+    """The slope with Adam, over the layers whose MLP still puts something out."""
+    slope = slopes(living_matrices(sweep, LEARNED_ADAM, points), points)
+    text = "Adam: slope of ln ‖W‖ of the MLP matrices in ln S"
+    part = within(text, slope, *criterion["thresholds"]["slope"], "Adam")
+    return judgement(criterion, [part], _left_out(sweep, points))
+
+
+@_over_points
 def m3(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """ln range over S of each block's output with multipliers; of the MLP's beside that without.
 
@@ -126,6 +138,25 @@ def m5a(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
         matters = criterion["smallest_effect"]
         parts.append(within(text, _grown(ratio, points), low, high, name, matters=matters))
     return judgement(criterion, parts)
+
+
+@_over_points
+def m5a_2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
+    """The same with Adam, over the layers whose MLP still puts something out with multipliers."""
+    plain, learned = (living_matrices(sweep, arm, points) for arm in ARMS["Adam"])
+    text = "Adam: growth of ‖W‖ of the MLP, without over with multipliers (ln)"
+    part = within(text, _grown(plain / learned, points), *criterion["thresholds"]["deviation"],
+                  "Adam", matters=criterion["smallest_effect"])  # fmt: skip
+    return judgement(criterion, [part], _left_out(sweep, points))
+
+
+def _left_out(sweep: MlpSweep, points: list[float]) -> str:
+    """In how many seeds each layer does not count."""
+    counts = (~living(sweep, LEARNED_ADAM, points)).sum()
+    layers = ", ".join(
+        f"layer {layer:g} in {count} seeds" for layer, count in counts.items() if count
+    )
+    return f"left out, since the MLP is off at S = {points[-1]:g}: {layers or 'none'}"
 
 
 @_over_points

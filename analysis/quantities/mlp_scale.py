@@ -155,3 +155,29 @@ def switched_off(sweep: MlpSweep, arm: str, block: str, points: list[float]) -> 
         table = sweep.output(arm, block, layer)
         off[int(layer)] = int((table[points[-1]] < 0.1 * table[1.0]).sum())
     return pd.Series(off)
+
+
+def living(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFrame:
+    """Whether each layer's MLP is on at the last of ``points``; seeds in rows, layers in columns.
+
+    Off is what ``switched_off`` counts: an output below a tenth of that at S = 1.
+    """
+    outputs = {
+        layer: sweep.output(arm, "MLP", layer)
+        for layer in sweep.layers(arm, BLOCKS["MLP"], "activation_norm")
+    }
+    return pd.DataFrame({n: t[points[-1]] >= 0.1 * t[1.0] for n, t in outputs.items()})
+
+
+def living_matrices(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFrame:
+    """‖W‖ of Adam's MLP matrices: geometric mean over matrices and each seed's ``living`` layers.
+
+    The layers are those of the arm with multipliers, at all S and in both arms.
+    """
+    on = living(sweep, ARMS["Adam"][1], points).stack()
+    logs = []
+    for name in MLP:
+        rows = sweep.measured(arm, name, "weight_norm")
+        table = np.log(rows.pivot_table("value", ["seed", "layer"], "S")[points])
+        logs.append(table[on.reindex(table.index)].groupby("seed").mean())
+    return np.exp(sum(logs) / len(logs))

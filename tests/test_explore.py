@@ -1,6 +1,8 @@
 """Choices, courses and distributions of logged norms, on tables small enough to work out."""
 
+import re
 import sys
+from pathlib import Path
 
 import matplotlib
 
@@ -323,3 +325,20 @@ def test_without_ipywidgets_a_line_says_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert explore.widgets("tiny", "runs") is None
     assert "pip install ipywidgets" in capsys.readouterr().out
+
+
+def test_the_example_of_the_page(capsys):
+    page = (Path(__file__).parents[1] / "analysis" / "README.md").read_text()
+    [example] = re.findall(r"<!-- example.*?```python\n(.*?)```", page, re.DOTALL)
+    exec(compile(example, "README.md", "exec"), {})
+    assert "0 dead rows" in capsys.readouterr().out
+
+
+def test_the_page_names_statistics_that_are_there():
+    page = (Path(__file__).parents[1] / "analysis" / "README.md").read_text()
+    named = set(re.findall(r"`([a-z_]+)`", page.split("## Statistics")[1].split("##")[0]))
+    there: set[str] = {"stat", "vectors", "residual"}
+    for experiment in ("scale_diversity", "mlp_scale", "projector", "grad_clipping"):
+        tables = Tables.load(experiment, source="reference")
+        there |= set(tables.scalars["stat"]) | set(tables.vectors["stat"])
+    assert named <= there, named - there

@@ -191,6 +191,11 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+def counted(count: int, noun: str) -> str:
+    """So many of them: ``1 run``, ``2 runs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def parse_seeds(text: str) -> list[int]:
     """``3`` is seeds 0 to 2; ``100-102,7`` and ``5,`` are lists.
 

@@ -116,6 +116,16 @@ def is_complete(path: Path) -> bool:
     return (path / "done.json").exists()
 
 
+def damage(path: Path) -> UserError | None:
+    """What is wrong with the records of a finished run in this directory; None of all others."""
+    if is_complete(path):
+        try:
+            read_description(path), read_outcome(path)
+        except UserError as error:
+            return error
+    return None
+
+
 def give_up(path: Path, outcome: str, reason: str, step: int) -> None:
     """Mark a trial of a search as ended before its last step; it will not go on.
 

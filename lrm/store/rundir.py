@@ -139,7 +139,10 @@ def read_given_up(path: Path) -> dict[str, Any] | None:
     """What ``give_up`` left in this directory, if anything; UserError where it is damaged."""
     if not (path / _GIVEN_UP).exists():
         return None
-    return read_json(path / _GIVEN_UP, ("outcome", "reason", "step"))
+    record = read_json(path / _GIVEN_UP, ("outcome", "reason", "step"))
+    if not all(isinstance(record[key], str) for key in ("outcome", "reason")):
+        raise UserError(f"{path / _GIVEN_UP} is damaged; {_remedy(path)}")
+    return record
 
 
 def note_failure(path: Path, line: str, log: Path | None = None) -> None:
@@ -157,10 +160,24 @@ def forget_failure(path: Path) -> None:
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
-    """The ``error`` and ``log`` of a run that failed and was not begun again since; else None."""
+    """The ``error`` and ``log`` of a run that failed and was not begun again since; else None.
+
+    None too where that cannot be read: the run is then tried again.
+    """
     with suppress(UserError):
-        return read_json(path / _FAILED, ("error", "log"))
+        return stated_failure(path)
     return None
+
+
+def stated_failure(path: Path) -> dict[str, Any] | None:
+    """As ``read_failure``; UserError where that cannot be read."""
+    file = path / _FAILED
+    if not file.exists():
+        return None
+    record = read_json(file, ("error", "log"), remedy := f"remove {file}")
+    if not isinstance(record["error"], str) or not isinstance(record["log"], str | None):
+        raise UserError(f"{file} is damaged; {remedy}")
+    return record
 
 
 def _remedy(path: Path) -> str:

@@ -88,9 +88,10 @@ def _take_all_letters() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def guarded(action) -> None:
+def guarded(action, resumes: bool = False) -> None:
     """Call ``action``; a UserError becomes one line and exit code 2, Ctrl-C exit code 130.
 
+    ``resumes``: whether the same command goes on from where it was stopped, which is told.
     SIGTERM and SIGHUP stop it as Ctrl-C does, with 143 and 129. The first signal that comes
     decides; those that come when the action has ended change nothing.
     """
@@ -112,7 +113,7 @@ def guarded(action) -> None:
     except BaseException as error:
         over = True
         # What fails on the way out fails because of the signal.
-        known = ending(Stopped(stops[0]) if stops else error)
+        known = ending(Stopped(stops[0]) if stops else error, resumes)
         if known is None:
             raise
         code, line = known

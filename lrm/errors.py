@@ -100,8 +100,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def ending(error: BaseException) -> tuple[int, str | None] | None:
-    """Exit code and last line of a command that ``error`` ends in good order; None of a crash."""
+def ending(error: BaseException, resumes: bool = False) -> tuple[int, str | None] | None:
+    """Exit code and last line of a command that ``error`` ends in good order; None of a crash.
+
+    ``resumes``: called again, the command goes on from where it was stopped.
+    """
     if isinstance(error, UserError):
         return 2, line_of(error)
     if isinstance(error, OSError) and error.errno in _REFUSED:
@@ -109,7 +112,9 @@ def ending(error: BaseException) -> tuple[int, str | None] | None:
         return (2, line_of(error)) if named else None
     if isinstance(error, KeyboardInterrupt):
         number = error.args[0] if isinstance(error, Stopped) else signal.SIGINT
-        return 128 + number, "\nstopped; the same command goes on from here"
+        return 128 + number, "\nstopped" + (
+            "; the same command goes on from here" if resumes else ""
+        )
     if isinstance(error, BrokenPipeError):  # the reader of the output has gone: head, less
         return 141, None
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):

@@ -44,7 +44,7 @@ folder, count = Path(sys.argv[1]), int(sys.argv[2])
 runs = load(Path("experiments/projector/config.yaml")).runs("smoke", [0], only=["FPN*"])
 runs = [dataclasses.replace(run, corpus="a corpus") for run in runs]
 jobs = [(run, folder / str(number)) for number, run in enumerate(runs[:count])]
-guarded(lambda: scheduler.sweep(jobs, folder / "data", 2))
+guarded(lambda: scheduler.sweep(jobs, folder / "data", 2), resumes=True)
 """
 # As a worker it starts a program of its own; it tells the numbers of both processes.
 WORKER = """
@@ -68,7 +68,7 @@ def wait():
         while True:  # one long sleep may begin just after a signal came, and not hear it
             time.sleep(0.02)
 
-guarded(wait)
+guarded(wait, resumes=True)
 """
 
 
@@ -310,7 +310,10 @@ def kept(before):
 
 
 @pytest.mark.parametrize(("name", "code"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
-def test_the_first_signal_decides_how_a_command_ends(handlers, capsys, name, code):
+@pytest.mark.parametrize("resumes", [True, False])
+def test_the_first_signal_decides_how_a_command_ends(handlers, capsys, name, code, resumes):
+    """That the same command goes on is told where it does."""
+
     def action():
         try:
             signal.raise_signal(getattr(signal, f"SIG{name}"))
@@ -321,11 +324,11 @@ def test_the_first_signal_decides_how_a_command_ends(handlers, capsys, name, cod
             raise OSError("what it was about to write to has gone")
 
     with pytest.raises(SystemExit) as ended:
-        guarded(action)
+        guarded(action, resumes)
     assert ended.value.code == code
     for number in handlers:
         signal.raise_signal(number)  # the interpreter ends, undisturbed
-    assert capsys.readouterr().err == f"\n{STOPPED}\n"
+    assert capsys.readouterr().err == f"\n{STOPPED if resumes else 'stopped'}\n"
 
 
 def test_a_command_gives_handlers_back(handlers):

@@ -91,7 +91,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
             plan, corpora = group.first(plan)
             _then_tell_damage(plan, lambda: sweep_together(plan.missing, corpora, group))
 
-    guarded(by_torchrun if os.environ.keys() >= _TORCHRUN else by_workers)
+    guarded(by_torchrun if os.environ.keys() >= _TORCHRUN else by_workers, resumes=True)
 
 
 def main_of_several(arguments: list[str] | None = None) -> None:
@@ -125,7 +125,7 @@ def main_of_several(arguments: list[str] | None = None) -> None:
             print(line_of(error), file=sys.stderr)
             raise SystemExit(3) from None
 
-    guarded(several)
+    guarded(several, resumes=True)
 
 
 def _parse(

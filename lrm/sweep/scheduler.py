@@ -154,9 +154,8 @@ class Sweep:
             finally:
                 self.end()
         if self.waiting:
-            self.crashes.append(
-                f"{len(self.waiting)} runs were not begun: no worker could be started"
-            )
+            were = "run was" if len(self.waiting) == 1 else "runs were"
+            self.crashes.append(f"{len(self.waiting)} {were} not begun: no worker could be started")
         if self.crashes:
             raise RuntimeError("a run crashed:\n" + "\n".join(self.crashes))
         _raise_first(self.errors)

@@ -51,7 +51,8 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     add("--from-published", action="store_true",
         help="go on from the published log: its trials are not run again")  # fmt: skip
     add("--dry-run", action="store_true", help="show stages and cost, run nothing")
-    guarded(lambda: _main(load(folder / "config.yaml"), parser.parse_args(arguments)))
+    guarded(lambda: _main(load(folder / "config.yaml"), parser.parse_args(arguments)),
+            resumes=True)  # fmt: skip
 
 
 def _main(experiment: Experiment, options: argparse.Namespace) -> None:

@@ -112,9 +112,8 @@ def ending(error: BaseException, resumes: bool = False) -> tuple[int, str | None
         return (2, line_of(error)) if named else None
     if isinstance(error, KeyboardInterrupt):
         number = error.args[0] if isinstance(error, Stopped) else signal.SIGINT
-        return 128 + number, "\nstopped" + (
-            "; the same command goes on from here" if resumes else ""
-        )
+        more = "; the same command goes on from here" if resumes else ""
+        return 128 + number, f"\nstopped{more}"
     if isinstance(error, BrokenPipeError):  # the reader of the output has gone: head, less
         return 141, None
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):

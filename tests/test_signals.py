@@ -56,6 +56,23 @@ def start(tell):
     tell(note=f"processes {os.getpid()} {own.pid}")
     time.sleep(1000)
 """
+# It takes this long to save when it is asked to stop.
+SAVING = """
+import os, signal, time
+from pathlib import Path
+
+def start(tell):
+    def save(*_):
+        time.sleep(SECONDS)
+        Path(__file__).with_name(f"saved {os.getpid()}").touch()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    tell(ready=True)
+    tell(note=f"processes {os.getpid()} {os.getpid()}")
+    while True:
+        time.sleep(0.05)
+"""
 TOGETHER = """
 import sys, time
 from pathlib import Path
@@ -120,8 +137,8 @@ def send(process, name):
 class Sweep:
     """The stand-in sweep of so many runs, as a context; begun when two workers have a run."""
 
-    def __init__(self, folder, runs=3):
-        (folder / "stand_in.py").write_text(WORKER)
+    def __init__(self, folder, runs=3, worker=WORKER):
+        (folder / "stand_in.py").write_text(worker)
         path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-c", SWEEP, str(folder), str(runs)],
@@ -189,6 +206,22 @@ def test_a_sweep_in_any_order_of_signals(tmp_path, order):
 
 
 @needs_proc
+@pytest.mark.parametrize(("seconds", "order"), [(0.5, "INT"), (300, "INT INT")])
+def test_workers_save_unless_a_second_signal_comes(tmp_path, seconds, order):
+    began = time.monotonic()
+    with Sweep(tmp_path, worker=SAVING.replace("SECONDS", str(seconds))) as sweep:
+        for name in order.split():
+            send(sweep.process, name)
+            until(lambda: any("a second Ctrl-C ends them" in line for line in sweep.lines))
+        code, errors = sweep.end()
+        assert code == 130 and alive(*sweep.workers) == []
+        assert_stopped(errors)
+    saved = {path.name for path in tmp_path.glob("saved *")}
+    assert saved == ({f"saved {pid}" for pid in sweep.workers} if order == "INT" else set())
+    assert time.monotonic() - began < 300
+
+
+@needs_proc
 def test_a_sweep_under_a_hail_of_signals(tmp_path):
     with Sweep(tmp_path) as sweep:
         for name in itertools.cycle(["INT", "TERM", "HUP"]):
@@ -223,8 +256,7 @@ def test_a_worker_that_is_killed(tmp_path):
         for worker in sweep.workers[1:]:
             os.kill(worker, signal.SIGINT)  # its parent's to handle
             os.kill(worker, signal.SIGTERM)
-        for program in sweep.programs:  # they have standard error open
-            os.kill(program, signal.SIGKILL)
+        until(lambda: not alive(*sweep.programs))  # they have standard error open
         code, errors = sweep.end()
         assert code == 2 and "Traceback" not in errors
         told = [line for line in errors.splitlines() if line.startswith("error: ")]

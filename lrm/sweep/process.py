@@ -137,23 +137,25 @@ def main() -> None:
 
 
 def _guard(parent: int) -> None:
-    """Leave a process that ends this one, and what it has started, as soon as ``parent`` ends."""
+    """Leave a process that ends this one, and what it has started, as soon as ``parent`` ends.
+
+    It ends what this one has started, compilers above all, also where this one has ended alone.
+    """
     own = os.getpid()
     if not hasattr(os, "pidfd_open") or os.getpgrp() != own or os.fork():
         return
     try:
         os.closerange(0, 1024)  # the pipes to the parent are not this process's
-        watched = {os.pidfd_open(pid): pid for pid in (own, parent)}
         ready = select.poll()
-        for handle in watched:
-            ready.register(handle, select.POLLIN)
-        ended = {watched[handle] for handle, _ in ready.poll()}
-    except ProcessLookupError:
-        ended = {parent}
+        for pid in (own, parent):
+            ready.register(os.pidfd_open(pid), select.POLLIN)
+        ready.poll()
+    except ProcessLookupError:  # one has ended already
+        pass
     except OSError:  # a system without such handles
-        ended = set()
-    if parent in ended:
-        os.killpg(own, signal.SIGKILL)
+        os._exit(0)
+    # The group is still this one's: the process that watches is in it.
+    os.killpg(own, signal.SIGKILL)
     os._exit(0)
 
 

@@ -10,6 +10,8 @@ from typing import Any
 # What the system refuses because of a path or a device that the user named.
 _REFUSED = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EIO,
             errno.ESTALE, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # fmt: skip
+# What says nothing of whether the file is there, or whole.
+HIDDEN = {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 # There is no such file, or something else stands in its place.
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}

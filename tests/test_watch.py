@@ -127,6 +127,24 @@ def test_a_run_whose_files_nobody_may_see_is_listed(tmp_path, capsys, monkeypatc
     assert "damaged     sweep -  (cannot be read)  hidden\n" in out
     assert "hidden/run.json: Permission denied; get access to it" in out and "A seen" in out
     assert len(look(tmp_path).unread) == 1
+    # It may have finished: nobody is to train over it, and its reader is told.
+    assert rundir.is_complete(tmp_path / "runs" / "sweep" / "hidden")
+
+
+def test_an_experiment_whose_folder_nobody_may_list(tmp_path, capsys, monkeypatch):
+    made(tmp_path, "hidden", 60)
+    lists = Path.iterdir
+
+    def refuse(path):
+        if path.name == "sweep":
+            raise PermissionError(13, "Permission denied", str(path))
+        return lists(path)
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    line = f"{tmp_path / 'runs' / 'sweep'} cannot be read (Permission denied); make it readable"
+    assert look(tmp_path).unread == [f"{line} and run again"]
+    runs._main(argparse.Namespace(results=tmp_path, action="list", experiment=None, scale=None))
+    assert line in capsys.readouterr().err
 
 
 def test_scales_and_folders_that_there_are_not(tmp_path, capsys):

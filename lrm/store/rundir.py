@@ -33,7 +33,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrm.errors import UserError
+from lrm.errors import HIDDEN, UserError, unreadable
 from lrm.store import checkpoint
 from lrm.store.compaction import tables
 from lrm.store.digests import digest, is_sealed, read_checked
@@ -112,8 +112,30 @@ def digest_of(path: Path) -> str:
 
 
 def is_complete(path: Path) -> bool:
-    """Whether the run in this directory has finished."""
-    return (path / "done.json").exists()
+    """Whether the run in this directory has finished.
+
+    One in which nothing can be seen counts as finished: it must not be trained over, and whoever
+    reads it is told.
+    """
+    try:
+        return (path / "done.json").exists()
+    except OSError as error:
+        if error.errno not in HIDDEN:
+            raise
+        return True
+
+
+def run_folders(results: Path) -> tuple[list[Path], list[UserError]]:
+    """The directories of all runs below ``results``, sorted, and of what cannot be listed why."""
+    found, hidden = [], []
+    for folder in sorted((results / "runs").glob("*/")):
+        try:
+            found += [path for path in sorted(folder.iterdir()) if path.is_dir()]
+        except FileNotFoundError:  # it has just been removed
+            continue
+        except OSError as error:
+            hidden.append(unreadable(folder, error, "make it a folder"))
+    return found, hidden
 
 
 def damage(path: Path) -> UserError | None:

@@ -52,7 +52,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         f"({source}), about ${dollars:,.0f}; {size(disk)} of weights on disk"
     )
     if damaged:
-        lines.append(f"{counted(damaged, 'finished run')} damaged: a sweep tells what to remove, "
+        lines.append(f"{counted(damaged, 'finished run')} damaged: a sweep tells what to do, "
                      "and trains the others")  # fmt: skip
     return "\n".join(lines)
 

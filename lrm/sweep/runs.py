@@ -19,7 +19,7 @@ from lrm.errors import Busy, UserError, line_of, printable
 from lrm.plan.experiment import check_scale
 from lrm.store.files import read_json
 from lrm.store.lock import holder_of, locked
-from lrm.store.rundir import damage, is_complete, read_given_up, stated_failure
+from lrm.store.rundir import damage, is_complete, read_given_up, run_folders, stated_failure
 from lrm.sweep.cluster import state
 
 _UNKNOWN = "-"  # the scale of a run that tells none
@@ -58,7 +58,10 @@ def _main(options: argparse.Namespace) -> None:
     if options.results is not None and not results.is_dir():
         raise UserError(f"there is no folder {results}; --results names the one with runs/ in it")
     waiting = state.queued(results)
-    found = [_read(path, waiting) for path in (results / "runs").glob("*/*/")]
+    paths, hidden = run_folders(results)
+    for error in hidden:
+        print(line_of(error).removeprefix("error: "), file=sys.stderr)
+    found = [_read(path, waiting) for path in paths]
     if options.action == "list":
         found += _not_begun(results, waiting, {run.path for run in found})
     runs = sorted(
@@ -190,8 +193,10 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
         except Busy:
             busy.append(run.path)
         except (UserError, OSError) as error:
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            kept.append(f"{run.path} cannot be removed ({why}); remove it by hand")
+            if isinstance(error, OSError):
+                kept.append(f"{run.path} cannot be removed ({error.strerror}); remove it by hand")
+            else:
+                kept.append(f"{error}; or remove {run.path} by hand")
     # Those of a removal that was stopped too.
     for path in results.glob(f"{_REMOVED}*"):
         shutil.rmtree(path, ignore_errors=True)

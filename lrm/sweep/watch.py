@@ -24,6 +24,7 @@ from lrm.store.rundir import (
     is_complete,
     read_description,
     read_given_up,
+    run_folders,
     stated_failure,
 )
 
@@ -70,12 +71,15 @@ def look(folder: Path, now: float | None = None) -> Seen:
     removed, is left out.
     """
     now = time.time() if now is None else now
-    unfinished, finished, unread = [], Counter(), []
-    for path in sorted((folder / "runs").glob("*/*/")):
+    unfinished, finished = [], Counter()
+    paths, hidden = run_folders(folder)
+    unread = list(map(str, hidden))
+    for path in paths:
         try:
+            begun = (path / "run.json").exists()  # first: it tells of what cannot be seen
             if is_complete(path) or read_given_up(path) is not None:
                 finished[path.parent.name] += 1
-            elif (path / "run.json").exists():  # else it has not begun, or is gone
+            elif begun:  # else it is being made, or is gone
                 unfinished.append(_read(path, now))
         except FileNotFoundError:  # it is being removed
             continue

@@ -399,7 +399,7 @@ def test_an_environment_that_has_hardly_anything(tmp_path):
     order = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--dry-run"]
     order += ["--results", str(tmp_path), "--only", "FPN S=1 *"]
     done = subprocess.run(order, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "1 runs" in done.stdout, done.stderr
+    assert done.returncode == 0 and "1 run, " in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
     order += ["--set", "data.tokenizer=~nobody9/é"]
     done = subprocess.run(order, cwd=ROOT, env=environment, capture_output=True, text=True)

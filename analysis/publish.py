@@ -36,7 +36,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m analysis.publish")
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("--scale", default="tiny", choices=SCALES)
-    parser.add_argument("--seeds", default=_SEEDS, help="as in run.py: 3, or 100-107")
+    parser.add_argument("--seeds", help="as in run.py: 3, or 100-107; default 1")
     parser.add_argument(
         "--only",
         action="append",
@@ -80,9 +80,10 @@ def _main(options: argparse.Namespace) -> None:
         return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
-    seeds, only = parse_seeds(options.seeds), options.only
+    seeds = parse_seeds(_SEEDS if options.seeds is None else options.seeds)
+    only = options.only
     if options.claim is not None:
-        if only or options.seeds != _SEEDS or len(options.experiments) > 1:
+        if only or options.seeds is not None or len(options.experiments) > 1:
             raise UserError("--claim says which seeds and runs of one experiment; leave out others")
         seeds, only = asked_by(EXPERIMENTS / options.experiments[0], options.claim)
     published = False

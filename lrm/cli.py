@@ -88,9 +88,10 @@ def _take_all_letters() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def guarded(action) -> None:
+def guarded(action, resumes: bool = False) -> None:
     """Call ``action``; a UserError becomes one line and exit code 2, Ctrl-C exit code 130.
 
+    ``resumes``: whether the same command goes on from where it was stopped, which is told.
     SIGTERM and SIGHUP stop it as Ctrl-C does, with 143 and 129. The first signal that comes
     decides; those that come when the action has ended change nothing.
     """
@@ -112,7 +113,7 @@ def guarded(action) -> None:
     except BaseException as error:
         over = True
         # What fails on the way out fails because of the signal.
-        known = ending(Stopped(stops[0]) if stops else error)
+        known = ending(Stopped(stops[0]) if stops else error, resumes)
         if known is None:
             raise
         code, line = known
@@ -189,6 +190,11 @@ def size(count: float) -> str:
             return f"{count:.0f} {unit}"
         count /= 1000
     return f"{count:.1f} GB"
+
+
+def counted(count: int, noun: str) -> str:
+    """So many of them: ``1 run``, ``2 runs``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import errno
 import signal
+from pathlib import Path
 from typing import Any
 
 # What the system refuses because of a path or a device that the user named.
-_REFUSED = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EROFS, errno.ENOSPC,
-            errno.EDQUOT, errno.EFBIG}  # fmt: skip
+_REFUSED = {errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EIO,
+            errno.ESTALE, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # fmt: skip
+# What says nothing of whether the file is there, or whole.
+HIDDEN = {errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# There is no such file, or something else stands in its place.
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG}
 _LONGEST = 1000  # characters of an error's line
 
 
@@ -39,6 +44,16 @@ class Stopped(KeyboardInterrupt):
     """A signal asked the command to stop; its argument is the signal's number."""
 
 
+def unreadable(path: Path, error: OSError, remedy: str) -> UserError:
+    """The error of a file that cannot be read; ``remedy`` is that of one that is not there.
+
+    What the system only refuses to show may be whole. Then nothing is to be removed.
+    """
+    if error.errno not in _ABSENT:
+        remedy = "make it readable and run again"
+    return UserError(f"{path} cannot be read ({error.strerror}); {remedy}")
+
+
 def shown(value: Any, quoted: bool = True) -> str:
     """What a user wrote, to be quoted in a message: printable, and at most 80 characters."""
     try:
@@ -50,14 +65,30 @@ def shown(value: Any, quoted: bool = True) -> str:
 
 def line_of(error: UserError | OSError) -> str:
     """The one line that is told of an error, whatever it quotes."""
-    text = str(error)
-    if isinstance(error, OSError) and error.filename is None:
-        text = f"the output cannot be written: {error.strerror}; make room, or write it elsewhere"
-    elif isinstance(error, OSError):
-        text = f"{error.filename}: {error.strerror}; name another file or folder"
+    text = _text_of(error)
     if len(text) > _LONGEST:
         text = f"{text[: _LONGEST - 300]} … {text[-300:]}"
     return f"error: {printable(text)}"
+
+
+def _text_of(error: UserError | OSError) -> str:
+    if not isinstance(error, OSError):
+        return str(error)
+    if error.filename is None:
+        return f"the output cannot be written: {error.strerror}; make room, or write it elsewhere"
+    remedy = "name another file or folder"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        remedy = f"get access to it, or {remedy}"
+    return f"{error.filename}: {error.strerror}; {remedy}"
+
+
+def as_user_error(error: Exception) -> UserError | None:
+    """A UserError as it is, one in place of what the system refuses of a path; None of a crash."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, OSError) and ending(error) is not None:
+        return UserError(_text_of(error))
+    return None
 
 
 def first_line(error: BaseException) -> str:
@@ -71,8 +102,11 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def ending(error: BaseException) -> tuple[int, str | None] | None:
-    """Exit code and last line of a command that ``error`` ends in good order; None of a crash."""
+def ending(error: BaseException, resumes: bool = False) -> tuple[int, str | None] | None:
+    """Exit code and last line of a command that ``error`` ends in good order; None of a crash.
+
+    ``resumes``: called again, the command goes on from where it was stopped.
+    """
     if isinstance(error, UserError):
         return 2, line_of(error)
     if isinstance(error, OSError) and error.errno in _REFUSED:
@@ -80,7 +114,8 @@ def ending(error: BaseException) -> tuple[int, str | None] | None:
         return (2, line_of(error)) if named else None
     if isinstance(error, KeyboardInterrupt):
         number = error.args[0] if isinstance(error, Stopped) else signal.SIGINT
-        return 128 + number, "\nstopped; the same command goes on from here"
+        more = "; the same command goes on from here" if resumes else ""
+        return 128 + number, f"\nstopped{more}"
     if isinstance(error, BrokenPipeError):  # the reader of the output has gone: head, less
         return 141, None
     if isinstance(error, SystemExit) and isinstance(error.code, int | None):

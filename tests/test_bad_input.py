@@ -399,7 +399,7 @@ def test_an_environment_that_has_hardly_anything(tmp_path):
     order = [sys.executable, "experiments/projector/run.py", "--scale", "smoke", "--dry-run"]
     order += ["--results", str(tmp_path), "--only", "FPN S=1 *"]
     done = subprocess.run(order, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0 and "1 runs" in done.stdout, done.stderr
+    assert done.returncode == 0 and "1 run, " in done.stdout, done.stderr
     assert "Traceback" not in done.stderr
     order += ["--set", "data.tokenizer=~nobody9/é"]
     done = subprocess.run(order, cwd=ROOT, env=environment, capture_output=True, text=True)
@@ -588,6 +588,32 @@ def test_plans_of_any_size_are_refused_at_once(odd):
     thousand = list(range(1000))
     line = refused(odd(body(f"grid: {{S: {thousand}, T: {thousand}, U: {thousand}}}")))
     assert "more than 20000 points" in line
+
+
+def test_criteria_and_locks_that_are_none(odd, tmp_path):
+    """A plan notes their digests; each names its file and the claim."""
+    folder = tmp_path / "experiments" / "odd"
+    entry = "P1: {experiment: odd, statement: x, seeds: {judge: 100-101}}"
+    for criteria, locks, said in (
+        ("P1: 3", "{}", "criteria.yaml: P1: expected a mapping with experiment, statement"),
+        ("[P1]", "{}", "criteria.yaml: expected a mapping"),
+        (entry, "[]", "locks.json is damaged: it is no mapping of claims to locks; restore it"),
+        (entry, '{"P1": 3}', "locks.json: P1: 3 is no lock; restore it from the repository"),
+        (entry, "{", "locks.json is damaged"),
+    ):
+        (folder / "criteria.yaml").write_text(criteria)
+        (folder / "locks.json").write_text(locks)
+        assert said in refused(odd(body()), said)
+    (folder / "locks.json").write_text('{"P1": {"code": "x", "only_added": null}}')
+    (folder / "criteria.yaml").write_text(entry)
+    assert called(odd(body(), "--claim", "P1"))[0] == 0
+    for wrong, said in (
+        ("P1: {experiment: odd}", "criteria.yaml: P1: no seeds that judge; write seeds: {judge:"),
+        ("P1: {seeds: 100-101}", "P1: no seeds that judge"),
+        ("P1: {only: A *, seeds: {judge: 100-101}}", "P1: only: expected a list of patterns"),
+    ):
+        (folder / "criteria.yaml").write_text(wrong)
+        assert said in refused(odd(body(), "--claim", "P1"), wrong)
 
 
 def test_what_was_once_accepted(odd, tmp_path):

@@ -334,8 +334,50 @@ def test_what_judges_a_claim_can_be_asked_for_by_its_name(tmp_path):
         (("BM0",), "steepest_width has no claim 'BM0'; it has BM1, BM4, BM7, BM8"),
         (("BM1", "--only", "*"), "--claim says which seeds and runs; leave out --seeds and"),
         (("BM1", "--seeds", "3"), "leave out --seeds and --only"),
+        (("BM1", "--seeds", "1"), "leave out --seeds and --only"),  # also what none given means
     ):
         assert message in call("experiments/steepest_width/run.py", *plan, *arguments, code=2)
+    publish = ("-m", "analysis.publish", "steepest_width", "--claim", "BM1", "--seeds", "1")
+    assert "--claim says which seeds and runs" in call(*publish, "--results", tmp_path, code=2)
+
+
+def test_every_pattern_selects_something(tmp_path):
+    """Or is named; a figure may ask for what another scale has, which is told."""
+    options = ("--dry-run", "--results", tmp_path, "--only")
+    line = run("projector", *options, "FPN S=1 *", "--only", "SPM S=1 *", code=2)
+    assert "--only 'SPM S=1 *' selects no run; labels look like 'FPN " in line
+    said = run("projector", *options, "FPN S=1 *", "--only", "FPN S=2 *")
+    assert "there are no runs 'FPN S=2 *' at smoke" in said and "\n1 run, " in said
+    assert "--only 'FPN S=2 *' selects no run" in run("projector", *options, "FPN S=2 *", code=2)
+
+
+def test_every_pattern_of_several_experiments_selects_something(tmp_path):
+    several = ("-m", "lrm.sweep", "experiments/projector", "experiments/equilibrium", "--scale",
+               "smoke", "--dry-run", "--results", tmp_path, "--only")  # fmt: skip
+    said = call(*several, "projector/FPNN*", code=2)
+    assert "error: projector: --only 'FPNN*' selects no run" in said and "equilibrium:" not in said
+    assert "--only 'FPNN*' selects no run of equilibrium, projector" in call(
+        *several, "FPN*", "--only", "FPNN*", code=2)  # fmt: skip
+    # For whichever of them has such runs.
+    said = call(*several, "FPN S=1 *", "--only", "LR factor=2 *")
+    assert "FPN S=1 seed=0" in said and "LR factor=2 seed=0" in said.partition("equilibrium: ")[2]
+    assert "equilibrium: none of its runs is asked for" in call(*several, "FPN S=1 *")
+
+
+def test_a_search_among_several_is_told_before_any_plan(tmp_path):
+    said = call("-m", "lrm.sweep", "experiments/projector", "experiments/tuning_search",
+                "--dry-run", "--results", tmp_path, code=2)  # fmt: skip
+    assert said.startswith("error: tuning_search is a search; run python experiments/")
+
+
+def test_what_reads_a_run_is_not_begun_before_that_run(tmp_path):
+    """An evaluation of what has not been trained is refused, and leaves no folder."""
+    options = ("--results", tmp_path, "--seeds", "7-7", "--only", "evaluation *ADAM_LRM*")
+    line = run("long_run", *options, code=2)
+    assert "error: evaluation ADAM_LRM_FULL seed=7 reads what ADAM_LRM_FULL seed=7 has" in line
+    assert "add --only 'ADAM_LRM_FULL *', or leave out --only 'evaluation *ADAM_LRM*'" in line
+    assert not list(tmp_path.iterdir())
+    run("long_run", *options, "--only", "ADAM_LRM_FULL *", "--dry-run")
 
 
 @pytest.mark.parametrize(
@@ -447,6 +489,27 @@ def test_one_bad_run_does_not_lose_the_others(tmp_path):
     call("-m", "lrm.sweep", "experiments/projector", "--scale", "smoke", *only, code=3)
     (victim.parent / "checkpoint.pt").unlink()
     assert "1 to train, 2 finished" in run("projector", *only)
+
+
+def test_damaged_finished_runs_do_not_stop_the_others(tmp_path):
+    """They are told by a dry run and at the end, all of them, and nothing touches them."""
+    only = ("--results", tmp_path, "--only", "FPN S=1 *", "--only", "FPN S=4 *")
+    run("projector", *only)
+    victims = sorted(tmp_path.glob("runs/projector/*/done.json"))
+    for victim in victims:
+        victim.write_text("{")
+    said = run("projector", *only, "--dry-run")
+    assert said.count(" damaged]") == 2 and "2 finished runs damaged: a sweep tells" in said
+    several = ("-m", "lrm.sweep", "experiments/projector", "--scale", "smoke")
+    said = call(*several, *only, "--only", "FPN S=0.25 *", code=3)
+    assert "projector at smoke: 1 to train, 0 finished, 2 damaged" in said
+    assert "trained 1 run; it lies in" in said
+    line = said.partition("error: ")[2]
+    assert all(str(victim.parent) in line for victim in victims)
+    assert f"{victims[0]} is damaged; remove {victims[0].parent} and run again" in said
+    assert [victim.read_text() for victim in victims] == ["{", "{"]
+    assert "0 to train, 1 finished, 2 damaged" in run(
+        "projector", *only, "--only", "FPN S=0.25 *", code=2)  # fmt: skip
 
 
 def test_ctrl_c_then_the_same_command(tmp_path):

@@ -4,12 +4,17 @@ No damage changes a number silently. What is told names the file, and its remedy
 letter, brings everything back and removes nothing that is published.
 """
 
+import builtins
+import errno
 import io
 import json
 import lzma
+import os
 import random
 import re
 import shutil
+import sys
+import types
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,10 +35,10 @@ from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm import data
 from lrm.data import build
 from lrm.data.build import prepare, verify
-from lrm.errors import UserError
+from lrm.errors import Busy, UserError
 from lrm.plan.config import DataConfig
 from lrm.store.cache import checked
-from lrm.store.digests import MANIFEST, running, sealed
+from lrm.store.digests import MANIFEST, check_file, running, sealed
 from lrm.store.files import as_json, read_json, write_listed, write_sealed
 from lrm.store.rundir import (
     is_complete,
@@ -42,6 +47,7 @@ from lrm.store.rundir import (
     read_file,
     read_outcome,
 )
+from lrm.sweep import process
 from lrm.sweep.tuning.trials import TrialLog
 
 ROOT = Path(__file__).parents[1]
@@ -168,6 +174,84 @@ def test_a_finished_run(tmp_path):
         return found
 
     assert assert_guarded(folder, names, read, lambda: train(folder / "a")) >= 35
+
+
+@pytest.fixture
+def denied(monkeypatch):
+    """A function after which a file of this name cannot be opened; permissions do not stop root."""
+
+    def deny(name, number):
+        for place, opens in ((Path, Path.open), (builtins, open)):
+
+            def refuse(path, *given, opens=opens, **named):
+                if Path(path).name == name:
+                    raise OSError(number, os.strerror(number), str(path))
+                return opens(path, *given, **named)
+
+            monkeypatch.setattr(place, "open", refuse)
+
+    yield deny
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EIO, errno.ESTALE])
+def test_what_cannot_be_read_is_not_to_be_removed(tmp_path, denied, monkeypatch, number):
+    """It may be whole: of a run, a checkpoint, a log, and each file of a corpus."""
+    train(tmp_path / "a")
+    train(tmp_path / "begun", stop=True)
+    corpus = prepare(CONFIG, 300, tmp_path / "data")
+    reads = {
+        "done.json": lambda: read_outcome(tmp_path / "a"),
+        "run.json": lambda: read_description(tmp_path / "a"),
+        "weights.pt": lambda: read_file(tmp_path / "a", "weights.pt"),
+        "checkpoint.pt": lambda: train(tmp_path / "begun"),
+        "metrics.jsonl": lambda: train(tmp_path / "begun"),
+        "meta.json": lambda: prepare(CONFIG, 300, tmp_path / "data"),
+        "tokenizer.json": lambda: prepare(CONFIG, 300, tmp_path / "data"),
+        corpus.meta["splits"]["train"]["shards"][0]: lambda: prepare(
+            CONFIG, 300, tmp_path / "data"
+        ),
+        MANIFEST: lambda: check_file(tmp_path / MANIFEST, "", "remove it"),
+    }
+    for name, read in reads.items():
+        denied(name, number)
+        with pytest.raises(UserError) as told:
+            read()
+        monkeypatch.undo()
+        line = str(told.value)
+        assert line.endswith(f"{name} cannot be read ({os.strerror(number)}); make it readable and "
+                             "run again"), line  # fmt: skip
+    # What is gone can be made anew.
+    (tmp_path / "a" / "done.json").unlink()
+    with pytest.raises(UserError, match="cannot be read .*; remove .* and run again"):
+        read_outcome(tmp_path / "a")
+
+
+def test_what_the_system_refuses_ends_no_worker_in_a_traceback(tmp_path, monkeypatch):
+    """Bad input of a run is a line; any other error of a library is a crash."""
+    told = []
+    errors = [
+        *(PermissionError(errno.EACCES, "Permission denied", "a file"), Busy("later")),
+        *(UserError("wrong"), OSError(errno.EIO, "Input/output error", "b"), OSError("odd")),
+    ]
+
+    def execute(number):
+        raise errors[number]
+
+    orders = [process.encode((number,)) for number in range(len(errors))]
+    monkeypatch.setattr(process, "_guard", lambda parent: None)
+    monkeypatch.setattr(process, "_connect", lambda: (orders, lambda **report: told.append(report)))
+    monkeypatch.setattr(sys, "argv", ["process", "stand_in"])
+    stand_in = types.SimpleNamespace(start=lambda tell: execute)
+    monkeypatch.setitem(sys.modules, "stand_in", stand_in)
+    process.main()
+    assert told[:4] == [
+        {"error": "a file: Permission denied; get access to it, or name another file or folder"},
+        {"busy": "later"},
+        {"error": "wrong"},
+        {"error": "b: Input/output error; name another file or folder"},
+    ]
+    assert list(told[4]) == ["crash"]
 
 
 def test_a_run_of_an_earlier_version_is_read_as_it_lies(tmp_path):

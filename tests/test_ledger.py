@@ -342,8 +342,11 @@ def test_advice_is_no_part_of_a_criterion():
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("X1: {experiment: other}", "X1: write experiment: mine in it"),
-        ("X1: 3", "X1: write experiment: mine in it"),
+        (
+            "X1: {experiment: other}",
+            "X1: write experiment: mine in it; a copy of",
+        ),
+        ("X1: 3", "X1: expected a mapping with experiment, statement and seeds, found 3"),
         ("P0: {experiment: mine}", "P0: experiments mine and projector have a claim of that name"),
     ],
 )

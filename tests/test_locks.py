@@ -75,7 +75,7 @@ def test_clean_takes_each_lock(tmp_path, capsys):
                              "seed": 0, "label": "A\x1b[31m", "execution": {}})  # fmt: skip
             directory.finish({"validation_loss": None}, None)
     found = [stored._read(path) for path in sorted((tmp_path / "runs" / "some").iterdir())]
-    with locked(found[1].path), pytest.raises(UserError, match="1 runs are being trained and were"):
+    with locked(found[1].path), pytest.raises(UserError, match="1 run is being trained and was"):
         stored._remove(found, sure=True)
     assert [path.name for path in (tmp_path / "runs" / "some").iterdir()] == ["b"]
     assert read_description(found[1].path)["id"] == "b"
@@ -115,6 +115,23 @@ def test_a_run_that_cannot_be_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "rename", refuse)
     with pytest.raises(UserError, match="a cannot be .*Invalid cross-device link"):
         stored._remove([stored._read(path)], sure=True)
+
+
+def test_a_run_that_cannot_be_removed_keeps_no_other(tmp_path, monkeypatch):
+    paths = [tmp_path / "runs" / "some" / name for name in "abc"]
+    for path in paths:
+        path.mkdir(parents=True)
+    renames = Path.rename
+
+    def refuse(path, target):
+        if path == paths[0]:
+            raise OSError(13, "Permission denied")
+        return renames(path, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(UserError, match="a cannot be removed .Permission denied.; remove it by"):
+        stored._remove([stored._read(path) for path in paths], sure=True)
+    assert [path.exists() for path in paths] == [True, False, False]
 
 
 def test_a_list_of_runs_whose_files_come_and_go(tmp_path, monkeypatch):
@@ -473,7 +490,7 @@ def test_an_interruption_while_a_command_loads(tmp_path, module):
         # What is started in the background of a script ignores the signal from birth.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    assert done.stderr == "\nstopped; the same command goes on from here\n"
+    assert done.stderr == "\nstopped\n"
     assert done.returncode in (-signal.SIGINT, 130)
 
 

@@ -44,7 +44,7 @@ folder, count = Path(sys.argv[1]), int(sys.argv[2])
 runs = load(Path("experiments/projector/config.yaml")).runs("smoke", [0], only=["FPN*"])
 runs = [dataclasses.replace(run, corpus="a corpus") for run in runs]
 jobs = [(run, folder / str(number)) for number, run in enumerate(runs[:count])]
-guarded(lambda: scheduler.sweep(jobs, folder / "data", 2))
+guarded(lambda: scheduler.sweep(jobs, folder / "data", 2), resumes=True)
 """
 # As a worker it starts a program of its own; it tells the numbers of both processes.
 WORKER = """
@@ -55,6 +55,23 @@ def start(tell):
     tell(ready=True)
     tell(note=f"processes {os.getpid()} {own.pid}")
     time.sleep(1000)
+"""
+# It takes this long to save when it is asked to stop.
+SAVING = """
+import os, signal, time
+from pathlib import Path
+
+def start(tell):
+    def save(*_):
+        time.sleep(SECONDS)
+        Path(__file__).with_name(f"saved {os.getpid()}").touch()
+        os._exit(0)
+
+    signal.signal(signal.SIGTERM, save)
+    tell(ready=True)
+    tell(note=f"processes {os.getpid()} {os.getpid()}")
+    while True:
+        time.sleep(0.05)
 """
 TOGETHER = """
 import sys, time
@@ -68,7 +85,7 @@ def wait():
         while True:  # one long sleep may begin just after a signal came, and not hear it
             time.sleep(0.02)
 
-guarded(wait)
+guarded(wait, resumes=True)
 """
 
 
@@ -120,8 +137,8 @@ def send(process, name):
 class Sweep:
     """The stand-in sweep of so many runs, as a context; begun when two workers have a run."""
 
-    def __init__(self, folder, runs=3):
-        (folder / "stand_in.py").write_text(WORKER)
+    def __init__(self, folder, runs=3, worker=WORKER):
+        (folder / "stand_in.py").write_text(worker)
         path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-c", SWEEP, str(folder), str(runs)],
@@ -189,6 +206,22 @@ def test_a_sweep_in_any_order_of_signals(tmp_path, order):
 
 
 @needs_proc
+@pytest.mark.parametrize(("seconds", "order"), [(0.5, "INT"), (300, "INT INT")])
+def test_workers_save_unless_a_second_signal_comes(tmp_path, seconds, order):
+    began = time.monotonic()
+    with Sweep(tmp_path, worker=SAVING.replace("SECONDS", str(seconds))) as sweep:
+        for name in order.split():
+            send(sweep.process, name)
+            until(lambda: any("a second Ctrl-C ends them" in line for line in sweep.lines))
+        code, errors = sweep.end()
+        assert code == 130 and alive(*sweep.workers) == []
+        assert_stopped(errors)
+    saved = {path.name for path in tmp_path.glob("saved *")}
+    assert saved == ({f"saved {pid}" for pid in sweep.workers} if order == "INT" else set())
+    assert time.monotonic() - began < 300
+
+
+@needs_proc
 def test_a_sweep_under_a_hail_of_signals(tmp_path):
     with Sweep(tmp_path) as sweep:
         for name in itertools.cycle(["INT", "TERM", "HUP"]):
@@ -223,8 +256,7 @@ def test_a_worker_that_is_killed(tmp_path):
         for worker in sweep.workers[1:]:
             os.kill(worker, signal.SIGINT)  # its parent's to handle
             os.kill(worker, signal.SIGTERM)
-        for program in sweep.programs:  # they have standard error open
-            os.kill(program, signal.SIGKILL)
+        until(lambda: not alive(*sweep.programs))  # they have standard error open
         code, errors = sweep.end()
         assert code == 2 and "Traceback" not in errors
         told = [line for line in errors.splitlines() if line.startswith("error: ")]
@@ -310,7 +342,10 @@ def kept(before):
 
 
 @pytest.mark.parametrize(("name", "code"), [("INT", 130), ("TERM", 143), ("HUP", 129)])
-def test_the_first_signal_decides_how_a_command_ends(handlers, capsys, name, code):
+@pytest.mark.parametrize("resumes", [True, False])
+def test_the_first_signal_decides_how_a_command_ends(handlers, capsys, name, code, resumes):
+    """That the same command goes on is told where it does."""
+
     def action():
         try:
             signal.raise_signal(getattr(signal, f"SIG{name}"))
@@ -321,11 +356,11 @@ def test_the_first_signal_decides_how_a_command_ends(handlers, capsys, name, cod
             raise OSError("what it was about to write to has gone")
 
     with pytest.raises(SystemExit) as ended:
-        guarded(action)
+        guarded(action, resumes)
     assert ended.value.code == code
     for number in handlers:
         signal.raise_signal(number)  # the interpreter ends, undisturbed
-    assert capsys.readouterr().err == f"\n{STOPPED}\n"
+    assert capsys.readouterr().err == f"\n{STOPPED if resumes else 'stopped'}\n"
 
 
 def test_a_command_gives_handlers_back(handlers):

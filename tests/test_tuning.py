@@ -563,6 +563,7 @@ def test_bad_input(tmp_path):
         return found.stderr
 
     assert "selects no arm; there are ADAM" in line(only="SGD")
+    assert "--only 'SGD*' selects no arm; there are ADAM" in line("--only", "SGD*")
     assert "unknown scale 'huge'" in line("--scale", "huge")
     assert "--until 'ALL' is no tier; there are NONE, LR, LRWD, FULL" in line("--until", "ALL")
     assert "'0' is not a number from 1" in subprocess.run(

@@ -12,6 +12,7 @@ from typing import Any
 import lrm
 from analysis.tables.find import EXPERIMENTS
 from lrm.errors import UserError
+from lrm.plan.claims import criteria_in
 from lrm.plan.experiment import load
 from lrm.plan.identity import read_locks
 from lrm.plan.yaml import read_yaml
@@ -24,11 +25,14 @@ def criteria_of(experiment: str) -> dict[str, dict[str, Any]]:
 
     Raises UserError for an entry that names another experiment.
     """
-    path = EXPERIMENTS / experiment / "criteria.yaml"
-    criteria = read_yaml(path) if path.exists() else {}
+    folder = EXPERIMENTS / experiment
+    criteria = criteria_in(folder)
     for claim, criterion in criteria.items():
-        if not isinstance(criterion, dict) or criterion.get("experiment") != experiment:
-            raise UserError(f"{path}: {claim}: write experiment: {experiment} in it")
+        if criterion.get("experiment") != experiment:
+            raise UserError(
+                f"{folder / 'criteria.yaml'}: {claim}: write experiment: {experiment} in it; a "
+                "copy of an experiment needs neither criteria.yaml nor locks.json: delete both"
+            )
     return criteria
 
 

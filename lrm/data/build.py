@@ -33,9 +33,10 @@ from lrm.data.shards import (
     damaged,
     pieces,
     recorded_digest,
+    remedy_of,
     verify_shard,
 )
-from lrm.errors import UserError
+from lrm.errors import UserError, unreadable
 from lrm.plan.config import DataConfig, Settings
 from lrm.store.digests import digest as digest_of
 from lrm.store.digests import is_sealed, running
@@ -192,7 +193,7 @@ def _digest_of(path: Path) -> str:
     try:
         return digest_of(path.read_bytes())
     except OSError as error:
-        raise damaged(path, f"cannot be read ({error.strerror})") from None
+        raise unreadable(path, error, remedy_of(path)) from None
 
 
 def _check_files(path: Path, digests: dict[str, str]) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lrm.errors import UserError
+from lrm.errors import UserError, unreadable
 from lrm.store.digests import running
 
 MAGIC = b"LRMTOKEN"
@@ -124,7 +124,12 @@ def pieces(path: Path) -> Iterator[np.ndarray]:
 
 def damaged(path: Path, reason: str) -> UserError:
     """The error of a file that a new build would put right."""
-    return UserError(f"{path}: {reason}; delete the folder {path.parent} and run again")
+    return UserError(f"{path}: {reason}; {remedy_of(path)}")
+
+
+def remedy_of(path: Path) -> str:
+    """What puts a file of a corpus right."""
+    return f"delete the folder {path.parent} and run again"
 
 
 def _header(path: Path) -> tuple[np.dtype, int, bytes]:
@@ -134,7 +139,7 @@ def _header(path: Path) -> tuple[np.dtype, int, bytes]:
         with path.open("rb") as file:
             head = file.read(HEADER.size)
     except OSError as error:
-        raise damaged(path, f"cannot be read ({error.strerror})") from None
+        raise unreadable(path, error, remedy_of(path)) from None
     if len(head) < HEADER.size:
         raise damaged(path, f"truncated: expected at least {HEADER.size} bytes, found {size}")
     magic, version, itemsize, count, digest = HEADER.unpack(head)

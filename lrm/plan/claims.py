@@ -16,14 +16,36 @@ def judging_seeds(criterion: Mapping[str, Any]) -> list[int]:
     return parse_seeds(f"{criterion['seeds']['judge']},")
 
 
-def asked_by(folder: Path, claim: str) -> tuple[list[int], list[str]]:
-    """What judges a claim of the experiment in ``folder``: its seeds, and patterns of its runs.
+def criteria_in(folder: Path) -> dict[str, dict[str, Any]]:
+    """The entries of an experiment's ``criteria.yaml`` by claim; none without the file.
 
-    Without patterns it reads all runs. Raises UserError for a claim that the experiment has not.
+    Raises UserError where the file cannot be parsed, or an entry in it is no mapping.
     """
     path = folder / "criteria.yaml"
     entries = read_yaml(path) if path.exists() else {}
+    for claim, entry in entries.items():
+        if not isinstance(entry, dict):
+            raise UserError(f"{path}: {claim}: expected a mapping with experiment, statement and "
+                            f"seeds, found {shown(entry)}; experiments/README.md shows one"
+                            )  # fmt: skip
+    return entries
+
+
+def asked_by(folder: Path, claim: str) -> tuple[list[int], list[str]]:
+    """What judges a claim of the experiment in ``folder``: its seeds, and patterns of its runs.
+
+    Without patterns it reads all runs. Raises UserError for a claim that the experiment has not, or
+    whose entry does not say which seeds judge.
+    """
+    entries = criteria_in(folder)
     if claim not in entries:
         known = f"it has {', '.join(entries)}" if entries else "it has none"
         raise UserError(f"{folder.name} has no claim {shown(claim)}; {known}")
-    return judging_seeds(entries[claim]), list(entries[claim].get("only", ()))
+    where, only = f"{folder / 'criteria.yaml'}: {claim}", entries[claim].get("only", [])
+    if not isinstance(only, list) or not all(isinstance(pattern, str) for pattern in only):
+        raise UserError(f"{where}: only: expected a list of patterns, found {shown(only)}; write "
+                        "only: ['FPN *']")  # fmt: skip
+    try:
+        return judging_seeds(entries[claim]), only
+    except (KeyError, TypeError):
+        raise UserError(f"{where}: no seeds that judge; write seeds: {{judge: 100-107}}") from None

@@ -16,6 +16,7 @@ import inspect
 import itertools
 import math
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,11 @@ _RESERVED = ("experiment", "run", "kind", "arm", "seed", "scale", "corpus", "ste
 
 
 class NoSuchRun(UserError):
-    """No run that an experiment asks for at a scale has such a label."""
+    """No run that an experiment asks for at a scale has such a label, of which ``patterns`` are."""
+
+    def __init__(self, text: str, patterns: Collection[str] = ()):
+        super().__init__(text)
+        self.patterns = tuple(patterns)
 
 
 class After(Strict):
@@ -113,6 +118,8 @@ class Experiment:
         Arms that wait for a search (``untuned``) have none. Raises UserError for an unknown scale
         or key, an override that does not parse, or a rule that matches nothing; NotTuned where all
         arms that are asked for wait; NoSuchRun where patterns of labels, ``only``, select no run.
+        So does one of several patterns that selects none, unless it does at another scale: figures
+        and claims name what a scale may lack.
         """
         self.check_scale(scale)
         runs: list[Run] = []
@@ -160,17 +167,32 @@ class Experiment:
         if not only:
             return runs
         chosen = [run for run in runs if matches_any(run.label, only)]
-        if not chosen:
+        awaited = [f"{name} seed={seed}" for name in waiting for seed in seeds]
+        idle = selecting_none([run.label for run in runs], only)
+        missed = selecting_none(awaited, idle)
+        if chosen and missed:
+            missed = self._nowhere(missed, scale, seeds)
+        elif not chosen:
             for name, error in waiting.items():
                 if any(matches_any(f"{name} seed={seed}", only) for seed in seeds):
                     raise error
-            said = " ".join(f"--only {shown(pattern)}" for pattern in only)
-            raise NoSuchRun(f"{said} selects no run; labels look like {runs[0].label!r}")
+        if missed:
+            said = " ".join(f"--only {shown(pattern)}" for pattern in missed)
+            raise NoSuchRun(f"{said} selects no run; labels look like {runs[0].label!r}", missed)
         return chosen
+
+    def _nowhere(self, patterns: Collection[str], scale: str, seeds: list[int]) -> list[str]:
+        """Those of ``patterns`` that select no run at any scale but ``scale`` either."""
+        left = list(patterns)
+        for other in self.header.at:
+            if left and other != scale:
+                with suppress(UserError):  # that scale has faults, or arms, of its own
+                    left = selecting_none([run.label for run in self.runs(other, seeds)], left)
+        return left
 
     def check_scale(self, scale: str) -> None:
         """Raise UserError where it has no runs at ``scale``."""
-        _check_scale(scale)
+        check_scale(scale)
         if scale not in self.header.at:
             raise UserError(
                 f"{self.path}: there are no runs at {scale}; use {', '.join(self.header.at)}"
@@ -237,7 +259,7 @@ class Experiment:
 
     def arms_at(self, scale: str) -> dict[str, Arm]:
         """The arms that there are at ``scale``; UserError where there is no such scale."""
-        _check_scale(scale)
+        check_scale(scale)
         return {
             name: arm for name, arm in self.arms.items() if scale in arm.said.get("scales", SCALES)
         }
@@ -263,7 +285,7 @@ class Experiment:
 
         Raises UserError as ``runs`` does, and where the arm has a grid.
         """
-        _check_scale(scale)
+        check_scale(scale)
         layers, points = self._points(scale, arm)
         if len(points) > 1:
             raise UserError(f"{self.path}: arm {arm} has a grid; make arms of its points")
@@ -386,7 +408,13 @@ def matches_any(name: str, patterns: Collection[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def _check_scale(scale: str) -> None:
+def selecting_none(names: Collection[str], patterns: Collection[str]) -> list[str]:
+    """Those of ``patterns`` that match none of the labels, or names of arms."""
+    return [one for one in patterns if not any(matches_any(name, [one]) for name in names)]
+
+
+def check_scale(scale: str) -> None:
+    """Raise UserError where there is no such scale."""
     if scale not in SCALES:
         raise UserError(f"unknown scale {shown(scale)}; choose one of {', '.join(SCALES)}")
 

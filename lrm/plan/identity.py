@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lrm.errors import UserError
+from lrm.errors import UserError, shown
 
 # Raised by hand whenever a change alters what a run computes; part of every run's identity.
 NUMERICS_VERSION = 1
@@ -62,7 +62,7 @@ def criterion_hash(criterion: dict, lock: dict | None = None) -> str:
     if lock:
         judged["lock"] = {key: lock[key] for key in lock if key not in NOTED_SINCE}
         if "only_added" in lock and lock["only_added"] == criterion.get("only"):
-            del judged["only"]
+            judged.pop("only", None)
     text = json.dumps(judged, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -70,10 +70,16 @@ def criterion_hash(criterion: dict, lock: dict | None = None) -> str:
 def read_locks(folder: Path) -> dict[str, dict]:
     """The locks of an experiment's claims (``locks.json``) by claim; none without the file.
 
-    Raises UserError where the file is damaged.
+    Raises UserError where the file is damaged, or an entry in it is no lock.
     """
-    path = folder / "locks.json"
+    path, remedy = folder / "locks.json", "restore it from the repository"
     try:
-        return json.loads(path.read_bytes()) if path.exists() else {}
+        locks = json.loads(path.read_bytes()) if path.exists() else {}
     except ValueError as error:
-        raise UserError(f"{path} is damaged ({error}); restore it from the repository") from None
+        raise UserError(f"{path} is damaged ({error}); {remedy}") from None
+    if not isinstance(locks, dict):
+        raise UserError(f"{path} is damaged: it is no mapping of claims to locks; {remedy}")
+    for claim, lock in locks.items():
+        if not isinstance(lock, dict):
+            raise UserError(f"{path}: {claim}: {shown(lock)} is no lock; {remedy}")
+    return locks

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lrm.errors import UserError
+from lrm.errors import UserError, unreadable
 from lrm.store.digests import running
 from lrm.store.files import write_atomic
 
@@ -62,20 +62,21 @@ def write(path: Path, record: dict[str, Any]) -> None:
 def read(path: Path) -> dict[str, Any] | None:
     """The latest state of the run in this directory, if any, on the CPU.
 
-    Raises UserError where it is damaged.
+    Raises UserError where it is damaged, or cannot be read.
     """
     import torch
 
+    again = "remove it and this run starts again from step 0 (finished runs are not touched)"
     if not file(path).exists():
         return None
-    data = memoryview(file(path).read_bytes())
+    try:
+        data = memoryview(file(path).read_bytes())
+    except OSError as error:
+        raise unreadable(file(path), error, again) from None
     head = len(_MAGIC) + 32
     payload = data[head:]
     if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != running(payload).digest():
-        raise UserError(
-            f"{file(path)} is damaged; remove it and this run starts again from step 0 "
-            "(finished runs are not touched)"
-        )
+        raise UserError(f"{file(path)} is damaged; {again}")
     # Not onto the device that it came from: of several processes each has another.
     return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
 

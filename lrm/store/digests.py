@@ -17,7 +17,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from lrm.errors import UserError
+from lrm.errors import UserError, unreadable
 
 MANIFEST = "B2SUMS"
 _SEAL = "digest"
@@ -42,7 +42,7 @@ def read_checked(path: Path, expected: str | None, remedy: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+        raise unreadable(path, error, remedy) from None
     if expected is not None and digest(content) != expected:
         raise _damaged(path, remedy)
     return content
@@ -59,7 +59,7 @@ def check_file(path: Path, expected: str, remedy: str) -> None:
     try:
         found = digest_of_file(path)
     except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}); {remedy}") from None
+        raise unreadable(path, error, remedy) from None
     if found != expected:
         raise _damaged(path, remedy)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lrm.errors import UserError, shown
+from lrm.errors import UserError, shown, unreadable
 from lrm.store.digests import MANIFEST, is_intact, sealed, with_listed
 
 
@@ -122,7 +122,7 @@ def read_json(path: Path, keys: tuple[str, ...] = (), remedy: str = "") -> Any:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}; {remedy}") from None
+        raise unreadable(path, error, remedy) from None
     return parsed(content, path, keys, remedy)
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from lrm.errors import UserError
+from lrm.errors import UserError, unreadable
 from lrm.store.digests import digest, running
 from lrm.store.files import unwritable, write_atomic
 
@@ -112,8 +112,10 @@ class Log:
     def _counted(self) -> bytes:
         try:
             content = self.path.read_bytes()
-        except OSError:
+        except FileNotFoundError:
             content = b""
+        except OSError as error:
+            raise unreadable(self.path, error, f"remove {self.path.parent}") from None
         if len(content) < self._length:
             raise self._damaged("is shorter than its checkpoint says")
         return content[: self._length]

@@ -33,7 +33,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lrm.errors import UserError
+from lrm.errors import HIDDEN, UserError, unreadable
 from lrm.store import checkpoint
 from lrm.store.compaction import tables
 from lrm.store.digests import digest, is_sealed, read_checked
@@ -112,8 +112,40 @@ def digest_of(path: Path) -> str:
 
 
 def is_complete(path: Path) -> bool:
-    """Whether the run in this directory has finished."""
-    return (path / "done.json").exists()
+    """Whether the run in this directory has finished.
+
+    One in which nothing can be seen counts as finished: it must not be trained over, and whoever
+    reads it is told.
+    """
+    try:
+        return (path / "done.json").exists()
+    except OSError as error:
+        if error.errno not in HIDDEN:
+            raise
+        return True
+
+
+def run_folders(results: Path) -> tuple[list[Path], list[UserError]]:
+    """The directories of all runs below ``results``, sorted, and of what cannot be listed why."""
+    found, hidden = [], []
+    for folder in sorted((results / "runs").glob("*/")):
+        try:
+            found += [path for path in sorted(folder.iterdir()) if path.is_dir()]
+        except FileNotFoundError:  # it has just been removed
+            continue
+        except OSError as error:
+            hidden.append(unreadable(folder, error, "make it a folder"))
+    return found, hidden
+
+
+def damage(path: Path) -> UserError | None:
+    """What is wrong with the records of a finished run in this directory; None of all others."""
+    if is_complete(path):
+        try:
+            read_description(path), read_outcome(path)
+        except UserError as error:
+            return error
+    return None
 
 
 def give_up(path: Path, outcome: str, reason: str, step: int) -> None:
@@ -129,7 +161,10 @@ def read_given_up(path: Path) -> dict[str, Any] | None:
     """What ``give_up`` left in this directory, if anything; UserError where it is damaged."""
     if not (path / _GIVEN_UP).exists():
         return None
-    return read_json(path / _GIVEN_UP, ("outcome", "reason", "step"))
+    record = read_json(path / _GIVEN_UP, ("outcome", "reason", "step"))
+    if not all(isinstance(record[key], str) for key in ("outcome", "reason")):
+        raise UserError(f"{path / _GIVEN_UP} is damaged; {_remedy(path)}")
+    return record
 
 
 def note_failure(path: Path, line: str, log: Path | None = None) -> None:
@@ -147,10 +182,24 @@ def forget_failure(path: Path) -> None:
 
 
 def read_failure(path: Path) -> dict[str, Any] | None:
-    """The ``error`` and ``log`` of a run that failed and was not begun again since; else None."""
+    """The ``error`` and ``log`` of a run that failed and was not begun again since; else None.
+
+    None too where that cannot be read: the run is then tried again.
+    """
     with suppress(UserError):
-        return read_json(path / _FAILED, ("error", "log"))
+        return stated_failure(path)
     return None
+
+
+def stated_failure(path: Path) -> dict[str, Any] | None:
+    """As ``read_failure``; UserError where that cannot be read."""
+    file = path / _FAILED
+    if not file.exists():
+        return None
+    record = read_json(file, ("error", "log"), remedy := f"remove {file}")
+    if not isinstance(record["error"], str) or not isinstance(record["log"], str | None):
+        raise UserError(f"{file} is damaged; {remedy}")
+    return record
 
 
 def _remedy(path: Path) -> str:

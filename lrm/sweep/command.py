@@ -11,22 +11,22 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from lrm import data
-from lrm.cli import Display, guarded, parse_seeds, positive
+from lrm.cli import Display, counted, guarded, parse_seeds, positive
 from lrm.errors import UserError, line_of, printable, shown
-from lrm.plan.claims import asked_by
-from lrm.plan.experiment import NoSuchRun, load
+from lrm.plan.claims import asked_by, criteria_in
+from lrm.plan.experiment import load, selecting_none
 from lrm.plan.identity import criterion_hash, read_locks, weight_files
 from lrm.plan.run import Run
 from lrm.plan.schedule import batch_size_at
-from lrm.plan.yaml import read_yaml
 from lrm.store.files import make_folder
-from lrm.store.rundir import is_complete, read_description, read_outcome
+from lrm.store.rundir import damage, is_complete
 from lrm.sweep import dry_run, machine, together, twins
+from lrm.sweep.chosen import by_folder, check_sources, no_search
 from lrm.sweep.cluster.settings import ENGINES, Cluster, read
 from lrm.sweep.scheduler import sweep, sweep_together
 from lrm.sweep.twins import Job
@@ -36,6 +36,17 @@ _SEEDS = "1"  # the number that is trained unless another is asked for
 _DAY = 86400.0
 # What torchrun tells each of its processes.
 _TORCHRUN = {"RANK", "WORLD_SIZE"}
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The jobs that are missing, and by directory what is wrong with finished runs."""
+
+    missing: list[Job]
+    damaged: dict[Path, str]
+
+    def __add__(self, other: _Plan) -> _Plan:
+        return _Plan(self.missing + other.missing, self.damaged | other.damaged)
 
 
 def main(file: str, arguments: list[str] | None = None) -> None:
@@ -54,16 +65,13 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     )
 
     def parsed() -> argparse.Namespace:
-        options = _parse(parser, arguments, folder.parents[1] / "results")
-        if options.claim is not None:
-            _ask_for_claim(options, folder)
-        return options
+        return _parse(parser, arguments, folder.parents[1] / "results", folder)
 
     def by_workers() -> None:
         options = parsed()
-        missing = _missing(folder, options)
-        _submit(missing, options)
-        _finish(missing, options)
+        plan = _plan(folder, options)
+        _submit(plan, options)
+        _finish(plan, options)
 
     def by_torchrun() -> None:
         """The first process plans for all of them."""
@@ -79,11 +87,11 @@ def main(file: str, arguments: list[str] | None = None) -> None:
                 if options.workers:
                     raise UserError("--workers has no use under torchrun, whose processes train "
                                     "each run together; leave it out")  # fmt: skip
-                plan = _missing(folder, options, group.world), options.results / "data"
-            missing, corpora = group.first(plan)
-            sweep_together(missing, corpora, group)
+                plan = _plan(folder, options, group.world), options.results / "data"
+            plan, corpora = group.first(plan)
+            _then_tell_damage(plan, lambda: sweep_together(plan.missing, corpora, group))
 
-    guarded(by_torchrun if os.environ.keys() >= _TORCHRUN else by_workers)
+    guarded(by_torchrun if os.environ.keys() >= _TORCHRUN else by_workers, resumes=True)
 
 
 def main_of_several(arguments: list[str] | None = None) -> None:
@@ -92,7 +100,8 @@ def main_of_several(arguments: list[str] | None = None) -> None:
     A pattern such as ``projector/FPN*`` chooses runs of one of them. What no pattern chooses from
     is trained whole.
 
-    Exits with 3 where some runs diverged or had bad input: all others are trained then.
+    Exits with 3 where some runs diverged, had bad input or are damaged: all others are trained
+    then.
     """
     parser = argparse.ArgumentParser(
         prog="python -m lrm.sweep", description="Train the missing runs of experiments."
@@ -105,33 +114,31 @@ def main_of_several(arguments: list[str] | None = None) -> None:
         options = _parse(parser, arguments, Path("results"))
         if os.environ.keys() >= _TORCHRUN:
             raise UserError("torchrun trains one experiment at a time: experiments/<name>/run.py")
-        asked = _by_folder(options)
-        missing, known = [], _finished(asked)
-        absent: list[NoSuchRun] = []
+        asked = by_folder(options)
+        plan, known = _Plan([], {}), _finished(asked)
         for folder, own in asked.items():
-            try:
-                missing += _missing(folder, own, known=known)
-            except NoSuchRun as error:
-                absent.append(error)
-        if len(absent) == len(asked):
-            raise absent[0]
-        _submit(missing, options)
+            plan += _plan(folder, own, known=known)
+        _submit(plan, options)
         try:
-            _finish(missing, options)
+            _finish(plan, options)
         except UserError as error:
             print(line_of(error), file=sys.stderr)
             raise SystemExit(3) from None
 
-    guarded(several)
+    guarded(several, resumes=True)
 
 
 def _parse(
-    parser: argparse.ArgumentParser, arguments: list[str] | None, results: Path
+    parser: argparse.ArgumentParser,
+    arguments: list[str] | None,
+    results: Path,
+    claims: Path | None = None,
 ) -> argparse.Namespace:
+    """The options; ``claims`` is the folder of the experiment whose claims may be asked for."""
     add = parser.add_argument
     add("--scale", default="tiny", help="smoke, tiny (default), mini, small or paper")
-    add("--seeds", default=_SEEDS,
-        help="a number of seeds (3: seeds 0 to 2) or a list (100-107,200)")  # fmt: skip
+    add("--seeds",
+        help="a number of seeds (3: seeds 0 to 2; default 1) or a list (100-107,200)")  # fmt: skip
     add("--workers", type=positive, help="processes; default one a core or GPU")
     add("--set", action="append", default=[], metavar="KEY=VALUE",
         help="override a setting, e.g. train.steps=200, which shortens all stages (repeatable)",
@@ -150,6 +157,9 @@ def _parse(
     add("--detach", action="store_true", help="do not wait for the jobs; make list shows them")
     add("--results", type=Path, default=results, help="folder of runs and corpora")
     options = parser.parse_args(arguments)
+    if claims is not None and options.claim is not None:
+        _ask_for_claim(options, claims)
+    options.seeds = _SEEDS if options.seeds is None else options.seeds
     options.asked = _asked(options)
     return options
 
@@ -157,7 +167,7 @@ def _parse(
 def _ask_for_claim(options: argparse.Namespace, folder: Path) -> None:
     """Set the seeds and patterns of ``options`` to those of a claim of this experiment."""
     seeds, only = asked_by(folder, options.claim)
-    if options.only or options.seeds != _SEEDS:
+    if options.only or options.seeds is not None:
         raise UserError("--claim says which seeds and runs; leave out --seeds and --only")
     options.seeds, options.only = f"{','.join(map(str, seeds))},", only
 
@@ -172,29 +182,52 @@ def _asked(options: argparse.Namespace) -> Cluster | None:
     return None
 
 
-def _submit(missing: list[Job], options: argparse.Namespace) -> None:
+def _submit(plan: _Plan, options: argparse.Namespace) -> None:
     """Ask a cluster for jobs, if one is to train."""
-    if missing and options.cluster:
+    if plan.missing and options.cluster:
         from lrm.sweep.cluster import submit
 
-        submit.submit(missing, options.results, options.cluster, options.asked)
+        submit.submit(plan.missing, options.results, options.cluster, options.asked)
 
 
-def _finish(missing: list[Job], options: argparse.Namespace) -> None:
-    """Train what is missing, or wait for the cluster that does."""
-    if not missing or options.detach:
-        return
-    runs = [run for run, _ in missing]
+def _finish(plan: _Plan, options: argparse.Namespace) -> None:
+    """Train what is missing, or wait for the cluster that does.
+
+    Raises UserError where runs failed, or are damaged: once the others are trained.
+    """
+    trains = bool(plan.missing) and not options.detach
+    _then_tell_damage(plan, lambda: _train(plan.missing, options) if trains else None)
+
+
+def _train(missing: list[Job], options: argparse.Namespace) -> None:
     if options.cluster:
         from lrm.sweep.cluster import submit
 
         submit.wait(missing, options.results)
     else:
-        workers = options.workers or machine.default_workers(runs)
+        workers = options.workers or machine.default_workers([run for run, _ in missing])
         sweep(missing, options.results / "data", workers)
     folders = ", ".join(sorted({str(path.parent) for _, path in missing}))
-    print(f"trained {len(missing)} runs; they lie in {folders} (make list shows them, "
+    they = "it lies" if len(missing) == 1 else "they lie"
+    print(f"trained {counted(len(missing), 'run')}; {they} in {folders} (make list shows them, "
           "make help says what can be drawn)")  # fmt: skip
+
+
+def _then_tell_damage(plan: _Plan, train: Callable[[], None]) -> None:
+    """Call ``train``, and raise UserError with what went wrong in it and what is damaged."""
+    told = []
+    try:
+        train()
+    except UserError as error:
+        if not plan.damaged:
+            raise
+        told.append(str(error))
+    if plan.damaged:
+        first, *more = plan.damaged
+        told.append(plan.damaged[first])
+        if more:
+            told.append(f"damaged as well: {', '.join(map(str, more))}")
+        raise UserError("; ".join(told))
 
 
 def _check_length(runs: list[Run], workers: int, agreed: bool) -> None:
@@ -207,63 +240,44 @@ def _check_length(runs: list[Run], workers: int, agreed: bool) -> None:
         )
 
 
-def _by_folder(options: argparse.Namespace) -> dict[Path, argparse.Namespace]:
-    """By folder of an experiment the options, with those patterns of ``--only`` that are for it."""
-    folders = dict.fromkeys(folder.resolve() for folder in options.folders)
-    names = {folder.name for folder in folders}
-    for pattern in options.only:
-        if "/" in pattern and pattern.partition("/")[0] not in names:
-            raise UserError(f"--only {shown(pattern)}: before the slash stands the name of one of "
-                            f"the experiments: {', '.join(sorted(names))}")  # fmt: skip
-    found = {}
-    for folder in folders:
-        own = [pattern.removeprefix(f"{folder.name}/") for pattern in options.only]
-        own = [pattern for pattern in own if "/" not in pattern]
-        found[folder] = argparse.Namespace(**{**vars(options), "only": own})
-    return found
-
-
 def _finished(asked: Mapping[Path, argparse.Namespace]) -> list[Job]:
     """What of several experiments is finished already, with the directories."""
     jobs: list[Job] = []
     for folder, options in asked.items():
         experiment, results = load(folder / "config.yaml"), options.results
-        if experiment.header.search is not None:
-            continue
-        with suppress(NoSuchRun):
-            seeds = parse_seeds(options.seeds)
-            runs = experiment.runs(options.scale, seeds, options.set, options.only)
-            runs = with_corpora(runs, results / "data", build=False)
-            jobs += [(run, run.path(results)) for run in runs if run.has_id]
-    return [job for job in jobs if is_complete(job[1])]
+        seeds = parse_seeds(options.seeds)
+        runs = experiment.runs(options.scale, seeds, options.set, options.only)
+        runs = with_corpora(runs, results / "data", build=False)
+        jobs += [(run, run.path(results)) for run in runs if run.has_id]
+    return [job for job in jobs if is_complete(job[1]) and damage(job[1]) is None]
 
 
-def _missing(
+def _plan(
     folder: Path, options: argparse.Namespace, processes: int = 0, known: Sequence[Job] = ()
-) -> list[Job]:
+) -> _Plan:
     """The runs to train, with their directories; none in a dry run, which prints the plan.
 
     Builds and verifies their corpora. ``processes`` are to train each run together, one run at a
     time; 0 stands for workers. What one of ``known``, runs of other experiments, has computed is
-    copied.
+    copied. Finished runs that are damaged are told, and so are runs that would begin with them.
     """
-    experiment = load(folder / "config.yaml")
-    if experiment.header.search is not None:
-        raise UserError(f"{experiment.name} is a search; run python experiments/"
-                        f"{experiment.name}/run.py")  # fmt: skip
+    experiment = no_search(load(folder / "config.yaml"))
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
+    if left_out := selecting_none([run.label for run in runs], options.only):
+        print(f"there are no runs {', '.join(map(shown, left_out))} at {options.scale}")
     if untuned := experiment.untuned(options.scale):
         print(f"left out of {experiment.name}, as no search has tuned them at {options.scale}: "
               f"{', '.join(untuned)}")  # fmt: skip
-    runs = _with_criteria(runs, folder / "criteria.yaml")
+    runs = _with_criteria(runs, folder)
     check_inputs(runs, here=not options.cluster)
     results, corpora = options.results, options.results / "data"
     runs = with_corpora(runs, corpora, build=False)
+    check_sources(runs, options)
     if options.dry_run:
         print(dry_run.text(experiment, runs, results))
         if options.cluster:
             print(dry_run.of_cluster(runs, results, options.asked))
-        return []
+        return _Plan([], {})
     if options.cluster and any(run.execution.parallel for run in runs):
         raise UserError("--cluster trains each run by one process; for execution.parallel call "
                         "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
@@ -278,16 +292,24 @@ def _missing(
         machine.check_memory(unfinished, workers, at_once)
         _check_length(unfinished, workers, options.yes)
     jobs = [(run, run.path(results)) for run in with_corpora(runs, corpora, build=True)]
-    copied = twins.copy_finished([*known, *jobs])
-    missing = [job for job in jobs if not _has_finished(job[1])]
-    kept = len(jobs) - len(missing)
+    damaged = {path: str(error) for _, path in jobs if (error := damage(path)) is not None}
+    sound = [job for job in jobs if job[1] not in damaged]
+    copied = twins.copy_finished([*known, *sound])
+    missing = [job for job in sound if not is_complete(job[1])]
+    kept = len(sound) - len(missing)
+    missing = [job for job in missing if twins.source(*job) not in damaged]
     alike = f" ({copied} copied from others that compute the same)" if copied else ""
+    harmed = f", {len(damaged)} damaged" if damaged else ""
     print(f"{experiment.name} at {options.scale}: {len(missing)} to train, "
-          f"{kept} finished{alike}")  # fmt: skip
+          f"{kept} finished{alike}{harmed}")  # fmt: skip
+    for line in damaged.values():
+        print(printable(line))
+    if waiting := len(sound) - kept - len(missing):
+        print(f"{counted(waiting, 'run')} left out, as what they begin with is damaged")
     if missing:
         verify_corpora([run for run, _ in missing], corpora)
         make_folder(results / "runs" / experiment.name)
-    return missing
+    return _Plan(missing, damaged)
 
 
 def check_inputs(runs: list[Run], here: bool = True) -> None:
@@ -314,14 +336,6 @@ def _check_batches(runs: list[Run], processes: int) -> None:
         schedule, train = run.settings.schedule, run.settings.train
         for step in (0, *(stage.until_step for stage in schedule.batch_ramp)):
             data.rows_of_each(batch_size_at(schedule, train.batch_size, step), processes)
-
-
-def _has_finished(path: Path) -> bool:
-    """Whether the run in ``path`` has; raises UserError where what it left is damaged."""
-    if not is_complete(path):
-        return False
-    read_description(path), read_outcome(path)
-    return True
 
 
 def verify_corpora(runs: list[Run], corpora: Path) -> None:
@@ -353,13 +367,8 @@ def _print_progress(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
-def _with_criteria(runs: list[Run], path: Path) -> list[Run]:
+def _with_criteria(runs: list[Run], folder: Path) -> list[Run]:
     """Note in each run the hash of every criterion that it will be judged by."""
-    if not path.exists():
-        return runs
-    locks = read_locks(path.parent)
-    hashes = {
-        claim: criterion_hash(criterion, locks.get(claim))
-        for claim, criterion in read_yaml(path).items()
-    }
-    return [dataclasses.replace(run, criteria=hashes) for run in runs]
+    criteria, locks = criteria_in(folder), read_locks(folder)
+    hashes = {claim: criterion_hash(one, locks.get(claim)) for claim, one in criteria.items()}
+    return [dataclasses.replace(run, criteria=hashes) for run in runs] if hashes else runs

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lrm.cli import columns, size
+from lrm.cli import columns, counted, size
 from lrm.plan import memory
 from lrm.plan.config import Settings
 from lrm.plan.experiment import Experiment
 from lrm.plan.rules import table
 from lrm.plan.run import Run
 from lrm.plan.timescales import products
+from lrm.store.rundir import damage
 from lrm.sweep import speed, together, twins
 from lrm.sweep.cluster import shares
 from lrm.sweep.cluster.settings import Cluster
@@ -21,16 +22,19 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     lines = [f"{experiment.name}: {experiment.header.title}", ""]
     ratio = speed.measured(results, runs)
     seconds = left = dollars = disk = 0.0
+    damaged = 0
     first: list[str] = []
     known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
     for run in runs:
         estimate = run.estimate()
         own = speed.seconds(run, ratio)
         seconds += own
-        left += 0.0 if run.has_id and run.is_finished(results) else own
+        state = _state(run, results)
+        left += 0.0 if state.endswith(" finished") else own
+        damaged += state.endswith(" damaged")
         dollars += own / 3600 * run.cost.devices * run.cost.price_per_hour
         disk += estimate.disk
-        lines.append(f"{run.label}  [{_state(run, results)}]")
+        lines.append(f"{run.label}  [{state}]")
         lines.append(f"  {run.summary()}, about {duration(own)}")
         if run.settings not in known:
             known[run.settings] = _tables(run)
@@ -44,9 +48,12 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     source = "measured on finished runs" if ratio else f"assumed for {cost.device}"
     source += f"; {duration(left)} of them left" if left < seconds else ""
     lines.append(
-        f"{len(runs)} runs, {duration(seconds)} of {cost.devices} × {cost.device} "
+        f"{counted(len(runs), 'run')}, {duration(seconds)} of {cost.devices} × {cost.device} "
         f"({source}), about ${dollars:,.0f}; {size(disk)} of weights on disk"
     )
+    if damaged:
+        lines.append(f"{counted(damaged, 'finished run')} damaged: a sweep tells what to do, "
+                     "and trains the others")  # fmt: skip
     return "\n".join(lines)
 
 
@@ -78,7 +85,10 @@ def of_cluster(runs: list[Run], results: Path, cluster: Cluster) -> str:
 def _state(run: Run, results: Path) -> str:
     if not run.has_id:
         return "id once the corpus is built"
-    begun = "unfinished" if run.path(results).exists() else "missing"
+    path = run.path(results)
+    if damage(path) is not None:
+        return f"{run.id} damaged"
+    begun = "unfinished" if path.exists() else "missing"
     state = "finished" if run.is_finished(results) else begun
     return f"{run.id} {state}"
 

@@ -3,8 +3,8 @@
 ``python -m lrm.sweep.process MODULE ARGUMENTS`` is a worker. It imports the module and calls its
 ``start(tell, *arguments)``, with a function that reports its named arguments. What that returns is
 called with every order of the parent. A report ``done`` holds what it returned, ``busy`` and
-``error`` the line of its Busy or other UserError, and ``crash`` the traceback of any other
-exception.
+``error`` the line of its Busy or other UserError, or of what the system refuses of a path, and
+``crash`` the traceback of any other exception.
 
 The parent writes orders to a worker's standard input, one a line. The worker writes reports to its
 standard output, one JSON object a line. An empty line tells a worker to finish. If its input ends
@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from lrm.errors import Busy, UserError
+from lrm.errors import Busy, as_user_error
 
 # What a worker's environment needs on top of its parent's: one thread, and glibc told to keep
 # freed memory (top pad, trim and mmap thresholds in bytes) and to ask for huge pages.
@@ -128,30 +128,34 @@ def main() -> None:
             tell(done=execute(*pickle.loads(base64.b64decode(order))))
         except Busy as error:
             tell(busy=str(error))
-        except UserError as error:
-            tell(error=str(error))
-        except Exception:
-            tell(crash=traceback.format_exc())
+        except Exception as error:
+            known = as_user_error(error)
+            if known is None:
+                tell(crash=traceback.format_exc())
+            else:
+                tell(error=str(known))
 
 
 def _guard(parent: int) -> None:
-    """Leave a process that ends this one, and what it has started, as soon as ``parent`` ends."""
+    """Leave a process that ends this one, and what it has started, as soon as ``parent`` ends.
+
+    It ends what this one has started, compilers above all, also where this one has ended alone.
+    """
     own = os.getpid()
     if not hasattr(os, "pidfd_open") or os.getpgrp() != own or os.fork():
         return
     try:
         os.closerange(0, 1024)  # the pipes to the parent are not this process's
-        watched = {os.pidfd_open(pid): pid for pid in (own, parent)}
         ready = select.poll()
-        for handle in watched:
-            ready.register(handle, select.POLLIN)
-        ended = {watched[handle] for handle, _ in ready.poll()}
-    except ProcessLookupError:
-        ended = {parent}
+        for pid in (own, parent):
+            ready.register(os.pidfd_open(pid), select.POLLIN)
+        ready.poll()
+    except ProcessLookupError:  # one has ended already
+        pass
     except OSError:  # a system without such handles
-        ended = set()
-    if parent in ended:
-        os.killpg(own, signal.SIGKILL)
+        os._exit(0)
+    # The group is still this one's: the process that watches is in it.
+    os.killpg(own, signal.SIGKILL)
     os._exit(0)
 
 

@@ -14,12 +14,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lrm.cli import guarded, size
-from lrm.errors import Busy, UserError, printable
+from lrm.cli import counted, guarded, size
+from lrm.errors import Busy, UserError, line_of, printable
+from lrm.plan.experiment import check_scale
+from lrm.store.files import read_json
 from lrm.store.lock import holder_of, locked
-from lrm.store.rundir import is_complete, read_description, read_failure, read_given_up
+from lrm.store.rundir import damage, is_complete, read_given_up, run_folders, stated_failure
 from lrm.sweep.cluster import state
 
+_UNKNOWN = "-"  # the scale of a run that tells none
 # What is to be deleted has such a name, beside the folder of runs.
 _REMOVED = ".removed-"
 
@@ -40,7 +43,7 @@ def main() -> None:
     """Parse the command line and act."""
     parser = argparse.ArgumentParser(prog="python -m lrm.sweep.runs")
     parser.add_argument("action", choices=["list", "clean"])
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--results", type=Path, help="their folder; default results")
     parser.add_argument("--experiment", help="only of this experiment")
     parser.add_argument("--scale", help="only at this scale")
     parser.add_argument("--yes", action="store_true", help="remove without asking")
@@ -49,58 +52,93 @@ def main() -> None:
 
 
 def _main(options: argparse.Namespace) -> None:
-    waiting = state.queued(options.results)
-    found = [_read(path, waiting) for path in (options.results / "runs").glob("*/*/")]
+    if options.scale is not None:
+        check_scale(options.scale)
+    results = Path("results") if options.results is None else options.results
+    if options.results is not None and not results.is_dir():
+        raise UserError(f"there is no folder {results}; --results names the one with runs/ in it")
+    waiting = state.queued(results)
+    paths, hidden = run_folders(results)
+    for error in hidden:
+        print(line_of(error).removeprefix("error: "), file=sys.stderr)
+    found = [_read(path, waiting) for path in paths]
     if options.action == "list":
-        found += _not_begun(options.results, waiting, {run.path for run in found})
+        found += _not_begun(results, waiting, {run.path for run in found})
     runs = sorted(
         run
         for run in found
         if options.experiment in (None, run.experiment) and options.scale in (None, run.scale)
     )
     if not runs:
-        print(f"no runs in {options.results / 'runs'}")
+        print(_none(options, found, results))
         return
     for run in runs:
         told = f"{run.experiment} {run.scale}  {run.label}  {run.path.name}"
         print(f"{size(run.size):>9}  {run.state:<10}  {printable(told)}")
         for line in run.told:
             print(f"{'':23}{printable(line)}")
-    print(f"{size(sum(run.size for run in runs)):>9}  {len(runs)} runs in {options.results}/runs")
+    whole, number = size(sum(run.size for run in runs)), counted(len(runs), "run")
+    print(f"{whole:>9}  {number} in {results}/runs")
     if options.action == "clean":
         _remove(runs, options.yes)
 
 
+def _none(options: argparse.Namespace, found: Collection[StoredRun], results: Path) -> str:
+    """That there are no such runs, and which others there are."""
+    if not found:
+        return f"no runs in {results / 'runs'}"
+    of = f" of {options.experiment}" if options.experiment else ""
+    at = f" at {options.scale}" if options.scale else ""
+    own = [run for run in found if options.experiment in (None, run.experiment)]
+    others = {run.scale for run in own} - {_UNKNOWN} if own else {run.experiment for run in found}
+    there = ", ".join(sorted(others)) or "runs that cannot be read"
+    return f"no runs{of}{at} in {results / 'runs'}; there are {there}"
+
+
 def _read(path: Path, waiting: Mapping[str, Mapping[str, str]] = MappingProxyType({})) -> StoredRun:
-    scale, label = "-", "(not begun)"
-    told: tuple[str, ...] = ()
-    if is_complete(path):
-        found = "finished"
-    elif (holder := holder_of(path)) is not None:
-        found, told = "running", (holder.text,)
-    elif (given_up := read_given_up(path)) is not None:
-        found, told = given_up["outcome"], (given_up["reason"],)
-    elif (failure := read_failure(path)) is not None:
-        found, told = "failed", _failure(failure)
-    elif tasks := waiting.get(f"{path.parent.name}/{path.name}"):
-        found, told = "queued", _tasks(tasks)
-    else:
-        found = "unfinished"
-    if (path / "run.json").exists():
-        try:
-            description = read_description(path)
-            scale, label = str(description["scale"]), str(description["label"])
-        except UserError:
-            label, found = "(run.json is damaged)", "damaged"
+    """What is stored of a run; of one whose files cannot be read why, and what can be."""
+    scale, label = _UNKNOWN, "(not begun)"
+    try:
+        if (path / "run.json").exists():
+            scale, label = _named(path)
+        found, told = _state(path, waiting)
+        damaged = damage(path)
+        if damaged is not None:
+            raise damaged
+    except (UserError, OSError) as error:
+        if scale == _UNKNOWN:
+            label = "(cannot be read)"
+        found, told = "damaged", (line_of(error).removeprefix("error: "),)
     return StoredRun(path.parent.name, scale, label, found, _size(path), path, told)
 
 
+def _named(path: Path) -> tuple[str, str]:
+    """The scale and the label in a run's ``run.json``; UserError where that is damaged."""
+    description = read_json(path / "run.json", ("scale", "label"))
+    return str(description["scale"]), str(description["label"])
+
+
+def _state(path: Path, waiting: Mapping[str, Mapping[str, str]]) -> tuple[str, tuple[str, ...]]:
+    """In a word, and what more is to be told; UserError where a file that says so is damaged."""
+    if is_complete(path):
+        return "finished", ()
+    if (holder := holder_of(path)) is not None:
+        return "running", (holder.text,)
+    if (given_up := read_given_up(path)) is not None:
+        return given_up["outcome"], (given_up["reason"],)
+    if (failure := stated_failure(path)) is not None:
+        return "failed", _failure(failure)
+    if tasks := waiting.get(f"{path.parent.name}/{path.name}"):
+        return "queued", _tasks(tasks)
+    return "unfinished", ()
+
+
 def _size(path: Path) -> int:
-    """Bytes of the files below ``path``, which may come and go meanwhile."""
+    """Bytes of the files below ``path`` that can be seen; they may come and go meanwhile."""
     total = 0
     for folder, _, names in os.walk(path):
         for name in names:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 total += os.stat(os.path.join(folder, name)).st_size
     return total
 
@@ -142,10 +180,11 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
             raise UserError(
                 "nothing removed: there is no terminal to ask; use make clean-runs YES=1"
             )
-        if input(f"remove these {len(runs)} runs? [y/N] ").strip().lower() not in ("y", "yes"):
+        these = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
+        if input(f"remove {these}? [y/N] ").strip().lower() not in ("y", "yes"):
             print("nothing removed")
             return
-    busy, results = [], runs[0].path.parents[2]
+    busy, kept, results = [], [], runs[0].path.parents[2]
     for run in runs:
         try:
             with locked(run.path):
@@ -153,18 +192,24 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
                 run.path.rename(results / f"{_REMOVED}{secrets.token_hex(8)}")
         except Busy:
             busy.append(run.path)
-        except OSError as error:
-            raise UserError(f"{run.path} cannot be removed ({error.strerror}); remove it by hand"
-                            ) from None  # fmt: skip
+        except (UserError, OSError) as error:
+            if isinstance(error, OSError):
+                kept.append(f"{run.path} cannot be removed ({error.strerror}); remove it by hand")
+            else:
+                kept.append(f"{error}; or remove {run.path} by hand")
     # Those of a removal that was stopped too.
     for path in results.glob(f"{_REMOVED}*"):
         shutil.rmtree(path, ignore_errors=True)
-    print(f"removed {len(runs) - len(busy)} runs")
+    print(f"removed {counted(len(runs) - len(busy) - len(kept), 'run')}")
+    told = kept[:1]
+    if kept[1:]:
+        told.append(f"nor can {len(kept) - 1} more")
     if busy:
-        raise UserError(
-            f"{len(busy)} runs are being trained and were not removed, such as {busy[0]}; stop "
-            "what trains them, or wait for it"
-        )
+        are = "is being trained and was" if len(busy) == 1 else "are being trained and were"
+        told.append(f"{counted(len(busy), 'run')} {are} not removed, such as {busy[0]}; stop "
+                    "what trains them, or wait for it")  # fmt: skip
+    if told:
+        raise UserError("; ".join(told))
 
 
 if __name__ == "__main__":

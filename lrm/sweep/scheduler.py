@@ -35,6 +35,8 @@ if TYPE_CHECKING:  # it loads torch
 
 # Seconds that workers get to end in after they were killed.
 _PATIENCE = 10.0
+# Seconds that they get to save in, when somebody stops the sweep once.
+_GRACE = 10.0
 # Seconds between two tries of a run that another process has.
 _RETRY = 2.0
 
@@ -50,8 +52,8 @@ def sweep(
 
     Of runs that compute the same one is trained, and copied for the others.
     A run that fails does not stop the others. Raises UserError at the end if one had bad input
-    (the first one's line), RuntimeError if one crashed; KeyboardInterrupt stops the workers,
-    whose runs go on from their checkpoints next time.
+    (the first one's line), RuntimeError if one crashed; KeyboardInterrupt stops the workers, which
+    save before, and whose runs go on from there next time. A second one ends them at once.
     """
     if jobs:
         Sweep(jobs, corpora, workers, following).run()
@@ -152,11 +154,10 @@ class Sweep:
             try:
                 self._serve(stops)
             finally:
-                self.end()
+                self.end(stops)
         if self.waiting:
-            self.crashes.append(
-                f"{len(self.waiting)} runs were not begun: no worker could be started"
-            )
+            were = "run was" if len(self.waiting) == 1 else "runs were"
+            self.crashes.append(f"{len(self.waiting)} {were} not begun: no worker could be started")
         if self.crashes:
             raise RuntimeError("a run crashed:\n" + "\n".join(self.crashes))
         _raise_first(self.errors)
@@ -192,20 +193,32 @@ class Sweep:
         if not stops:
             self._show(time.monotonic() - began, last=True)
 
-    def end(self) -> None:
-        """End all workers that are left, and wait for them; on a shift they save first."""
+    def end(self, stops: Sequence[int] = ()) -> None:
+        """End all workers that are left, and wait for them.
+
+        They save first on a shift, and where one of ``stops``, signals that may come meanwhile, has
+        asked for the end. A second one cuts that short.
+        """
         if self.shift is not None:
-            for worker in self.workers:
-                worker.process.stop()
-            self._wait(self.shift.grace)
+            self._stop(self.shift.grace)
+        elif stops:
+            self.display.note("stopping: runs are saved; a second Ctrl-C ends them at once")
+            self._stop(_GRACE, lambda: len(stops) > 1)
         for worker in self.workers:
             worker.process.kill()
         self._wait(_PATIENCE)
 
-    def _wait(self, seconds: float) -> None:
+    def _stop(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
+        for worker in self.workers:
+            worker.process.stop()
+        self._wait(seconds, enough)
+
+    def _wait(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
+        """Until all workers have ended, so many seconds have passed, or it is ``enough``."""
         limit = time.monotonic() + seconds
         for worker in self.workers:
-            worker.listener.join(max(0.0, limit - time.monotonic()))
+            while worker.listener.is_alive() and time.monotonic() < limit and not enough():
+                worker.listener.join(0.05)
 
     def _start(self, number: int) -> _Worker:
         return _Worker(number, self.messages, self.corpora, self.cards)

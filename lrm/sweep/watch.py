@@ -11,17 +11,25 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from lrm.cli import bar, clock, columns, guarded
-from lrm.errors import UserError, printable
-from lrm.store.rundir import is_complete, read_description, read_given_up
+from lrm.cli import bar, clock, columns, counted, guarded
+from lrm.errors import UserError, line_of, printable
+from lrm.store.rundir import (
+    LOGS,
+    is_complete,
+    read_description,
+    read_given_up,
+    run_folders,
+    stated_failure,
+)
 
 _TAIL = 1 << 16  # bytes of a log's end that are read first; longer lines take more
+_LONGEST = 200  # characters of why a run failed
 QUIET = 120.0  # seconds without a new line after which a run counts as stopped
 
 
@@ -40,6 +48,7 @@ class Watched:
     norm: float | None
     quiet: float
     rate: float | None  # steps a second since the run began
+    failed: str | None = None  # why it failed, where it was not begun again since
 
     @property
     def left(self) -> float | None:
@@ -47,35 +56,55 @@ class Watched:
         return (self.steps - self.step) / self.rate if self.rate else None
 
 
-def look(folder: Path, now: float | None = None) -> tuple[list[Watched], Counter[str]]:
-    """The unfinished runs under ``folder``/runs, and how many of each experiment have ended.
+class Seen(NamedTuple):
+    """The unfinished runs, how many of each experiment have ended, and why others are not read."""
 
-    Runs that move come first. A directory that is being made, or removed, is left out.
+    unfinished: list[Watched]
+    finished: Counter[str]
+    unread: list[str]
+
+
+def look(folder: Path, now: float | None = None) -> Seen:
+    """What is under ``folder``/runs.
+
+    Runs that move come first, and those that failed last. A directory that is being made, or
+    removed, is left out.
     """
     now = time.time() if now is None else now
     unfinished, finished = [], Counter()
-    for path in sorted((folder / "runs").glob("*/*/")):
+    paths, hidden = run_folders(folder)
+    unread = list(map(str, hidden))
+    for path in paths:
         try:
+            begun = (path / "run.json").exists()  # first: it tells of what cannot be seen
             if is_complete(path) or read_given_up(path) is not None:
                 finished[path.parent.name] += 1
-            else:
+            elif begun:  # else it is being made, or is gone
                 unfinished.append(_read(path, now))
-        except (OSError, UserError):  # it has not begun, or is gone
+        except FileNotFoundError:  # it is being removed
             continue
-    return sorted(unfinished, key=lambda run: (run.quiet > QUIET, run.experiment)), finished
+        except (OSError, UserError) as error:
+            unread.append(line_of(error).removeprefix("error: "))
+        except (TypeError, ValueError, KeyError, AttributeError):
+            unread.append(f"{path}: run.json or a log is not as runs write it; look at it")
+    unfinished.sort(key=lambda run: (run.failed is not None, run.quiet > QUIET, run.experiment))
+    return Seen(unfinished, finished, unread)
 
 
 def _read(path: Path, now: float) -> Watched:
     description = read_description(path)
-    log = path / "metrics.jsonl"
-    done, changed = _last(log), log.stat().st_mtime
-    step = int(done.get("step", 0))
+    failure = stated_failure(path)
+    done, probe = _last(path / "metrics.jsonl"), _last(path / "probes.jsonl")
+    # What trains nothing has probes alone, or no log at all.
+    changed = _changed(path / "metrics.jsonl")
+    changed = changed or max(_changed(path / name) for name in ("run.json", *LOGS))
+    step = int((done or probe).get("step", 0))
     # A run that was resumed has done its first steps before.
     resumed = description.get("resumed") or [{"step": 0}]
     steps = step - int(resumed[-1]["step"])
     began = (path / "run.json").stat().st_mtime
     matrices = {rule["tensor"] for rule in description.get("rules", []) if len(rule["shape"]) == 2}
-    found = _last(path / "probes.jsonl").get("values", {}).get("weight_norm", {})
+    found = probe.get("values", {}).get("weight_norm", {})
     norms = [norm for key, norm in found.items() if key.partition("@")[0] in matrices]
     return Watched(
         description.get("experiment", path.parent.name),
@@ -86,7 +115,15 @@ def _read(path: Path, now: float) -> Watched:
         math.exp(sum(map(math.log, norms)) / len(norms)) if norms and min(norms) > 0 else None,
         max(now - changed, 0.0),
         steps / (changed - began) if steps > 0 and changed > began else None,
+        failure and failure["error"],
     )
+
+
+def _changed(file: Path) -> float:
+    """When the file was last written; 0 where there is none."""
+    with suppress(FileNotFoundError):
+        return file.stat().st_mtime
+    return 0.0
 
 
 def _last(log: Path) -> dict[str, Any]:
@@ -107,24 +144,33 @@ def _last(log: Path) -> dict[str, Any]:
             tail *= 4
 
 
-def text(unfinished: Iterable[Watched], finished: Counter[str]) -> list[str]:
-    """Lines for a terminal: a table of unfinished runs, and a line with what has ended."""
+def text(
+    unfinished: Iterable[Watched], finished: Counter[str], unread: Sequence[str] = ()
+) -> list[str]:
+    """Lines for a terminal: a table of unfinished runs, and lines with what ended or is unread."""
     rows = [("run", "progress", "loss", "RMS of W", "left")]
     for run in unfinished:
         left = "" if run.left is None else clock(run.left)
+        if run.quiet >= QUIET:
+            left = f"nothing new for {clock(run.quiet)}"
+        if run.failed is not None:
+            left = printable(f"failed: {run.failed}")[:_LONGEST]
         rows.append(
             (
                 printable(f"{run.experiment} {run.label}"),
                 bar(run.step / run.steps if run.steps else 0.0),
                 "" if run.loss is None else f"{run.loss:.3f}",
                 "" if run.norm is None else f"{run.norm:.3g}",
-                left if run.quiet < QUIET else f"nothing new for {clock(run.quiet)}",
+                left,
             )
         )
     total = sum(finished.values())
     of = ", ".join(f"{count} of {name}" for name, count in sorted(finished.items()))
-    ended = f"{total} runs have ended" + (f": {of}" if total else "")
-    return [*(columns(rows) if len(rows) > 1 else ["no run is unfinished"]), "", ended]
+    have = "has" if total == 1 else "have"
+    ended = [f"{counted(total, 'run')} {have} ended" + (f": {of}" if total else "")]
+    if unread:
+        ended.append(f"{counted(len(unread), 'run')} cannot be read: {printable(unread[0])}")
+    return [*(columns(rows) if len(rows) > 1 else ["no run is unfinished"]), "", *ended]
 
 
 def main() -> None:

@@ -164,7 +164,7 @@ class _Watch(threading.Thread):
             return
         self._reported = True
         if self._store.add("lrm/failures", 1) == 1:
-            known = ending(error)
+            known = ending(error, resumes=True)
             if known is None:
                 traceback.print_exception(error)
             self._store.set("lrm/ending", json.dumps(known or (1, None)))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from lrm import data
 from lrm.cli import stop_delayed
-from lrm.errors import Diverged, Stopped, UserError
+from lrm.errors import Diverged, Stopped, UserError, as_user_error
 from lrm.plan import memory
 from lrm.plan.run import Note, Report, TrainRun
 from lrm.plan.schedule import constant_end, sequences_before, snapshot_steps
@@ -101,8 +101,10 @@ def train_together(
                 run, path = jobs[number]
                 try:
                     loop = _Loop.opened(stack, run, path, corpora, report, note)
-                except UserError as error:
-                    errors[number] = error
+                except (UserError, OSError) as error:
+                    errors[number] = as_user_error(error)
+                    if errors[number] is None:
+                        raise
                     continue
                 if loop is not None:
                     loops[number] = loop

@@ -45,7 +45,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--name", help="name of the record (default: the device's)")
     add("--results", type=Path, default=Path("results"), help="folder of records, runs, corpora")
     options = parser.parse_args(arguments)
-    guarded(lambda: _main(options))
+    guarded(lambda: _main(options), resumes=True)
 
 
 def _positive(text: str) -> float:

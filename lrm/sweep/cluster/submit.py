@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from lrm.cli import Display, bar
+from lrm.cli import Display, bar, counted
 from lrm.errors import UserError, first_line
 from lrm.store.files import make_folder
 from lrm.store.lock import holder_of, start_of
@@ -59,7 +59,8 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
         {task: start_of(int(task)) for task in tasks if engine == "local"},
         here(),
     ).write()
-    print(f"{len(left)} runs in {len(tasks)} tasks: {', '.join(tasks)}; their logs are in {folder}")
+    counts = f"{counted(len(left), 'run')} in {counted(len(tasks), 'task')}"
+    print(f"{counts}: {', '.join(tasks)}; their logs are in {folder}")
 
 
 def _submit(
@@ -147,8 +148,9 @@ def wait(jobs: Sequence[Job], results: Path) -> None:
     twins.copy_finished(jobs)
     left = [job for job in left if not is_complete(job[1])]
     if left:
+        are = "run is" if len(left) == 1 else "runs are"
         raise UserError(
-            f"{len(left)} runs are not finished: {_why(left, results)}. The same command submits "
+            f"{len(left)} {are} not finished: {_why(left, results)}. The same command submits "
             "them again"
         )
 

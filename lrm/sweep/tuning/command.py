@@ -16,7 +16,7 @@ from pathlib import Path
 from lrm.cli import columns, guarded, positive
 from lrm.errors import UserError, line_of, shown
 from lrm.model.tensors import matches
-from lrm.plan.experiment import Experiment, load
+from lrm.plan.experiment import Experiment, load, matches_any, selecting_none
 from lrm.plan.run import TrainRun
 from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
@@ -51,7 +51,8 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     add("--from-published", action="store_true",
         help="go on from the published log: its trials are not run again")  # fmt: skip
     add("--dry-run", action="store_true", help="show stages and cost, run nothing")
-    guarded(lambda: _main(load(folder / "config.yaml"), parser.parse_args(arguments)))
+    guarded(lambda: _main(load(folder / "config.yaml"), parser.parse_args(arguments)),
+            resumes=True)  # fmt: skip
 
 
 def _main(experiment: Experiment, options: argparse.Namespace) -> None:
@@ -151,11 +152,12 @@ def _arms(
     asked = names[: names.index(until) + 1] if until else names
     found = {}
     for arm in there:
-        if not only or any(fnmatch.fnmatchcase(arm, pattern) for pattern in only):
-            alone = any(fnmatch.fnmatchcase(arm, said) for said in search.first_stage_only)
+        if not only or matches_any(arm, only):
+            alone = matches_any(arm, search.first_stage_only)
             found[arm] = {name: search.stages[name] for name in (names[:1] if alone else asked)}
-    if not found:
-        said = " ".join(f"--only {shown(pattern)}" for pattern in only)
+    missed = selecting_none(there, only)
+    if missed or not found:
+        said = " ".join(f"--only {shown(pattern)}" for pattern in missed)
         raise UserError(f"{said} selects no arm; there are {', '.join(there)}")
     return found
 

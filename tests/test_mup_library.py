@@ -162,6 +162,37 @@ def test_a_layer_whose_outputs_stay_as_many_is_an_output_layer():
         assert rates["last.weight"] == rates["filters.weight"] == 1 / 4
 
 
+class InputsFirst(nn.Module):
+    """``x @ W``: inputs stay as many, then grow with outputs, then outputs stay as many."""
+
+    def __init__(self, width):
+        super().__init__()
+        sizes = {"W_in": (16, width), "W": (width, width), "W_out": (width, 10)}
+        for name, shape in sizes.items():
+            self.register_parameter(name, nn.Parameter(torch.randn(shape)))
+
+
+def test_matrices_with_inputs_first():
+    base, model, role = InputsFirst(32), InputsFirst(128), {"W*": "transposed"}
+    names = {id(p): name for name, p in model.named_parameters()}
+    for options, optimizer, wanted in (
+        ({"role": role}, "adamw", (1, 1 / 4, 1 / 4)),
+        ({"role": role}, "sgd", (4, 1, 1 / 4)),
+        ({}, "adamw", (1 / 4, 1 / 4, 1)),  # taken for the other way round
+    ):
+        groups = mup_param_groups(model, base, 1.0, 0.0, optimizer=optimizer, **options)
+        rates = {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
+        assert rates == dict(zip(("W_in", "W", "W_out"), wanted, strict=True))
+    mup_rescale_(model, base, role=role)
+    for name, wanted in (("W_in", 1), ("W", 1 / 2), ("W_out", 1 / 4)):
+        ratio = model.get_parameter(name).square().mean() / base.get_parameter(name).square().mean()
+        assert ratio.sqrt().item() == pytest.approx(wanted), name
+    # What was said at attaching is known.
+    lrm.attach_multipliers(model, "scalar", role=role)
+    rates = {g["lr"] for g in mup_param_groups(model, base, 1.0, 0.0, optimizer="sgd")}
+    assert {4, 1, 1 / 4} <= rates
+
+
 def test_multipliers_keep_their_rates_and_options_are_passed_on():
     base, model = language_model(32), language_model(64)
     lrm.attach_multipliers(model, lr=0.03)

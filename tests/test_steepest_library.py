@@ -182,6 +182,35 @@ def test_with_multipliers():
     assert found["forward"] == pytest.approx(found["optimizer"], rel=1e-9)
 
 
+class InputsFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.W = nn.Parameter(torch.randn(4, 16, dtype=torch.float64))
+
+    def forward(self, x):
+        return x @ self.W
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_matrices_with_inputs_first(attached):
+    """A step of the spectral norm of 16 outputs from 4 inputs, said here or at attaching."""
+    torch.manual_seed(0)
+    model, role = InputsFirst(), {"W": "transposed"}
+    if attached:
+        lrm.attach_multipliers(model, role=role)
+    optimizers = [SteepestDescent(model, LR, role=None if attached else role)]
+    if attached:
+        groups = lrm.build_param_groups(model, 1e-3, 0.0)
+        optimizers.append(torch.optim.AdamW([g for g in groups if g["kind"] == "multiplier"]))
+    weight = model._parameters["W"]
+    before = weight.detach().clone()
+    model(torch.randn(9, 4, dtype=torch.float64)).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    largest = torch.linalg.matrix_norm(weight.detach() - before, 2) * (4 / 16) ** 0.5
+    assert 0.65 * LR < largest < 1.25 * LR
+
+
 def test_momentum_zero_and_a_closure():
     model = model_of()
     optimizer = SteepestDescent(model, LR, momentum=0.0)

@@ -35,7 +35,7 @@ from lrm.multipliers.placement import PRESET, Placement, targets
 from lrm.multipliers.precision import HALF
 from lrm.multipliers.reading import READERS
 from lrm.multipliers.report import Attached
-from lrm.multipliers.roles import matched, roles, said_roles
+from lrm.multipliers.roles import is_matrix, matched, roles, said_roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
@@ -75,7 +75,8 @@ def attach_multipliers(
     and ``magnitude_lr`` and ``magnitude_weight_decay`` of the one number that the last three
     parametrizations set apart.
     ``role`` maps patterns of parameter names to roles (``lrm.multipliers.roles``) where the types
-    of modules and the names do not tell what a parameter is.
+    of modules and the names do not tell what a parameter is, such as ``transposed`` for matrices
+    with inputs first (``x @ self.W``).
 
     Call it before DistributedDataParallel and ``fully_shard``, and before the optimizer is built.
     At the first step of an optimizer every W and multiplier that learns must be in it or in
@@ -430,7 +431,7 @@ def _warn_of_the_rest(found: Attached, placement: Placement) -> None:
             "model; placement='convolutions' has multipliers for their filters",
             stacklevel=3,
         )
-    elif not any(found.roles[name] == "matrix" for name in found.effective):
+    elif not any(is_matrix(found.roles[name]) for name in found.effective):
         warnings.warn(
             f"placement {preset!r} found no matrix in the layers of this model; those of quantized "
             "layers are no parameters: attach before quantizing",
@@ -465,7 +466,8 @@ def _path(model: nn.Module, handle: Attached) -> str:
 def _kinds(model: nn.Module, said: Mapping[str, str] | None) -> dict[str, str]:
     """The kind of group of every parameter."""
     known = known_roles(model, said)
-    return {n: "embedding" if role == "tied" else role for n, role in known.items()}
+    other = {"tied": "embedding", "transposed": "matrix"}
+    return {name: other.get(role, role) for name, role in known.items()}
 
 
 def _check_sharding(model: nn.Module) -> None:

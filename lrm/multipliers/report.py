@@ -22,6 +22,7 @@ from lrm.multipliers.wiring import check_processes, watch
 # Why a parameter of a role has no multipliers, where it has none.
 _WITHOUT = {
     "matrix": "none, by the placement",
+    "transposed": "none, by the placement",
     "embedding": "none, by the placement",
     "tied": "none, by the placement",
     "head": "none, as heads by default: rows there make training worse",
@@ -49,7 +50,8 @@ class Attached(Multipliers):
         self.thawed_by_merging: list[nn.Module] = []
         self.roles = roles(model, said)
         self._by_name = by_name_alone(model, said)
-        super().__init__(model, targets, implementation)
+        turned = [name for name, role in self.roles.items() if role == "transposed"]
+        super().__init__(model, targets, implementation, turned=turned)
         self._shapes = {
             name: tuple(p.shape) for name, p in model.named_parameters() if name in self.roles
         }
@@ -93,7 +95,9 @@ class Attached(Multipliers):
              "in half precision: their multipliers are in float32"),
             ([name for name in weights if self._coarse(name)],
              "whose multipliers are in half precision, too coarse to learn in"),
-            (self._by_name, "whose role is told by their names alone; role={...} says another one"),
+            (self._by_name,
+             "whose role is told by their names alone, matrices as outputs × inputs; role={...} "
+             "says another one, such as 'transposed'"),
         )  # fmt: skip
         return [f"{len(names)} {what} (the first is {names[0]})" for names, what in found if names]
 

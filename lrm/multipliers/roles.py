@@ -16,9 +16,10 @@ from lrm.errors import UserError, shown
 from lrm.multipliers import classes
 from lrm.multipliers.layout import owners
 
-# ``tied``: an embedding that is the head too. ``convolution``: one that is not depthwise. All else
-# that is not multiplied or decayed of itself is a ``vector``.
-ROLES = ("matrix", "embedding", "head", "tied", "convolution", "vector")
+# ``transposed``: a matrix with inputs first (x @ W), as users say of their own modules. ``tied``:
+# an embedding that is the head too. ``convolution``: one that is not depthwise. All else that is
+# not multiplied or decayed of itself is a ``vector``.
+ROLES = ("matrix", "transposed", "embedding", "head", "tied", "convolution", "vector")
 # Parameters whose rows and columns are outputs and inputs, by the class that holds them. What such
 # a module has besides is a vector.
 _MATRICES: list[tuple[type, str]] = [
@@ -70,7 +71,11 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
-    """The roles that patterns name, by the parameter's first name."""
+    """The roles that patterns name, by the parameter's first name.
+
+    Raises UserError for an unknown role, a pattern that matches nothing, and ``transposed`` for
+    what has no inputs to come first, or whose layer of torch has them where torch put them.
+    """
     found: dict[str, str] = {}
     for pattern, role in said.items():
         if not isinstance(role, str) or role not in ROLES:
@@ -79,7 +84,13 @@ def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
         if not names:
             raise UserError(f"role: no parameter's name matches {pattern!r}")
         found |= dict.fromkeys(names, role)
+    _check_transposed(model, [name for name, role in found.items() if role == "transposed"])
     return found
+
+
+def is_matrix(role: str) -> bool:
+    """Whether a parameter of that role is a matrix in a layer, whichever way it is stored."""
+    return role in ("matrix", "transposed")
 
 
 def matched(model: nn.Module, pattern: str) -> list[str]:
@@ -115,6 +126,21 @@ def is_norm(module: nn.Module) -> bool:
     """Whether its weight is the gain of a norm, of torch or of others' code."""
     named = "Norm" in type(module).__name__ and not isinstance(module, classes.OF_TORCH)
     return isinstance(module, _NORMS) or named
+
+
+def _check_transposed(model: nn.Module, names: list[str]) -> None:
+    places = owners(model) if names else {}
+    for name in names:
+        module, attribute = places[name][0]
+        if isinstance(module, classes.OF_TORCH):
+            raise UserError(
+                f"role 'transposed': {name} belongs to torch's own {type(module).__name__}, which "
+                "says itself where inputs are; name parameters of your own modules"
+            )
+        if module._parameters[attribute].dim() < 2:
+            raise UserError(
+                f"role 'transposed': {name} has fewer than two dimensions; name matrices alone"
+            )
 
 
 def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:

@@ -13,7 +13,7 @@ from lrm.errors import UserError, shown
 from lrm.multipliers.groups import of_its_own
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.library import check_model, is_rate, known_roles, named_weights
-from lrm.multipliers.roles import is_norm, matched
+from lrm.multipliers.roles import is_matrix, is_norm, matched
 from lrm.multipliers.sharding import is_distributed
 from lrm.optim.directions import newton_schulz, per_token
 from lrm.optim.steepest import Steepest
@@ -54,9 +54,10 @@ class SteepestDescent(Steepest):
 
     Kinds follow from the types of modules, and from names where these do not tell
     (``lrm.multipliers.roles``). ``kind`` maps patterns of names to kinds and stands above that, the
-    last match winning; ``none`` leaves a parameter to another optimizer. A matrix that holds
-    several (QKV) is one, and a stack of matrices (experts) is several. Frozen parameters are left
-    out, and so are multipliers, which AdamW moves.
+    last match winning; ``none`` leaves a parameter to another optimizer. ``role`` is that of
+    ``lrm.attach_multipliers``, whose roles are known here already; ``transposed`` says that a
+    matrix has inputs first. A matrix that holds several (QKV) is one, and a stack of matrices
+    (experts) is several. Frozen parameters are left out, and so are multipliers, which AdamW moves.
 
     ``by_kind`` gives a kind its own ``lr``, ``weight_decay`` or ``momentum``, and the embedding
     ``rows``: with ``seen`` only rows with a gradient move. With ``all``, the default, each row
@@ -78,14 +79,16 @@ class SteepestDescent(Steepest):
         weight_decay: float = 0.0,
         by_kind: Mapping[str, Mapping[str, Any]] | None = None,
         kind: Mapping[str, str] | None = None,
+        role: Mapping[str, str] | None = None,
     ):
         check_model(model, "optim.SteepestDescent")
-        _check_mappings(by_kind, kind)
+        _check_mappings(by_kind, kind, role)
         special = {name: dict(fields) for name, fields in (by_kind or {}).items()}
         general = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
         for name, fields in ({"": general} | special).items():
             _check(name, fields)
-        found = _kinds(model, kind or {})
+        known = known_roles(model, role)
+        found = _kinds(model, known, kind or {})
         missing = [name for name in special if name not in found.values()]
         if missing:
             raise UserError(f"by_kind: the model has nothing of the kind {missing[0]!r}; drop it")
@@ -96,7 +99,8 @@ class SteepestDescent(Steepest):
         for name, own in found.items():
             parameter, (module, attribute) = parameters[name], places[name][0]
             if parameter.dim() > 1 and own in _DECAYED:
-                axes = layout(module, attribute, parameter)
+                turned = known[name] == "transposed"
+                axes = layout(module, attribute, parameter, inputs_first=turned)
                 if axes.column is not None and axes.row > axes.column:
                     self._turned.add(parameter)
             if own not in groups:
@@ -134,9 +138,10 @@ def _msign(matrices: Tensor) -> Tensor:
     return newton_schulz(stack, _ITERATIONS, _SMALLEST).to(matrices.dtype).view(matrices.shape)
 
 
-def _check_mappings(by_kind: Any, kind: Any) -> None:
-    if not isinstance(kind, (Mapping, NoneType)):
-        raise UserError(f"kind is {shown(kind)}; give a mapping of patterns to kinds")
+def _check_mappings(by_kind: Any, kind: Any, role: Any) -> None:
+    for name, given in (("kind", kind), ("role", role)):
+        if not isinstance(given, (Mapping, NoneType)):
+            raise UserError(f"{name} is {shown(given)}; give a mapping of patterns to {name}s")
     fields = by_kind.values() if isinstance(by_kind, Mapping) else [by_kind]
     if by_kind is not None and not all(isinstance(each, Mapping) for each in fields):
         raise UserError(f"by_kind is {shown(by_kind)}; give a mapping of kinds to settings")
@@ -159,8 +164,8 @@ def _check(kind: str, fields: dict[str, Any]) -> None:
             raise UserError(f"momentum is {shown(value)}; give one below 1")
 
 
-def _kinds(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
-    """The kind of every parameter that is moved, by its name."""
+def _kinds(model: nn.Module, known: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+    """The kind of every parameter that is moved, by its name; ``known`` has the roles of all."""
     learning = {name: p for name, p in named_weights(model) if p.requires_grad}
     names = {name for name, _ in named_weights(model)}
     told: dict[str, str] = {}
@@ -173,7 +178,7 @@ def _kinds(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
         if not those:
             raise UserError(f"kind: no parameter's name matches {pattern!r}")
         told |= dict.fromkeys(those, kind)
-    known, places = known_roles(model), owners(model)
+    places = owners(model)
     found: dict[str, str] = {}
     strange: list[str] = []
     for name, parameter in learning.items():
@@ -198,7 +203,7 @@ def _kind(role: str, module: nn.Module, attribute: str, parameter: Tensor) -> st
     """The kind of a parameter by its role, its module and its name there; None if it has none."""
     if role in ("embedding", "head"):
         return role
-    if role == "matrix":
+    if is_matrix(role):
         return "linear"
     if role == "vector" and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         return "embedding"  # of positions: an index reads them too

@@ -21,8 +21,8 @@ from lrm.multipliers.roles import said_roles
 # Of an optimizer's name the power of inputs and of outputs in the factor on the LR.
 _POWERS = {"adamw": (-1, 0), "sgd": (-1, 1)}
 # By role the power of inputs in the initial root mean square.
-_INITIAL = {"matrix": -0.5, "convolution": -0.5, "head": -1.0, "embedding": 0.0}
-_HIDDEN = ("matrix", "convolution")
+_INITIAL = {"matrix": -0.5, "transposed": -0.5, "convolution": -0.5, "head": -1.0, "embedding": 0.0}
+_HIDDEN = ("matrix", "transposed", "convolution")
 
 
 def mup_param_groups(
@@ -52,7 +52,9 @@ def mup_param_groups(
     inputs, and so have vectors. Weight decays stay; AdamW multiplies them by the LR. Multipliers
     keep their LR. ``role`` maps patterns of parameter names to roles where the types of modules and
     names do not tell them (``lrm.multipliers.roles``), and ``options`` are those of
-    ``build_param_groups``. Initial values have to follow too (``mup_rescale_``).
+    ``build_param_groups``. A matrix that its name alone tells is taken as (outputs, inputs): give
+    it the role ``transposed`` where it is used as ``x @ W``. Initial values have to follow too
+    (``mup_rescale_``).
 
     Attention is to have heads of one size, more of them in a wider model: else its logits would
     need a factor. Raises UserError for another optimizer, for parameters that ``base`` does not
@@ -103,7 +105,9 @@ def mup_rescale_(
     for name, parameter in named_weights(model):
         if (power := _INITIAL.get(roles[name])) is None:
             continue
-        if name not in said and roles[name] in _HIDDEN and _is_output(*ratios[name]):
+        # ``transposed`` says where the inputs are, and not how many outputs grow.
+        is_free = said.get(name, "transposed") == "transposed"
+        if is_free and roles[name] in _HIDDEN and _is_output(*ratios[name]):
             power = _INITIAL["head"]
         if of_base[name].is_meta or parameter.is_meta:
             raise UserError(f"mup_rescale_: {name} has no values; build it elsewhere than on meta")
@@ -141,7 +145,9 @@ def _ratios(
                 "the head weights of its own (tie_word_embeddings=False)"
             )
         wider = [n / m for n, m in zip(parameter.shape, other.shape, strict=True)]
-        found[name] = _sides(roles[name], wider, layout(*places[name][0], parameter))
+        turned = roles[name] == "transposed"
+        form = layout(*places[name][0], parameter, inputs_first=turned)
+        found[name] = _sides(roles[name], wider, form)
     return found
 
 

@@ -200,6 +200,8 @@ class Multipliers:
         try:
             self.hold_all() if collects else self._keep(True)
             yield
+            for found in self.effective.values():
+                found.check_unchanged()
             finished = True
         finally:
             self.is_unchanged = self.is_collecting = False

@@ -4,11 +4,13 @@ import copy
 
 import pytest
 import torch
+import transformers
 from test_library_later import both, spread
 from torch import nn
 
 import lrm
 from lrm.errors import UserError
+from lrm.multipliers import classes
 from lrm.multipliers.roles import roles
 
 
@@ -82,3 +84,101 @@ def test_the_role_transposed_is_for_matrices_of_ones_own():
         with pytest.raises(UserError, match=message):
             roles(model, {role: "transposed"})
     assert "matrices as outputs × inputs" in repr(lrm.attach_multipliers(InputsFirst()))
+
+
+class Conv1D(nn.Module):
+    """A causal convolution by hand, under a name that transformers has too."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 4))
+
+
+class MyExperts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate_up_proj, self.is_transposed = nn.Parameter(torch.randn(2, 6, 4)), True
+
+
+def test_names_of_transformers_classes_mean_nothing_elsewhere():
+    for module, name in ((Conv1D(), "weight"), (MyExperts(), "gate_up_proj")):
+        assert classes.kind(module, name) is None
+        row = lrm.attach_multipliers(module).scalings[name].row
+        assert row.shape == ((6,) if name == "weight" else (2, 6))
+
+    class Derived(transformers.pytorch_utils.Conv1D):
+        pass
+
+    remote = type("Conv1D", (Conv1D,), {"__module__": "transformers_modules.someone.modeling"})
+    for module in (Derived(8, 4), remote(), transformers.pytorch_utils.Conv1D(8, 4)):
+        assert classes.kind(module, "weight") == "transposed"
+
+
+def test_a_gain_with_dimensions_of_1_is_no_matrix():
+    class Gain(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name, shape in (("weight", (1, 1, 4)), ("w", (4, 1)), ("W", (4, 2))):
+                self.register_parameter(name, nn.Parameter(torch.ones(shape)))
+            self.last = nn.Linear(4, 1, bias=False)
+
+    wanted = {"weight": "vector", "w": "vector", "W": "matrix", "last.weight": "matrix"}
+    assert roles(Gain()) == wanted
+    assert roles(Gain(), {"w": "matrix"}) == wanted | {"w": "matrix"}
+    assert "1 whose role is told by their names" in repr(lrm.attach_multipliers(Gain()))
+
+
+def test_no_decay_reaches_multipliers_by_that_word_alone():
+    model = nn.ModuleDict({"emb": nn.Embedding(5, 4), "up": nn.Linear(4, 3)})
+    lrm.attach_multipliers(model)
+
+    def decays(pattern):
+        groups = lrm.build_param_groups(model, 1e-3, 0.1, no_decay=pattern)
+        names = {id(p): name for name, p in model.named_parameters()}
+        return {names[id(p)]: g["weight_decay"] for g in groups for p in g["params"]}
+
+    found = decays("*emb*")
+    assert found["emb.weight"] == 0.0 and found["emb.multipliers.weight.all.row"] == 2e-3
+    assert found["up.weight"] == 0.1
+    found = decays("*emb.multipliers*")
+    assert found["emb.weight"] == 0.1 and found["emb.multipliers.weight.all.row"] == 0.0
+    with pytest.raises(UserError, match="matches multipliers alone; write 'multipliers' in the pa"):
+        decays("*.row")
+
+
+@both
+def test_weights_that_change_within_the_block_are_told(implementation):
+    """An average that is put in place for an evaluation, within the block and before it."""
+    model, x = nn.Sequential(nn.Linear(4, 3)), torch.randn(6, 4)
+    handle = lrm.attach_multipliers(model, implementation=implementation)
+    for name, parameter in model.named_parameters():
+        if name == "0.bias":
+            continue
+        with (
+            pytest.raises(UserError, match="0.weight or its multipliers were changed within lrm.s"),
+            torch.no_grad(),
+            lrm.same_weights(model),
+        ):
+            model(x)
+            parameter.mul_(2.0)
+            model(x)
+        expected = torch.nn.functional.linear(x, handle.effective_weights()["0.weight"])
+        with torch.no_grad(), lrm.same_weights(model):
+            model[0].bias.zero_()
+            assert torch.allclose(model(x), expected)
+
+
+def test_a_gradient_that_waits_is_not_given_to_other_weights():
+    model, x = nn.Sequential(nn.Linear(4, 3)), torch.randn(6, 4)
+    lrm.attach_multipliers(model, implementation="optimizer")
+    weight = model[0]._parameters["weight"]
+    with pytest.raises(UserError, match="were changed within lrm.same"), lrm.same_weights(model):
+        model(x).sum().backward()
+        with torch.no_grad():
+            weight.mul_(2.0)
+    with lrm.same_weights(model):  # nothing is left of it
+        model(x).sum().backward()
+    assert torch.allclose(weight.grad, x.sum(0).expand(3, 4))
+    with torch.no_grad(), lrm.same_weights(model):  # nobody reads it after that
+        model(x)
+        weight.mul_(2.0)

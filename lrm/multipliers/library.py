@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
-from lrm.multipliers.attach import check_may_learn
+from lrm.multipliers.attach import CHILD, check_may_learn
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
 from lrm.multipliers.layout import uncompiled
 from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
@@ -154,10 +154,10 @@ def build_param_groups(
     or those given here. Each group has a ``kind``: ``matrix``, ``embedding`` (one that is the head
     too), ``head``, ``convolution``, ``vector`` or ``multiplier``, so that ``torch.optim.Muon`` can
     be given the matrices alone; stacks of them (experts) are in groups apart. ``by_kind`` gives a
-    kind an LR or decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern
-    of ``no_decay`` does not decay. ``role`` is as in ``attach_multipliers``, whose roles are known
-    here already. The order of parameters is the same in both implementations, and so
-    is an optimizer's state.
+    kind an LR or decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``. What matches a pattern of
+    ``no_decay`` does not decay; a pattern reaches multipliers only where ``multipliers`` stands in
+    it. ``role`` is as in ``attach_multipliers``, whose roles are known here already. The order of
+    parameters is the same in both implementations, and so is an optimizer's state.
 
     Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
     were distributed after their multipliers were attached, and where ``model`` is not the whole
@@ -224,10 +224,17 @@ def _undecayed(model: nn.Module, patterns: Sequence[str]) -> set[str]:
     if not isinstance(patterns, Iterable) or not all(isinstance(one, str) for one in patterns):
         raise UserError(f"no_decay is {shown(patterns)}; give patterns of parameter names")
     found: set[str] = set()
+    weights = {name for name, _ in named_weights(model)}
     for pattern in patterns:
-        if not (names := matched(model, pattern)):
+        if not (names := set(matched(model, pattern))):
             raise UserError(f"no_decay: no parameter's name matches {pattern!r}")
-        found |= set(names)
+        # "*emb*" matches those of the embedding too, whose decay nobody meant to switch off.
+        if CHILD not in pattern and not (names := names & weights):
+            raise UserError(
+                f"no_decay: {pattern!r} matches multipliers alone; write {CHILD!r} in the pattern "
+                "to reach them"
+            )
+        found |= names
     return found
 
 
@@ -303,7 +310,9 @@ def same_weights(model: nn.Module) -> Iterator[None]:
 
     Nothing may change a weight within it, and in ``optimizer`` the gradients are there when it
     ends: what backward() has given cannot be dropped by zero_grad() before that. A step of an
-    optimizer within it raises UserError, and so does a backward() behind it, at the next step.
+    optimizer within it raises UserError. So does reading a weight that was changed in place, as by
+    the exchange for an average, and a backward() behind it, at the next step. Only writes by
+    ``.data`` go unseen.
     With DistributedDataParallel give it the wrapped model, and have all micro-batches but the last
     in its ``no_sync()``. Compiled modules build W̄ each time in ``forward``.
     """

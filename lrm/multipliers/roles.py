@@ -60,7 +60,7 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
     for name, places in owners(model).items():
         modules = [module for module, _ in places]
         is_head = any(module is head for module in modules for head in heads)
-        role = _role(name, *places[0], parameters[name].dim())
+        role = _role(name, *places[0], parameters[name])
         if any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in modules):
             others = [m for m in modules if not isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
             role = "tied" if is_head or others else _of_embedding(name, modules[0])
@@ -107,7 +107,7 @@ def matched(model: nn.Module, pattern: str) -> list[str]:
 
 
 def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
-    """Parameters of two dimensions or more whose role their names alone tell.
+    """Parameters of several rows and columns whose role their names alone tell.
 
     Neither the type of their module does, nor the user by a pattern of ``said``.
     """
@@ -116,7 +116,7 @@ def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
     return [
         name
         for name, [(module, attribute), *_] in owners(model).items()
-        if parameters[name].dim() > 1
+        if _is_wide(parameters[name])
         and not (is_norm(module) or isinstance(module, _KNOWN) or classes.kind(module, attribute))
         and name not in named
     ]
@@ -143,8 +143,8 @@ def _check_transposed(model: nn.Module, names: list[str]) -> None:
             )
 
 
-def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
-    if dimensions < 2 or isinstance(module, _PLAIN) or is_norm(module):
+def _role(name: str, module: nn.Module, attribute: str, parameter: Tensor) -> str:
+    if parameter.dim() < 2 or isinstance(module, _PLAIN) or is_norm(module):
         return "vector"
     attribute = attribute.removesuffix("_orig")  # of torch.nn.utils.prune
     if known := classes.kind(module, attribute):
@@ -156,7 +156,12 @@ def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
         if isinstance(module, kind):
             return "matrix" if re.fullmatch(pattern, attribute) else "vector"
     named = _NAMED.fullmatch(attribute) and not _POSITIONS.search(name)
-    return "matrix" if named and dimensions <= 3 else "vector"
+    return "matrix" if named and parameter.dim() <= 3 and _is_wide(parameter) else "vector"
+
+
+def _is_wide(parameter: Tensor) -> bool:
+    """Whether it can be a matrix of several rows and columns; a gain of shape (1, 1, d) is not."""
+    return sum(size > 1 for size in parameter.shape) > 1
 
 
 def _of_embedding(name: str, module: nn.Module) -> str:

@@ -182,3 +182,57 @@ def test_a_gradient_that_waits_is_not_given_to_other_weights():
     with torch.no_grad(), lrm.same_weights(model):  # nobody reads it after that
         model(x)
         weight.mul_(2.0)
+
+
+def test_settings_that_reach_nothing_are_told():
+    def model(*layers):
+        return nn.Sequential(nn.Linear(4, 3), *layers)
+
+    for act, message in (
+        (lambda: lrm.attach_multipliers(model(), "scalar", row={"lr": 5.0}),
+         "row: this placement has no row multipliers; drop it"),
+        (lambda: lrm.attach_multipliers(model(), {"0.weight": "row"}, column={"lr": 5.0}),
+         "column: this placement has no column multipliers"),
+        (lambda: lrm.attach_multipliers(model(), row={"magnitude_lr": 0.1}),
+         "row: magnitude_lr is of a magnitude, and this parametrization has none; drop it, or"),
+        (lambda: lrm.build_param_groups(model(), 1.0, 0.1, by_kind={"embedding": {"lr": 2.0}}),
+         "by_kind: the model has nothing of the kind 'embedding'; drop it"),
+        (lambda: lrm.build_param_groups(model(), 1.0, 0.1, by_kind={"multiplier": {"lr": 2.0}}),
+         "by_kind: the model has nothing of the kind 'multiplier'; drop it"),
+        (lambda: lrm.build_param_groups(model(), 1.0, 0.1, multiplier_lr=0.1),
+         "multiplier_lr: the model has no multipliers; call lrm.attach_multipliers before this"),
+        (lambda: lrm.build_param_groups(model(), 1.0, 0.1, multiplier_weight_decay=0.1),
+         "multiplier_weight_decay: the model has no multipliers"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=message) as caught:
+            act()
+        assert "\n" not in str(caught.value)
+    plain = model()
+    with pytest.raises(UserError, match="row: this placement"):
+        lrm.attach_multipliers(plain, "scalar", row={"lr": 5.0})
+    settings = {"parametrization": "or", "magnitude_lr": 0.1}
+    lrm.attach_multipliers(plain, row=settings, column={})  # as it was, and nothing of columns
+    lrm.attach_multipliers(model(), **lrm.saved_placement(plain.state_dict()))
+    lrm.build_param_groups(plain, 1.0, 0.1, by_kind={"vector": {"lr": 2.0}}, multiplier_lr=0.1)
+
+
+@pytest.mark.parametrize("bad", [float("inf"), float("nan"), True, -1.0, "1", torch.tensor(True)])
+def test_rates_and_norms_are_numbers(bad):
+    model = nn.Linear(4, 3)
+    for act in (
+        lambda: lrm.attach_multipliers(model, lr=bad),
+        lambda: lrm.attach_multipliers(model, row={"weight_decay": bad}),
+        lambda: lrm.build_param_groups(model, bad, 0.1),
+        lambda: lrm.build_param_groups(model, 0.1, 0.1, by_kind={"matrix": {"lr": bad}}),
+    ):
+        with pytest.raises(UserError, match="give a number that is not negative, and finite"):
+            act()
+    model(torch.ones(2, 4)).sum().backward()
+    before = model.weight.grad.clone()
+    for norm in (None, 0.0, *([] if bad == float("inf") else [bad])):
+        with pytest.raises(UserError, match="max_norm is .*; give a positive number, or inf to me"):
+            lrm.clip_grad_norm_(model, norm)
+    assert lrm.clip_grad_norm_(model, float("inf")) > 1
+    assert torch.equal(model.weight.grad, before)
+    lrm.clip_grad_norm_(model, torch.tensor(0.5))
+    assert torch.allclose(lrm.clip_grad_norm_(model, float("inf")), torch.tensor(0.5))

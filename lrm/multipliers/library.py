@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
@@ -29,7 +30,7 @@ from lrm.errors import UserError, shown
 from lrm.multipliers.attach import CHILD, check_may_learn
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
 from lrm.multipliers.layout import uncompiled
-from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
+from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, MAGNITUDES, Target
 from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import PRESET, Placement, targets
 from lrm.multipliers.precision import HALF
@@ -83,9 +84,9 @@ def attach_multipliers(
     another one, and multipliers in groups of their own; otherwise that step raises UserError.
 
     ``print`` of what is returned shows what got which multipliers. Raises UserError for a
-    placement that does not fit the model, a setting that does not exist and a model that has
-    multipliers already; the model is then as it was. Warns where a preset leaves out convolutions
-    that hold most of the model's weights.
+    placement that does not fit the model, a setting that does not exist or that nothing of the
+    placement has, and a model that has multipliers already; the model is then as it was. Warns
+    where a preset leaves out convolutions that hold most of the model's weights.
     """
     check_model(model, "attach_multipliers")
     model = uncompiled(model)
@@ -129,6 +130,7 @@ def attach_multipliers(
         _check_rates(fields)
     own = {axis: _copied(fields) for axis, fields in own.items()}
     placed = targets(model, placement, _copied(settings) | own, role)
+    _check_reached(placed, own)
     _check_once(model, placed)
     found = Attached(model, placed, implementation, role or {})
     _warn_of_the_rest(found, placement)
@@ -159,9 +161,10 @@ def build_param_groups(
     it. ``role`` is as in ``attach_multipliers``, whose roles are known here already. The order of
     parameters is the same in both implementations, and so is an optimizer's state.
 
-    Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
-    were distributed after their multipliers were attached, and where ``model`` is not the whole
-    of what has them. Warns where no multiplier learns, as behind tools that freeze what they find.
+    Raises UserError for an unknown kind or setting, a kind of which the model has nothing, rates of
+    multipliers where it has none, a pattern that matches nothing, weights that were distributed
+    after their multipliers were attached, and where ``model`` is not the whole of what has them.
+    Warns where no multiplier learns, as behind tools that freeze what they find.
     """
     check_model(model, "build_param_groups")
     _check_shapes(model, "build_param_groups")
@@ -184,6 +187,15 @@ def build_param_groups(
     _check_rates(given)
     handles = _of_whole(model, "build_param_groups")
     known = _kinds(model, role)
+    there = {*known.values(), *(["multiplier"] if handles else [])}
+    missing = [kind for kind in special if kind not in there]
+    if given and not handles:
+        raise UserError(
+            f"multiplier_{next(iter(given))}: the model has no multipliers; call "
+            "lrm.attach_multipliers before this, or drop it"
+        )
+    if missing:
+        raise UserError(f"by_kind: the model has nothing of the kind {missing[0]!r}; drop it")
     undecayed = _undecayed(model, no_decay)
     names = {id(p): name for name, p in model.named_parameters()}
     entries = []
@@ -259,10 +271,16 @@ def clip_grad_norm_(
 
     In both implementations the norm is that of the gradients of W, not of W̄. Returns it, before
     clipping, a scalar; 0 where multipliers alone have gradients. All arguments but the first are
-    those of torch's function. Raises UserError where there are no gradients, and in ``optimizer``
-    within ``same_weights``, where they are not there yet.
+    those of torch's function, and a ``max_norm`` of inf measures only. Raises UserError for one
+    that is not positive, where there are no gradients, and in ``optimizer`` within
+    ``same_weights``, where they are not there yet.
     """
     check_model(model, "clip_grad_norm_")
+    if not _is_number(max_norm) or not bool(max_norm > 0):
+        raise UserError(
+            f"lrm.clip_grad_norm_: max_norm is {shown(max_norm)}; give a positive number, or inf "
+            "to measure the norm alone"
+        )
     if any(handle.is_collecting for handle in _of_whole(model, "clip_grad_norm_")):
         raise UserError(
             "lrm.clip_grad_norm_ within lrm.same_weights, where gradients of weights are not there "
@@ -402,17 +420,39 @@ def _check_once(model: nn.Module, placed: Sequence[Target]) -> None:
             )
 
 
+def _check_reached(placed: Sequence[Target], own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise UserError where what is said of rows or columns alone (``own``) reaches none."""
+    axes = {multiplier.axis for target in placed for multiplier in target.multipliers}
+    for axis, fields in own.items():
+        if fields and axis not in axes:
+            raise UserError(f"{axis}: this placement has no {axis} multipliers; drop it")
+        of_magnitude = [name for name in MAGNITUDE_RATES.values() if name in fields]
+        if of_magnitude and MAGNITUDES[axis] not in axes:
+            raise UserError(
+                f"{axis}: {of_magnitude[0]} is of a magnitude, and this parametrization has none; "
+                "drop it, or take or, er or product"
+            )
+
+
 def _check_rates(fields: Mapping[str, Any]) -> None:
     for name in (*MAGNITUDE_RATES, *MAGNITUDE_RATES.values()):
         if not is_rate(value := fields.get(name, 0.0)):
-            raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
+            raise UserError(
+                f"{name} is {shown(value)}; give a number that is not negative, and finite"
+            )
 
 
 def is_rate(value: Any) -> bool:
-    """Whether ``value`` is a number that is not negative, or a tensor that holds one."""
-    if isinstance(value, Tensor) and (value.numel() != 1 or value.is_meta or value.is_complex()):
-        return False
-    return isinstance(value, (Real, Tensor)) and bool(value >= 0)
+    """Whether ``value`` is a finite number that is not negative, or a tensor that holds one."""
+    return _is_number(value) and bool(value >= 0) and bool(value < math.inf)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether ``value`` is a real number, or a tensor that holds one; truth values are none."""
+    if isinstance(value, Tensor):
+        has_order = not value.is_complex() and value.dtype != torch.bool
+        return value.numel() == 1 and not value.is_meta and has_order
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _copied(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -117,6 +117,17 @@ class SteepestDescent(Steepest):
         """As that of ``Steepest``."""
         return {**super().__getstate__(), "_turned": self._turned}
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch. Raises UserError for a group without the direction of its kind."""
+        kind, direction = param_group.get("kind"), param_group.get("direction")
+        if direction is not None and _DIRECTIONS.get(kind) != direction:
+            raise UserError(
+                f"this group has the direction {shown(direction)} and the kind {shown(kind)}, "
+                "which do not belong together; build a new optimizer from the model, which finds "
+                "both"
+            )
+        super().add_param_group(param_group)
+
     def _direction(self, group: dict[str, Any], leaf: nn.Parameter, moment: Tensor) -> Tensor:
         if group["kind"] not in _DECAYED:
             return super()._direction(group, leaf, moment)
@@ -159,7 +170,11 @@ def _check(kind: str, fields: dict[str, Any]) -> None:
             if value not in ("all", "seen"):
                 raise UserError(f"by_kind: rows is {shown(value)}; write all or seen")
         elif not is_rate(value):
-            raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
+            raise UserError(
+                f"{name} is {shown(value)}; give a number that is not negative, and finite"
+            )
+        elif isinstance(value, Tensor) and value.dim():
+            raise UserError(f"{name} is {shown(value)}; give a number, or a tensor of shape ()")
         elif name == "momentum" and value >= 1:
             raise UserError(f"momentum is {shown(value)}; give one below 1")
 
@@ -221,6 +236,11 @@ def _check_parameter(name: str, parameter: Tensor, module: nn.Module, kind: str)
         )
     if getattr(module, "sparse", False):
         raise UserError(f"{name} has sparse gradients; give its module sparse=False")
+    if kind in _DECAYED and isinstance(module, nn.modules.conv._ConvNd):
+        raise UserError(
+            f"{name} is a convolution and no {kind}, and the article treats none; give it 'none', "
+            "for another optimizer"
+        )
     if kind in _DECAYED and parameter.dim() not in ((2, 3) if kind == "linear" else (2,)):
         raise UserError(
             f"{name} has shape {tuple(parameter.shape)} and is no {kind}; give it another kind"

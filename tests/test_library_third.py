@@ -1,5 +1,6 @@
 """What strangers met on a third reading of the library: each of these once failed in silence."""
 
+import contextlib
 import copy
 
 import pytest
@@ -236,3 +237,37 @@ def test_rates_and_norms_are_numbers(bad):
     assert torch.equal(model.weight.grad, before)
     lrm.clip_grad_norm_(model, torch.tensor(0.5))
     assert torch.allclose(lrm.clip_grad_norm_(model, float("inf")), torch.tensor(0.5))
+
+
+@both
+def test_one_autocast_around_the_whole_loop(implementation):
+    """Torch keeps the cast of a leaf until autocast is left; W̄ of a new step is another."""
+    torch.manual_seed(0)
+    # Casts of plain biases stay too, which torch does of itself.
+    model = nn.Sequential(nn.Linear(4, 8, bias=False), nn.Tanh(), nn.Linear(8, 3, bias=False))
+    apart = copy.deepcopy(model)
+    x, y = torch.randn(32, 4), torch.randn(32, 3)
+    losses: list[list[float]] = []
+    for each, whole in ((model, True), (apart, False)):
+        lrm.attach_multipliers(each, implementation=implementation)
+        optimizer = torch.optim.AdamW(lrm.build_param_groups(each, 0.05, 0.0))
+        losses.append([])
+        with torch.autocast("cpu", torch.bfloat16) if whole else contextlib.nullcontext():
+            for _ in range(6):
+                optimizer.zero_grad()
+                with lrm.same_weights(each), torch.autocast("cpu", torch.bfloat16):
+                    loss = nn.functional.mse_loss(each(x).float(), y)
+                    loss.backward()
+                optimizer.step()
+                losses[-1].append(loss.item())
+    around, step_by_step = losses
+    assert around == step_by_step and around[-1] < 0.9 * around[0]
+
+
+@pytest.mark.cuda
+def test_norms_of_a_model_on_several_devices():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    handle = lrm.attach_multipliers(model)
+    expected = handle.norms()
+    model[0].cuda()
+    assert handle.norms() == pytest.approx(expected) and list(handle.norms()) == list(expected)

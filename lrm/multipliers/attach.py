@@ -223,6 +223,8 @@ class Multipliers:
     @torch.no_grad()
     def hold_all(self) -> None:
         """Build every W̄, and give it to all who read until ``release_all`` (``optimizer``)."""
+        # W̄ has its memory of the step before, of which autocast keeps casts until it is left.
+        torch.clear_autocast_cache()
         for name, found in self.effective.items():
             found.hold(self.parameter(name))
 

@@ -139,7 +139,8 @@ class Attached(Multipliers):
 
         ``weight_norm`` is that of W, ``effective_norm`` that of W̄, by parameter;
         ``scalar_multiplier``, ``row_multiplier`` and ``column_multiplier`` those of the
-        multipliers, by target.
+        multipliers, by target, and ``row_magnitude_multiplier`` and the like those of magnitudes.
+        The parts of a model may lie on several devices.
         """
         found: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
@@ -150,8 +151,14 @@ class Attached(Multipliers):
                 found[f"{axis}_multiplier/{key}"] = _norm(value)
         if any(norm.is_meta for norm in found.values()):
             raise UserError("the model is on the meta device, where nothing has a norm")
-        values = torch.stack(list(found.values())).tolist() if found else []
-        return dict(zip(found, values, strict=True))
+        # One transfer from each device: the layers of a model may lie on several.
+        by_device: dict[torch.device, dict[str, Tensor]] = {}
+        for name, norm in found.items():
+            by_device.setdefault(norm.device, {})[name] = norm
+        values: dict[str, float] = {}
+        for norms in by_device.values():
+            values |= zip(norms, torch.stack(list(norms.values())).tolist(), strict=True)
+        return {name: values[name] for name in found}
 
 
 def _before_first_pass(module: nn.Module, *_: Any) -> None:

@@ -271,3 +271,51 @@ def test_norms_of_a_model_on_several_devices():
     expected = handle.norms()
     model[0].cuda()
     assert handle.norms() == pytest.approx(expected) and list(handle.norms()) == list(expected)
+
+
+def test_two_optimizers_go_on_with_the_same_bits():
+    """As the recipe for checkpoints says: built anew by the same code, each with its own state."""
+    x = torch.randn(16, 4)
+
+    def built():
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
+        lrm.attach_multipliers(model)
+        groups = lrm.build_param_groups(model, 1e-2, 0.1)
+        flat = [group for group in groups if group["kind"] == "matrix"]
+        rest = [group for group in groups if group["kind"] != "matrix"]
+        return model, torch.optim.Muon(flat), torch.optim.AdamW(rest)
+
+    ends = []
+    for resumed in (False, True):
+        parts = built()
+        for step in range(4):
+            if resumed and step == 2:
+                states = [copy.deepcopy(each.state_dict()) for each in parts]
+                parts = built()
+                for each, state in zip(parts, states, strict=True):
+                    each.load_state_dict(state)
+            model, *optimizers = parts
+            model.zero_grad()
+            model(x).square().mean().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+        ends.append(list(model.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
+
+
+def test_real_positions_of_an_encoder_agree_and_padded_ones_need_not():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    encoder, x = nn.TransformerEncoder(layer, 2).eval(), torch.randn(2, 5, 16)
+    padded = torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+    found = []
+    for _ in range(2):
+        with torch.no_grad():
+            found.append(encoder(x, src_key_padding_mask=padded))
+        if not hasattr(encoder, "_learnable_multipliers"):
+            lrm.attach_multipliers(encoder)
+    assert torch.allclose(found[0][~padded], found[1][~padded], atol=1e-5)
+    assert (found[0][padded] == 0).all() and (found[1][padded] != 0).any()
+    with pytest.raises(ValueError, match="can't optimize a non-leaf Tensor"):
+        torch.optim.AdamW([encoder.layers[0].linear1.weight])

@@ -214,8 +214,8 @@ evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transfor
 
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
 	@$(if $(MODEL),,echo "error: no model is named; give MODEL=, a folder or a name on the hub" >&2; exit 2)
-	@folder=$$($(BIN)/lrm probe '$(MODEL)' --results '$(RESULTS)') \
-		&& $(BIN)/python -m analysis.explore.checkpoint_norms $$folder
+	@table=$$($(BIN)/lrm probe '$(MODEL)' --results '$(RESULTS)') \
+		&& $(BIN)/python -m analysis.explore.checkpoint_norms "$$(dirname "$$table")"
 
 bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, ONLY='multipliers* parts', PUBLISH=name (20 or more) keeps it in the reference
 	@$(BIN)/python -m lrm.bench --results '$(RESULTS)' $(if $(PAIRS),--pairs $(PAIRS)) $(foreach one,$(ONLY),--only '$(one)') \

@@ -289,4 +289,43 @@ def test_the_command_exports_and_probes(finished, tmp_path):
     assert transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").num_parameters() > 0
     said = call("probe", tmp_path / "out", "--results", tmp_path / "results")
     [table] = (tmp_path / "results").rglob("norms.parquet")
-    assert len(pd.read_parquet(table)) and str(table.parent) in said
+    assert len(pd.read_parquet(table)) and said == f"{table}\n"
+
+
+def test_weights_that_a_folder_holds_more_than_once_are_measured_once(tmp_path):
+    """Copies in half precision, the maker's own files, and shards with an index."""
+    weights = {"up.weight": torch.randn(4, 8), "down.weight": torch.randn(8, 4)}
+    for name in ("model.fp16", "consolidated"):
+        save_file(weights, tmp_path / f"{name}.safetensors")
+    with pytest.raises(UserError, match=r"is in consolidated.safetensors and in model.fp16.safet"):
+        measure_checkpoint.norms(tmp_path)
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text("{}")
+    with pytest.raises(UserError, match="index.json is damaged; fetch it again"):
+        measure_checkpoint.norms(tmp_path)
+    places = {name: f"model-{name[0]}.safetensors" for name in weights}
+    index.write_text(json.dumps({"weight_map": places}))
+    with pytest.raises(UserError, match="model-d.safetensors is damaged"):  # it is not there
+        measure_checkpoint.norms(tmp_path)
+    for name, place in places.items():
+        save_file({name: weights[name]}, tmp_path / place)
+    sharded = measure_checkpoint.norms(tmp_path)
+    assert sorted(sharded["tensor"]) == ["down.weight"] * 2 + ["up.weight"] * 2
+    save_file(weights, tmp_path / "model.safetensors")
+    assert len(measure_checkpoint.norms(tmp_path)) == 4
+
+
+def test_a_convolution_has_a_norm_for_each_filter(tmp_path):
+    weights = {
+        "patch.projection.weight": torch.randn(6, 3, 2, 2), "conv1.weight": torch.randn(5, 4, 3),
+        "conv1d.weight": torch.randn(7, 1, 4), "experts.up": torch.randn(2, 4, 3),
+    }  # fmt: skip
+    save_file(weights, tmp_path / "model.safetensors")
+    table = measure_checkpoint.norms(tmp_path).set_index("tensor")
+    assert list(table["stat"]) == ["row_norms"] * 3 and "conv1d.weight" not in table.index
+    assert dict(table["over"]) == {
+        "patch.projection.weight": 12, "conv1.weight": 12, "experts.up": 3,
+    }  # fmt: skip
+    wanted = weights["conv1.weight"].square().mean((1, 2)).sqrt()
+    np.testing.assert_allclose(table["value"]["conv1.weight"], wanted, rtol=1e-6)
+    assert len(table["value"]["experts.up"]) == 8

@@ -30,7 +30,8 @@ def network(implementation=None, **options) -> nn.Module:
 
 
 def adamw(model, lr=0.05):
-    return torch.optim.AdamW(lrm.build_param_groups(model, lr, 0.1, multiplier_lr=lr))
+    own = {"multiplier_lr": lr} if any("multipliers" in n for n in model.state_dict()) else {}
+    return torch.optim.AdamW(lrm.build_param_groups(model, lr, 0.1, **own))
 
 
 def objective(model, step):

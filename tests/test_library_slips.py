@@ -200,7 +200,8 @@ def test_the_report_says_why_there_are_none_and_what_is_odd():
     assert [line.split(" (")[0] for line in lines[-3:]] == [
         "1 frozen: their multipliers learn and they do not",
         "5 in half precision: their multipliers are in float32",
-        "1 whose role is told by their names alone; role={...} says another one",
+        "1 whose role is told by their names alone, matrices as outputs × inputs; role={...} says "
+        "another one, such as 'transposed'",
     ]
     model.to(torch.float8_e4m3fn)
     assert {p.dtype for n, p in model.named_parameters() if "multipliers" in n} == {torch.float32}

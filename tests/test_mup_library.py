@@ -2,6 +2,7 @@
 
 import math
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -162,6 +163,37 @@ def test_a_layer_whose_outputs_stay_as_many_is_an_output_layer():
         assert rates["last.weight"] == rates["filters.weight"] == 1 / 4
 
 
+class InputsFirst(nn.Module):
+    """``x @ W``: inputs stay as many, then grow with outputs, then outputs stay as many."""
+
+    def __init__(self, width):
+        super().__init__()
+        sizes = {"W_in": (16, width), "W": (width, width), "W_out": (width, 10)}
+        for name, shape in sizes.items():
+            self.register_parameter(name, nn.Parameter(torch.randn(shape)))
+
+
+def test_matrices_with_inputs_first():
+    base, model, role = InputsFirst(32), InputsFirst(128), {"W*": "transposed"}
+    names = {id(p): name for name, p in model.named_parameters()}
+    for options, optimizer, wanted in (
+        ({"role": role}, "adamw", (1, 1 / 4, 1 / 4)),
+        ({"role": role}, "sgd", (4, 1, 1 / 4)),
+        ({}, "adamw", (1 / 4, 1 / 4, 1)),  # taken for the other way round
+    ):
+        groups = mup_param_groups(model, base, 1.0, 0.0, optimizer=optimizer, **options)
+        rates = {names[id(p)]: group["lr"] for group in groups for p in group["params"]}
+        assert rates == dict(zip(("W_in", "W", "W_out"), wanted, strict=True))
+    mup_rescale_(model, base, role=role)
+    for name, wanted in (("W_in", 1), ("W", 1 / 2), ("W_out", 1 / 4)):
+        ratio = model.get_parameter(name).square().mean() / base.get_parameter(name).square().mean()
+        assert ratio.sqrt().item() == pytest.approx(wanted), name
+    # What was said at attaching is known.
+    lrm.attach_multipliers(model, "scalar", role=role)
+    rates = {g["lr"] for g in mup_param_groups(model, base, 1.0, 0.0, optimizer="sgd")}
+    assert {4, 1, 1 / 4} <= rates
+
+
 def test_multipliers_keep_their_rates_and_options_are_passed_on():
     base, model = language_model(32), language_model(64)
     lrm.attach_multipliers(model, lr=0.03)
@@ -171,6 +203,42 @@ def test_multipliers_keep_their_rates_and_options_are_passed_on():
     optimizer = torch.optim.AdamW(groups)
     model(input_ids=TOKENS, labels=TOKENS).loss.backward()
     optimizer.step()
+
+
+def test_heads_that_grow_in_size_are_told():
+    base, model = language_model(32), language_model(64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        mup_param_groups(model, base, 0.1, 0.0)
+    sizes = {"vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    few = [transformers.LlamaForCausalLM(transformers.LlamaConfig(hidden_size=width, **sizes))
+           for width in (32, 64)]  # fmt: skip
+    by_config = [Classifier(width) for width in (32, 64)]
+    for each, width in zip(by_config, (32, 64), strict=True):
+        each.config = transformers.BertConfig(hidden_size=width, num_attention_heads=4)
+    of_torch = [nn.Sequential(nn.MultiheadAttention(width, 4)) for width in (32, 64)]
+    for narrow, wide in (few, by_config, of_torch):
+        told = "have size 16 and that of base 8 .* by 0.707 your"
+        with pytest.warns(UserWarning, match=told):
+            mup_rescale_(wide, narrow)
+        with pytest.warns(UserWarning, match=told):
+            mup_param_groups(wide, narrow, 0.1, 0.0)
+
+
+def test_weight_decay_times_the_rate_may_stay():
+    """The line of the page, for all kinds but multipliers, whose rate is their own."""
+    base, model = language_model(32), language_model(128)
+    lrm.attach_multipliers(model)
+    for optimizer in ("adamw", "sgd"):
+        groups = mup_param_groups(model, base, lr := 0.1, 0.5, optimizer=optimizer)
+        for group in groups:
+            if group["kind"] != "multiplier":
+                group["weight_decay"] *= lr / group["lr"]
+        products = {(g["kind"], round(g["lr"] * g["weight_decay"], 12)) for g in groups}
+        assert products == {
+            ("matrix", 0.05), ("head", 0.05), ("embedding", 0.05), ("vector", 0.0),
+            ("multiplier", 2e-5),
+        }  # fmt: skip
 
 
 def test_slips_get_one_line():

@@ -169,7 +169,7 @@ handle: lrm.Attached = lrm.attach_multipliers(
     row={"parametrization": "log"},
 )
 optimizer = torch.optim.AdamW(
-    lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1, by_kind={"embedding": {"lr": 3e-3}})
+    lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1, by_kind={"matrix": {"lr": 3e-3}})
 )
 with lrm.same_weights(model):
     loss: torch.Tensor = model(torch.ones(3, 4)).sum()

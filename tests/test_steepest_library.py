@@ -182,6 +182,35 @@ def test_with_multipliers():
     assert found["forward"] == pytest.approx(found["optimizer"], rel=1e-9)
 
 
+class InputsFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.W = nn.Parameter(torch.randn(4, 16, dtype=torch.float64))
+
+    def forward(self, x):
+        return x @ self.W
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_matrices_with_inputs_first(attached):
+    """A step of the spectral norm of 16 outputs from 4 inputs, said here or at attaching."""
+    torch.manual_seed(0)
+    model, role = InputsFirst(), {"W": "transposed"}
+    if attached:
+        lrm.attach_multipliers(model, role=role)
+    optimizers = [SteepestDescent(model, LR, role=None if attached else role)]
+    if attached:
+        groups = lrm.build_param_groups(model, 1e-3, 0.0)
+        optimizers.append(torch.optim.AdamW([g for g in groups if g["kind"] == "multiplier"]))
+    weight = model._parameters["W"]
+    before = weight.detach().clone()
+    model(torch.randn(9, 4, dtype=torch.float64)).square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    largest = torch.linalg.matrix_norm(weight.detach() - before, 2) * (4 / 16) ** 0.5
+    assert 0.65 * LR < largest < 1.25 * LR
+
+
 def test_momentum_zero_and_a_closure():
     model = model_of()
     optimizer = SteepestDescent(model, LR, momentum=0.0)
@@ -221,7 +250,9 @@ class Strange(nn.Module):
         (Strange(), {}, "2 parameters are of no kind .* .the first is A_log.; say what"),
         (Strange(), {"kind": {"*": "matrix"}}, "kind 'matrix' of '.': use one of linear"),
         (Strange(), {"kind": {"x": "gain"}}, "no parameter's name matches 'x'"),
-        (Strange(), {"kind": {"A_log": "gain", "conv.*": "linear"}, "by_kind": {"bias": {}}},
+        (Strange(), {"kind": {"A_log": "gain", "conv.*": "linear"}},
+         "conv.weight is a convolution and no linear, .* give it 'none'"),
+        (Strange(), {"kind": {"A_log": "gain", "conv.*": "none"}, "by_kind": {"bias": {}}},
          "nothing of the kind 'bias'"),
         (Strange(), {"kind": {"*": "gain", "A_log": "head"}}, "A_log has shape .3,. and is no hea"),
         (Strange(True), {"kind": {"A_log": "gain", "conv.*": "none"}}, "give its module sparse="),
@@ -235,6 +266,10 @@ class Strange(nn.Module):
         (Model(), {"kind": "none"}, "kind is 'none'; give a mapping of patterns to kinds"),
         (Model(), {"by_kind": ["linear"]}, r"by_kind is \['linear'\]; give a mapping of kinds"),
         (Model(), {"by_kind": {"linear": 3}}, "by_kind is {'linear': 3}; give a mapping of kinds"),
+        (Model(), {"weight_decay": True}, "weight_decay is True; give a number that is not neg"),
+        (Model(), {"by_kind": {"head": {"lr": float("inf")}}}, "lr is inf; .* and finite"),
+        (Model(), {"by_kind": {"head": {"lr": torch.tensor([0.02])}}}, "or a tensor of shape ..$"),
+        (Model(), {"role": "matrix"}, "role is 'matrix'; give a mapping of patterns to roles"),
         (Model(), {"momentum": torch.ones(2)}, "momentum is tensor.*; give a number that is not"),
     ],
 )  # fmt: skip
@@ -242,6 +277,17 @@ def test_bad_input_is_one_line(model, settings, message):
     with pytest.raises(UserError, match=message) as caught:
         SteepestDescent(model, LR, **settings)
     assert "\n" not in str(caught.value)
+
+
+def test_a_group_that_is_added_has_the_direction_of_its_kind():
+    optimizer, more = SteepestDescent(Model(), LR), nn.Parameter(torch.ones(3))
+    optimizer.add_param_group({"params": [more], "kind": "gain", "direction": "sign"})
+    for group in ({"direction": "sign"}, {"direction": "sign", "kind": "linear"}):
+        with pytest.raises(UserError, match="the direction 'sign' and the kind .* not belong toge"):
+            optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))], **group})
+    more.grad = torch.tensor([1.0, -2.0, 3.0])
+    optimizer.step()
+    assert torch.allclose(more.detach(), 1 - LR * torch.tensor([1.0, -1.0, 1.0]))
 
 
 def test_the_example_of_the_page(tmp_path, monkeypatch):

@@ -22,11 +22,17 @@ from lrm.store.digests import MANIFEST
 from lrm.store.files import as_json, make_folder, write_listed
 from lrm.train.probes import column_norms, row_norms
 
+# The file of norms in the folder that is written.
+TABLE = "norms.parquet"
 # The first number in a name is the layer's.
 _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 # Models of transformers whose linear maps are a Conv1D, and the names of these maps.
 _OF_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
 _CONV1D = re.compile(r"\b(c_attn|q_attn|c_proj|c_fc)\.weight$")
+# A word in the names of convolutions; those of audio have three dimensions, as stacks have.
+_CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
+# What transformers reads of a folder that holds its weights more than once, the first first.
+_WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def norms(folder: Path) -> pd.DataFrame:
@@ -34,10 +40,12 @@ def norms(folder: Path) -> pd.DataFrame:
 
     ``value`` holds the root mean square of each row or column; ``columns`` over how many
     entries. Rows are outputs, also of GPT-2's linear maps, which are stored with inputs first.
-    Stacks of matrices (experts) count as one matrix with all of their rows; of their columns
-    nothing is said. Raises UserError where there are no safetensors, where they are damaged, and
-    where they hold multipliers beside weights, whose norms alone would not be those of W̄, or
-    values that are not finite.
+    Stacks of matrices (experts) count as one matrix with all of their rows, and a convolution's
+    rows are its filters; of the columns of both nothing is said. Convolutions of one input channel
+    (depthwise) are left out. Of a folder that holds weights more than once ``model.safetensors`` is
+    read, or what its index lists. Raises UserError where there are no safetensors, where they are
+    damaged, and where they hold multipliers beside weights, whose norms alone would not be those of
+    W̄, a tensor twice, or values that are not finite.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -45,11 +53,9 @@ def norms(folder: Path) -> pd.DataFrame:
         raise UserError(
             "safetensors is not installed; run pip install 'lrm-suite[evaluation]'"
         ) from None
-    files = sorted(folder.glob("*.safetensors"))
-    if not files:
-        raise UserError(f"{folder} has no .safetensors files; save the model with save_pretrained")
+    seen: dict[str, Path] = {}
     rows, turned = [], _model_type(folder) in _OF_CONV1D
-    for file in files:
+    for file in _files(folder):
         try:
             with safe_open(file, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118  (not a dictionary)
@@ -58,6 +64,12 @@ def norms(folder: Path) -> pd.DataFrame:
                             f"{folder} holds multipliers beside its weights; merge them "
                             "(lrm.merge_multipliers) and save the model again"
                         )
+                    if name in seen:
+                        raise UserError(
+                            f"{name} is in {seen[name].name} and in {file.name}; leave the files "
+                            f"of one model in {folder}"
+                        )
+                    seen[name] = file
                     weight = tensors.get_tensor(name)
                     is_turned = turned and _CONV1D.search(name) and weight.dim() == 2
                     rows += _measured(name, weight.T if is_turned else weight)
@@ -69,6 +81,22 @@ def norms(folder: Path) -> pd.DataFrame:
     return pd.DataFrame(rows).astype({"layer": "Int64"})
 
 
+def _files(folder: Path) -> list[Path]:
+    """Those that hold each weight once, as transformers finds them."""
+    if (folder / _WHOLE).is_file():
+        return [folder / _WHOLE]
+    try:
+        listed = json.loads((folder / _INDEX).read_text(encoding="utf-8"))["weight_map"].values()
+        found = sorted({folder / name for name in listed})
+    except FileNotFoundError:
+        found = sorted(folder.glob("*.safetensors"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{folder / _INDEX} is damaged; fetch it again") from None
+    if not found:
+        raise UserError(f"{folder} has no .safetensors files; save the model with save_pretrained")
+    return found
+
+
 def _model_type(folder: Path) -> str | None:
     """What its configuration says, if it has one that says so."""
     try:
@@ -78,9 +106,14 @@ def _model_type(folder: Path) -> str | None:
 
 
 def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:
-    if weight.dim() < 2 or not weight.numel() or min(weight.shape[-2:]) == 1:
+    if weight.dim() < 2 or not weight.numel() or not weight.is_floating_point():
         return
-    if not weight.is_floating_point():
+    is_filter = weight.dim() > 3 or (weight.dim() == 3 and _CONVOLUTION.search(name) is not None)
+    if is_filter:
+        if weight.shape[1] == 1:
+            return
+        weight = weight.flatten(1)
+    if min(weight.shape[-2:]) == 1:
         return
     if weight.element_size() == 1:
         raise UserError(f"{name} is quantized to {weight.dtype}, and its scales are stored apart; "
@@ -94,7 +127,7 @@ def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:
         raise UserError(f"{name} holds values that are not finite, which have no norm")
     yield {**identity, "stat": "row_norms", "over": matrix.shape[1],
            "value": row_norms(matrix).tolist()}  # fmt: skip
-    if weight.dim() == 2:
+    if weight.dim() == 2 and not is_filter:
         yield {**identity, "stat": "column_norms", "over": matrix.shape[0],
                "value": column_norms(matrix).tolist()}  # fmt: skip
 
@@ -129,12 +162,12 @@ def located(model: str) -> Path:
 
 
 def main(arguments: list[str]) -> None:
-    """Parse the command line, measure, write ``<results>/probes/<name>/``."""
+    """Parse the command line, measure, write ``<results>/probes/<name>/``, name the table."""
     parser = argparse.ArgumentParser(prog="lrm probe", description=__doc__)
     parser.add_argument("model", help="a folder of safetensors, or a name on the hub")
     parser.add_argument("--results", type=Path, default=Path("results"))
     options = parser.parse_args(arguments)
-    print(measure(options.model, options.results))
+    print(measure(options.model, options.results) / TABLE)
 
 
 def measure(model: str, results: Path) -> Path:
@@ -146,5 +179,5 @@ def measure(model: str, results: Path) -> Path:
     table.to_parquet(buffer, index=False)
     (target / MANIFEST).unlink(missing_ok=True)  # it may be damaged; both files are written anew
     described = as_json({"model": model})
-    write_listed(target, {"norms.parquet": buffer.getvalue(), "model.json": described})
+    write_listed(target, {TABLE: buffer.getvalue(), "model.json": described})
     return target

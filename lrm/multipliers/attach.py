@@ -55,7 +55,7 @@ class Multipliers:
 
     ``scalings`` maps a target's key to its multipliers, ``effective`` a parameter's name to all of
     its scalings. ``frozen`` names parameters whose W does not learn, besides those that require
-    no gradients.
+    no gradients, and ``turned`` matrices with inputs first that only the user knows as such.
 
     A parameter that several modules share (tied embeddings) is multiplied once, for all of them.
     Raises UserError for an unknown name or implementation. Whatever fails leaves the model as it
@@ -68,6 +68,7 @@ class Multipliers:
         targets: Sequence[Target],
         implementation: str,
         frozen: Collection[str] = (),
+        turned: Collection[str] = (),
     ):
         if implementation not in IMPLEMENTATIONS:
             raise UserError(
@@ -98,7 +99,7 @@ class Multipliers:
         learned = [p for name in by_parameter if (p := parameters[name]).requires_grad]
         try:
             for name, group in by_parameter.items():
-                self._attach(name, parameters[name], group, name in frozen)
+                self._attach(name, parameters[name], group, name in frozen, name in turned)
         except BaseException:
             self._take_back()
             for parameter in learned:
@@ -106,11 +107,17 @@ class Multipliers:
             raise
 
     def _attach(
-        self, name: str, parameter: nn.Parameter, targets: list[Target], frozen: bool
+        self,
+        name: str,
+        parameter: nn.Parameter,
+        targets: list[Target],
+        frozen: bool,
+        turned: bool,
     ) -> None:
         module, attribute = self._owners[name][0]
         by_step = self.implementation == "optimizer"
-        found = EffectiveWeight(parameter, targets, layout(module, attribute, parameter), by_step)
+        form = layout(module, attribute, parameter, inputs_first=turned)
+        found = EffectiveWeight(parameter, targets, form, by_step)
         self.effective[name] = found
         for target, scaling in zip(found.targets, found.scalings(), strict=True):
             self.scalings[target.key] = scaling
@@ -193,6 +200,8 @@ class Multipliers:
         try:
             self.hold_all() if collects else self._keep(True)
             yield
+            for found in self.effective.values():
+                found.check_unchanged()
             finished = True
         finally:
             self.is_unchanged = self.is_collecting = False
@@ -214,6 +223,8 @@ class Multipliers:
     @torch.no_grad()
     def hold_all(self) -> None:
         """Build every W̄, and give it to all who read until ``release_all`` (``optimizer``)."""
+        # W̄ has its memory of the step before, of which autocast keeps casts until it is left.
+        torch.clear_autocast_cache()
         for name, found in self.effective.items():
             found.hold(self.parameter(name))
 

@@ -2,6 +2,8 @@
 
 There names mislead: ``v1`` of DBRX is a stack of matrices, ``static_weight`` a convolution, and
 experts keep inputs first in some classes and outputs first in others.
+
+A class of that name in a user's own code may be anything, so that only those of transformers count.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import re
 
 from torch import nn
 
+# Where they live, and code that transformers fetches with a model.
+_PACKAGES = ("transformers", "transformers_modules")
 # Torch's own layers, whatever a subclass is called.
 OF_TORCH = (nn.Linear, nn.RNNBase, nn.RNNCellBase, nn.MultiheadAttention, nn.modules.conv._ConvNd,
             nn.Embedding, nn.EmbeddingBag)  # fmt: skip
@@ -45,7 +49,14 @@ def kind(module: nn.Module, attribute: str) -> str | None:
     """``matrix``, ``transposed`` or ``vector``; None where the table does not know the class."""
     if isinstance(module, OF_TORCH):
         return None
-    found = _kind(type(module).__name__, attribute)
+    # A subclass in other code, and one that a tool has put over it, is what it derives from.
+    of_transformers = (
+        each for each in type(module).__mro__ if each.__module__.partition(".")[0] in _PACKAGES
+    )
+    known = next(of_transformers, None)
+    if known is None:
+        return None
+    found = _kind(known.__name__, attribute)
     # Experts of transformers say it themselves.
     return "transposed" if found == "matrix" and getattr(module, "is_transposed", False) else found
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from lrm.errors import UserError
 from lrm.multipliers import equations
 from lrm.multipliers.equations import Part, Product, is_transformed, is_unshared
 from lrm.multipliers.layout import Layout
@@ -82,13 +83,15 @@ class Scaling(nn.Module):
 class _Derived:
     """What is no parameter, and changes several times a step: modules are slow to set."""
 
-    __slots__ = ("held", "holding", "keeping", "kept", "read", "sources")
+    __slots__ = ("held", "holding", "keeping", "kept", "read", "sources", "counted", "counts")
 
     def __init__(self) -> None:
         self.keeping = self.holding = False
         self.kept: Tensor | None = None
         self.held: Tensor | None = None  # its memory is kept from step to step
         self.sources: list[Tensor] = []  # W and what the multipliers learn, of held or kept
+        self.counted: list[Tensor] = []  # those that count their changes in place
+        self.counts: list[int] = []  # how often each of them had changed
         self.read: Tensor | None = None  # W as it was read last
 
 
@@ -152,7 +155,8 @@ class EffectiveWeight(nn.Module):
         found = equations.effective(weight, self.parts, self.values())
         # In this order: compiled code is not to depend on whether weights are kept.
         if not compiles and derived.keeping and self._may_keep(weight):
-            derived.kept, derived.sources = found.detach(), [weight, *self.learned()]
+            derived.kept = found.detach()
+            self._note_sources(weight)
         return found
 
     def _may_keep(self, weight: Tensor) -> bool:
@@ -169,8 +173,32 @@ class EffectiveWeight(nn.Module):
 
         ``torch.func.functional_call`` puts other tensors in the place of both.
         """
-        sources = self._derived.sources
-        return sources[0] is weight and all(map(is_, sources[1:], self.learned()))
+        derived = self._derived
+        sources = derived.sources
+        if sources[0] is not weight or not all(map(is_, sources[1:], self.learned())):
+            return False
+        if [each._version for each in derived.counted] != derived.counts:
+            raise self._changed()
+        return True
+
+    def _note_sources(self, weight: Tensor) -> None:
+        """Remember of what W̄ is held or kept."""
+        derived = self._derived
+        derived.sources = [weight, *self.learned()]
+        # Inference tensors count nothing.
+        derived.counted = [each for each in derived.sources if not each.is_inference()]
+        derived.counts = [each._version for each in derived.counted]
+
+    def _changed(self) -> UserError:
+        return UserError(
+            f"{self.targets[0].parameter} or its multipliers were changed within lrm.same_weights, "
+            "where their product is built already; change them before the with block, as an "
+            "average for an evaluation, or behind it"
+        )
+
+    def _forget_sources(self) -> None:
+        derived = self._derived
+        derived.sources, derived.counted, derived.counts = [], [], []
 
     def last_read(self) -> Tensor | None:
         """W as it was read last, if it was a parameter."""
@@ -206,7 +234,8 @@ class EffectiveWeight(nn.Module):
     def keep(self, keeping: bool) -> None:
         """Build W̄ once and use it again, until this is called with False."""
         derived = self._derived
-        derived.keeping, derived.kept, derived.sources = keeping, None, []
+        derived.keeping, derived.kept = keeping, None
+        self._forget_sources()
 
     def hold(self, weight: Tensor) -> None:
         """Build W̄ and give it to all who read, until ``release``; to be called without gradients.
@@ -221,7 +250,18 @@ class EffectiveWeight(nn.Module):
         ):  # fmt: skip
             self._derived.held = held = torch.empty_like(weight).requires_grad_()
         equations.write_into(held, weight, self.parts, self.values())
-        self._derived.holding, self._derived.sources = True, [weight, *self.learned()]
+        self._derived.holding = True
+        self._note_sources(weight)
+
+    def check_unchanged(self) -> None:
+        """Raise UserError where a gradient waits for ``release``, and is not that of what is there.
+
+        Readers ask for themselves.
+        """
+        derived = self._derived
+        waits = derived.holding and derived.held.grad is not None
+        if waits and [each._version for each in derived.counted] != derived.counts:
+            raise self._changed()
 
     def is_late(self) -> bool:
         """Whether a gradient of W̄ came behind ``release``, where it reaches nobody; forgets it."""
@@ -238,7 +278,8 @@ class EffectiveWeight(nn.Module):
         """
         if not self._derived.holding:
             return None
-        self._derived.holding, self._derived.sources = False, []
+        self._derived.holding = False
+        self._forget_sources()
         outer, self._derived.held.grad = self._derived.held.grad, None
         if outer is None:
             return None

@@ -44,11 +44,14 @@ class Layout:
         return tuple(n if d in kept else 1 for d, n in enumerate(shape))
 
 
-def layout(module: nn.Module, attribute: str, weight: Tensor) -> Layout:
+def layout(
+    module: nn.Module, attribute: str, weight: Tensor, *, inputs_first: bool = False
+) -> Layout:
     """The layout of a parameter ``weight``, which ``module`` holds as ``attribute``.
 
     Rows are outputs and columns inputs. Rows come first, as in ``nn.Linear``, and last in what
-    ``lrm.multipliers.classes`` knows as transposed. An embedding's rows are its tokens. A
+    ``lrm.multipliers.classes`` knows as transposed, and where the user says that inputs come first
+    (``inputs_first``, the role ``transposed``). An embedding's rows are its tokens. A
     convolution has a row for each output channel, which comes second in transposed ones; where
     these have groups, the channels at one place of all groups share a row.
     """
@@ -57,8 +60,8 @@ def layout(module: nn.Module, attribute: str, weight: Tensor) -> Layout:
     if weight.dim() < 2 or isinstance(module, nn.modules.conv._ConvNd):
         return Layout(0, None, whole=True)
     last = weight.dim() - 1
-    transposed = kind(module, attribute) == "transposed"
-    return Layout(last, last - 1) if transposed else Layout(last - 1, last)
+    turned = inputs_first or kind(module, attribute) == "transposed"
+    return Layout(last, last - 1) if turned else Layout(last - 1, last)
 
 
 def owners(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
@@ -26,16 +27,16 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
-from lrm.multipliers.attach import check_may_learn
+from lrm.multipliers.attach import CHILD, check_may_learn
 from lrm.multipliers.groups import Entry, grouped, multiplier_entries, param_group
 from lrm.multipliers.layout import uncompiled
-from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, Target
+from lrm.multipliers.multiplier import LIGHT_DECAY, LR, MAGNITUDE_RATES, MAGNITUDES, Target
 from lrm.multipliers.parametrization import find_parametrization
 from lrm.multipliers.placement import PRESET, Placement, targets
 from lrm.multipliers.precision import HALF
 from lrm.multipliers.reading import READERS
 from lrm.multipliers.report import Attached
-from lrm.multipliers.roles import matched, roles, said_roles
+from lrm.multipliers.roles import is_matrix, matched, roles, said_roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
 from lrm.multipliers.sharding import is_fsdp, whole
@@ -75,16 +76,17 @@ def attach_multipliers(
     and ``magnitude_lr`` and ``magnitude_weight_decay`` of the one number that the last three
     parametrizations set apart.
     ``role`` maps patterns of parameter names to roles (``lrm.multipliers.roles``) where the types
-    of modules and the names do not tell what a parameter is.
+    of modules and the names do not tell what a parameter is, such as ``transposed`` for matrices
+    with inputs first (``x @ self.W``).
 
     Call it before DistributedDataParallel and ``fully_shard``, and before the optimizer is built.
     At the first step of an optimizer every W and multiplier that learns must be in it or in
     another one, and multipliers in groups of their own; otherwise that step raises UserError.
 
     ``print`` of what is returned shows what got which multipliers. Raises UserError for a
-    placement that does not fit the model, a setting that does not exist and a model that has
-    multipliers already; the model is then as it was. Warns where a preset leaves out convolutions
-    that hold most of the model's weights.
+    placement that does not fit the model, a setting that does not exist or that nothing of the
+    placement has, and a model that has multipliers already; the model is then as it was. Warns
+    where a preset leaves out convolutions that hold most of the model's weights.
     """
     check_model(model, "attach_multipliers")
     model = uncompiled(model)
@@ -128,6 +130,7 @@ def attach_multipliers(
         _check_rates(fields)
     own = {axis: _copied(fields) for axis, fields in own.items()}
     placed = targets(model, placement, _copied(settings) | own, role)
+    _check_reached(placed, own)
     _check_once(model, placed)
     found = Attached(model, placed, implementation, role or {})
     _warn_of_the_rest(found, placement)
@@ -153,14 +156,15 @@ def build_param_groups(
     or those given here. Each group has a ``kind``: ``matrix``, ``embedding`` (one that is the head
     too), ``head``, ``convolution``, ``vector`` or ``multiplier``, so that ``torch.optim.Muon`` can
     be given the matrices alone; stacks of them (experts) are in groups apart. ``by_kind`` gives a
-    kind an LR or decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``, and what matches a pattern
-    of ``no_decay`` does not decay. ``role`` is as in ``attach_multipliers``, whose roles are known
-    here already. The order of parameters is the same in both implementations, and so
-    is an optimizer's state.
+    kind an LR or decay of its own, e.g. ``{"embedding": {"lr": 3e-3}}``. What matches a pattern of
+    ``no_decay`` does not decay; a pattern reaches multipliers only where ``multipliers`` stands in
+    it. ``role`` is as in ``attach_multipliers``, whose roles are known here already. The order of
+    parameters is the same in both implementations, and so is an optimizer's state.
 
-    Raises UserError for an unknown kind or setting, a pattern that matches nothing, weights that
-    were distributed after their multipliers were attached, and where ``model`` is not the whole
-    of what has them. Warns where no multiplier learns, as behind tools that freeze what they find.
+    Raises UserError for an unknown kind or setting, a kind of which the model has nothing, rates of
+    multipliers where it has none, a pattern that matches nothing, weights that were distributed
+    after their multipliers were attached, and where ``model`` is not the whole of what has them.
+    Warns where no multiplier learns, as behind tools that freeze what they find.
     """
     check_model(model, "build_param_groups")
     _check_shapes(model, "build_param_groups")
@@ -183,6 +187,15 @@ def build_param_groups(
     _check_rates(given)
     handles = _of_whole(model, "build_param_groups")
     known = _kinds(model, role)
+    there = {*known.values(), *(["multiplier"] if handles else [])}
+    missing = [kind for kind in special if kind not in there]
+    if given and not handles:
+        raise UserError(
+            f"multiplier_{next(iter(given))}: the model has no multipliers; call "
+            "lrm.attach_multipliers before this, or drop it"
+        )
+    if missing:
+        raise UserError(f"by_kind: the model has nothing of the kind {missing[0]!r}; drop it")
     undecayed = _undecayed(model, no_decay)
     names = {id(p): name for name, p in model.named_parameters()}
     entries = []
@@ -223,10 +236,17 @@ def _undecayed(model: nn.Module, patterns: Sequence[str]) -> set[str]:
     if not isinstance(patterns, Iterable) or not all(isinstance(one, str) for one in patterns):
         raise UserError(f"no_decay is {shown(patterns)}; give patterns of parameter names")
     found: set[str] = set()
+    weights = {name for name, _ in named_weights(model)}
     for pattern in patterns:
-        if not (names := matched(model, pattern)):
+        if not (names := set(matched(model, pattern))):
             raise UserError(f"no_decay: no parameter's name matches {pattern!r}")
-        found |= set(names)
+        # "*emb*" matches those of the embedding too, whose decay nobody meant to switch off.
+        if CHILD not in pattern and not (names := names & weights):
+            raise UserError(
+                f"no_decay: {pattern!r} matches multipliers alone; write {CHILD!r} in the pattern "
+                "to reach them"
+            )
+        found |= names
     return found
 
 
@@ -251,10 +271,16 @@ def clip_grad_norm_(
 
     In both implementations the norm is that of the gradients of W, not of W̄. Returns it, before
     clipping, a scalar; 0 where multipliers alone have gradients. All arguments but the first are
-    those of torch's function. Raises UserError where there are no gradients, and in ``optimizer``
-    within ``same_weights``, where they are not there yet.
+    those of torch's function, and a ``max_norm`` of inf measures only. Raises UserError for one
+    that is not positive, where there are no gradients, and in ``optimizer`` within
+    ``same_weights``, where they are not there yet.
     """
     check_model(model, "clip_grad_norm_")
+    if not _is_number(max_norm) or not bool(max_norm > 0):
+        raise UserError(
+            f"lrm.clip_grad_norm_: max_norm is {shown(max_norm)}; give a positive number, or inf "
+            "to measure the norm alone"
+        )
     if any(handle.is_collecting for handle in _of_whole(model, "clip_grad_norm_")):
         raise UserError(
             "lrm.clip_grad_norm_ within lrm.same_weights, where gradients of weights are not there "
@@ -302,7 +328,9 @@ def same_weights(model: nn.Module) -> Iterator[None]:
 
     Nothing may change a weight within it, and in ``optimizer`` the gradients are there when it
     ends: what backward() has given cannot be dropped by zero_grad() before that. A step of an
-    optimizer within it raises UserError, and so does a backward() behind it, at the next step.
+    optimizer within it raises UserError. So does reading a weight that was changed in place, as by
+    the exchange for an average, and a backward() behind it, at the next step. Only writes by
+    ``.data`` go unseen.
     With DistributedDataParallel give it the wrapped model, and have all micro-batches but the last
     in its ``no_sync()``. Compiled modules build W̄ each time in ``forward``.
     """
@@ -392,17 +420,39 @@ def _check_once(model: nn.Module, placed: Sequence[Target]) -> None:
             )
 
 
+def _check_reached(placed: Sequence[Target], own: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise UserError where what is said of rows or columns alone (``own``) reaches none."""
+    axes = {multiplier.axis for target in placed for multiplier in target.multipliers}
+    for axis, fields in own.items():
+        if fields and axis not in axes:
+            raise UserError(f"{axis}: this placement has no {axis} multipliers; drop it")
+        of_magnitude = [name for name in MAGNITUDE_RATES.values() if name in fields]
+        if of_magnitude and MAGNITUDES[axis] not in axes:
+            raise UserError(
+                f"{axis}: {of_magnitude[0]} is of a magnitude, and this parametrization has none; "
+                "drop it, or take or, er or product"
+            )
+
+
 def _check_rates(fields: Mapping[str, Any]) -> None:
     for name in (*MAGNITUDE_RATES, *MAGNITUDE_RATES.values()):
         if not is_rate(value := fields.get(name, 0.0)):
-            raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
+            raise UserError(
+                f"{name} is {shown(value)}; give a number that is not negative, and finite"
+            )
 
 
 def is_rate(value: Any) -> bool:
-    """Whether ``value`` is a number that is not negative, or a tensor that holds one."""
-    if isinstance(value, Tensor) and (value.numel() != 1 or value.is_meta or value.is_complex()):
-        return False
-    return isinstance(value, (Real, Tensor)) and bool(value >= 0)
+    """Whether ``value`` is a finite number that is not negative, or a tensor that holds one."""
+    return _is_number(value) and bool(value >= 0) and bool(value < math.inf)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether ``value`` is a real number, or a tensor that holds one; truth values are none."""
+    if isinstance(value, Tensor):
+        has_order = not value.is_complex() and value.dtype != torch.bool
+        return value.numel() == 1 and not value.is_meta and has_order
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _copied(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -430,7 +480,7 @@ def _warn_of_the_rest(found: Attached, placement: Placement) -> None:
             "model; placement='convolutions' has multipliers for their filters",
             stacklevel=3,
         )
-    elif not any(found.roles[name] == "matrix" for name in found.effective):
+    elif not any(is_matrix(found.roles[name]) for name in found.effective):
         warnings.warn(
             f"placement {preset!r} found no matrix in the layers of this model; those of quantized "
             "layers are no parameters: attach before quantizing",
@@ -465,7 +515,8 @@ def _path(model: nn.Module, handle: Attached) -> str:
 def _kinds(model: nn.Module, said: Mapping[str, str] | None) -> dict[str, str]:
     """The kind of group of every parameter."""
     known = known_roles(model, said)
-    return {n: "embedding" if role == "tied" else role for n, role in known.items()}
+    other = {"tied": "embedding", "transposed": "matrix"}
+    return {name: other.get(role, role) for name, role in known.items()}
 
 
 def _check_sharding(model: nn.Module) -> None:

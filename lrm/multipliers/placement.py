@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lrm.errors import UserError, shown
 from lrm.multipliers.layout import Layout, layout, owners
 from lrm.multipliers.multiplier import AXES, Multiplier, Target, of_kind
-from lrm.multipliers.roles import matched, roles
+from lrm.multipliers.roles import is_matrix, matched, roles
 from lrm.multipliers.sharding import is_distributed
 
 # A kind (scalar, row, column, row_column, none), or several for rows [start, stop) each.
@@ -20,7 +20,7 @@ Kind = str | Sequence[tuple[int, int, str]]
 Placement = str | Mapping[str, Kind] | Callable[[str, nn.Module, nn.Parameter], Kind | None]
 
 # Roles of what patterns with wildcards mean.
-_WILD = ("matrix", "embedding", "tied", "head")
+_WILD = ("matrix", "transposed", "embedding", "tied", "head")
 # By role of a parameter; roles that are not named have no multipliers. Row multipliers on the
 # head make training worse (section 4.4, claim PR1), and its columns are the final norm's weights
 # already. A tied embedding is a head too: it has columns only.
@@ -53,13 +53,13 @@ def targets(
     cannot be multiplied (integers, quantized, 8 bits, sparse gradients).
     """
     places, parameters = owners(model), dict(model.named_parameters())
+    kind_of = roles(model, said)
     kinds: dict[str, Kind | None] = {}
     if callable(placement):
         for name, parameter in parameters.items():
             kinds[name] = placement(name, places[name][0][0], parameter)
     elif isinstance(placement, (str, Mapping)):
         exceptions = {PRESET: placement} if isinstance(placement, str) else placement
-        kind_of = roles(model, said)
         if (preset := exceptions.get(PRESET)) is not None:
             kinds = _of_preset(preset, kind_of)
         patterns = {pattern: kind for pattern, kind in exceptions.items() if pattern != PRESET}
@@ -81,7 +81,8 @@ def targets(
         module, attribute = places[name][0]
         if reason := _unfit(module, parameters[name]):
             raise UserError(f"{name} {reason}, or give it 'none'")
-        form = layout(module, attribute, parameters[name])
+        turned = kind_of[name] == "transposed"
+        form = layout(module, attribute, parameters[name], inputs_first=turned)
         found += _targets(name, kind, form, parameters[name], settings)
     if not found:
         raise UserError("this placement leaves every parameter without multipliers")
@@ -91,7 +92,10 @@ def targets(
 def _of_preset(preset: Any, kind_of: Mapping[str, str]) -> dict[str, Kind | None]:
     if not isinstance(preset, str) or preset not in PRESETS:
         raise UserError(f"unknown placement {shown(preset)}; use one of {', '.join(PRESETS)}")
-    return {name: PRESETS[preset].get(role) for name, role in kind_of.items()}
+    by_role = PRESETS[preset]
+    return {
+        name: by_role.get("matrix" if is_matrix(role) else role) for name, role in kind_of.items()
+    }
 
 
 def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:

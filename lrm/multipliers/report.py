@@ -22,6 +22,7 @@ from lrm.multipliers.wiring import check_processes, watch
 # Why a parameter of a role has no multipliers, where it has none.
 _WITHOUT = {
     "matrix": "none, by the placement",
+    "transposed": "none, by the placement",
     "embedding": "none, by the placement",
     "tied": "none, by the placement",
     "head": "none, as heads by default: rows there make training worse",
@@ -49,7 +50,8 @@ class Attached(Multipliers):
         self.thawed_by_merging: list[nn.Module] = []
         self.roles = roles(model, said)
         self._by_name = by_name_alone(model, said)
-        super().__init__(model, targets, implementation)
+        turned = [name for name, role in self.roles.items() if role == "transposed"]
+        super().__init__(model, targets, implementation, turned=turned)
         self._shapes = {
             name: tuple(p.shape) for name, p in model.named_parameters() if name in self.roles
         }
@@ -93,7 +95,9 @@ class Attached(Multipliers):
              "in half precision: their multipliers are in float32"),
             ([name for name in weights if self._coarse(name)],
              "whose multipliers are in half precision, too coarse to learn in"),
-            (self._by_name, "whose role is told by their names alone; role={...} says another one"),
+            (self._by_name,
+             "whose role is told by their names alone, matrices as outputs × inputs; role={...} "
+             "says another one, such as 'transposed'"),
         )  # fmt: skip
         return [f"{len(names)} {what} (the first is {names[0]})" for names, what in found if names]
 
@@ -135,7 +139,8 @@ class Attached(Multipliers):
 
         ``weight_norm`` is that of W, ``effective_norm`` that of W̄, by parameter;
         ``scalar_multiplier``, ``row_multiplier`` and ``column_multiplier`` those of the
-        multipliers, by target.
+        multipliers, by target, and ``row_magnitude_multiplier`` and the like those of magnitudes.
+        The parts of a model may lie on several devices.
         """
         found: dict[str, Tensor] = {}
         for name, weight in self.weights.items():
@@ -146,8 +151,14 @@ class Attached(Multipliers):
                 found[f"{axis}_multiplier/{key}"] = _norm(value)
         if any(norm.is_meta for norm in found.values()):
             raise UserError("the model is on the meta device, where nothing has a norm")
-        values = torch.stack(list(found.values())).tolist() if found else []
-        return dict(zip(found, values, strict=True))
+        # One transfer from each device: the layers of a model may lie on several.
+        by_device: dict[torch.device, dict[str, Tensor]] = {}
+        for name, norm in found.items():
+            by_device.setdefault(norm.device, {})[name] = norm
+        values: dict[str, float] = {}
+        for norms in by_device.values():
+            values |= zip(norms, torch.stack(list(norms.values())).tolist(), strict=True)
+        return {name: values[name] for name in found}
 
 
 def _before_first_pass(module: nn.Module, *_: Any) -> None:

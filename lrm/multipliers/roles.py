@@ -16,9 +16,10 @@ from lrm.errors import UserError, shown
 from lrm.multipliers import classes
 from lrm.multipliers.layout import owners
 
-# ``tied``: an embedding that is the head too. ``convolution``: one that is not depthwise. All else
-# that is not multiplied or decayed of itself is a ``vector``.
-ROLES = ("matrix", "embedding", "head", "tied", "convolution", "vector")
+# ``transposed``: a matrix with inputs first (x @ W), as users say of their own modules. ``tied``:
+# an embedding that is the head too. ``convolution``: one that is not depthwise. All else that is
+# not multiplied or decayed of itself is a ``vector``.
+ROLES = ("matrix", "transposed", "embedding", "head", "tied", "convolution", "vector")
 # Parameters whose rows and columns are outputs and inputs, by the class that holds them. What such
 # a module has besides is a vector.
 _MATRICES: list[tuple[type, str]] = [
@@ -59,7 +60,7 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
     for name, places in owners(model).items():
         modules = [module for module, _ in places]
         is_head = any(module is head for module in modules for head in heads)
-        role = _role(name, *places[0], parameters[name].dim())
+        role = _role(name, *places[0], parameters[name])
         if any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in modules):
             others = [m for m in modules if not isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
             role = "tied" if is_head or others else _of_embedding(name, modules[0])
@@ -70,7 +71,11 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
 
 
 def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
-    """The roles that patterns name, by the parameter's first name."""
+    """The roles that patterns name, by the parameter's first name.
+
+    Raises UserError for an unknown role, a pattern that matches nothing, and ``transposed`` for
+    what has no inputs to come first, or whose layer of torch has them where torch put them.
+    """
     found: dict[str, str] = {}
     for pattern, role in said.items():
         if not isinstance(role, str) or role not in ROLES:
@@ -79,7 +84,13 @@ def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
         if not names:
             raise UserError(f"role: no parameter's name matches {pattern!r}")
         found |= dict.fromkeys(names, role)
+    _check_transposed(model, [name for name, role in found.items() if role == "transposed"])
     return found
+
+
+def is_matrix(role: str) -> bool:
+    """Whether a parameter of that role is a matrix in a layer, whichever way it is stored."""
+    return role in ("matrix", "transposed")
 
 
 def matched(model: nn.Module, pattern: str) -> list[str]:
@@ -96,7 +107,7 @@ def matched(model: nn.Module, pattern: str) -> list[str]:
 
 
 def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
-    """Parameters of two dimensions or more whose role their names alone tell.
+    """Parameters of several rows and columns whose role their names alone tell.
 
     Neither the type of their module does, nor the user by a pattern of ``said``.
     """
@@ -105,7 +116,7 @@ def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
     return [
         name
         for name, [(module, attribute), *_] in owners(model).items()
-        if parameters[name].dim() > 1
+        if _is_wide(parameters[name])
         and not (is_norm(module) or isinstance(module, _KNOWN) or classes.kind(module, attribute))
         and name not in named
     ]
@@ -117,8 +128,23 @@ def is_norm(module: nn.Module) -> bool:
     return isinstance(module, _NORMS) or named
 
 
-def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
-    if dimensions < 2 or isinstance(module, _PLAIN) or is_norm(module):
+def _check_transposed(model: nn.Module, names: list[str]) -> None:
+    places = owners(model) if names else {}
+    for name in names:
+        module, attribute = places[name][0]
+        if isinstance(module, classes.OF_TORCH):
+            raise UserError(
+                f"role 'transposed': {name} belongs to torch's own {type(module).__name__}, which "
+                "says itself where inputs are; name parameters of your own modules"
+            )
+        if module._parameters[attribute].dim() < 2:
+            raise UserError(
+                f"role 'transposed': {name} has fewer than two dimensions; name matrices alone"
+            )
+
+
+def _role(name: str, module: nn.Module, attribute: str, parameter: Tensor) -> str:
+    if parameter.dim() < 2 or isinstance(module, _PLAIN) or is_norm(module):
         return "vector"
     attribute = attribute.removesuffix("_orig")  # of torch.nn.utils.prune
     if known := classes.kind(module, attribute):
@@ -130,7 +156,12 @@ def _role(name: str, module: nn.Module, attribute: str, dimensions: int) -> str:
         if isinstance(module, kind):
             return "matrix" if re.fullmatch(pattern, attribute) else "vector"
     named = _NAMED.fullmatch(attribute) and not _POSITIONS.search(name)
-    return "matrix" if named and dimensions <= 3 else "vector"
+    return "matrix" if named and parameter.dim() <= 3 and _is_wide(parameter) else "vector"
+
+
+def _is_wide(parameter: Tensor) -> bool:
+    """Whether it can be a matrix of several rows and columns; a gain of shape (1, 1, d) is not."""
+    return sum(size > 1 for size in parameter.shape) > 1
 
 
 def _of_embedding(name: str, module: nn.Module) -> str:

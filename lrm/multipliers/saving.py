@@ -6,6 +6,7 @@ over what is missing. Hence the placement is saved, and compared before anything
 
 from __future__ import annotations
 
+import fnmatch
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -144,14 +145,32 @@ def _settings(multiplier: Multiplier, magnitude: Multiplier | None) -> dict[str,
 
 
 def _compared(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What is compared: the kind of each parameter, and the parametrization of each axis."""
+    """What is compared: the kind of each parameter, and the parametrization of each axis.
+
+    The kind says too of what the user calls transposed: in a square matrix shapes do not tell.
+    """
     axes = {"scalar": arguments, "row": arguments.get("row"), "column": arguments.get("column")}
     learned = {
         f"every {axis}": settings["parametrization"]
         for axis, settings in axes.items()
         if settings and "parametrization" in settings
     }
-    return arguments["placement"] | learned
+    turned = {
+        name: f"{kind}, transposed,"
+        for name, kind in arguments["placement"].items()
+        if kind != "scalar" and _said(arguments, name) == "transposed"
+    }
+    return arguments["placement"] | turned | learned
+
+
+def _said(arguments: Mapping[str, Any], name: str) -> str | None:
+    """The role that the last pattern gives ``name``, as in ``lrm.multipliers.roles``."""
+    found = [
+        role
+        for pattern, role in arguments.get("role", {}).items()
+        if pattern == name or fnmatch.fnmatch(name, pattern)
+    ]
+    return found[-1] if found else None
 
 
 def _told_by_names(

@@ -135,10 +135,12 @@ def attach_scale_vectors(
                 _add_norm(model, path, free[0].module, sizes[path])
                 added.append(path)
                 placement[f"{path}.{_BEHIND}.weight"] = "row"
+    has_rows = any("row" in each for each in placement.values())
     try:
         handle = library.attach_multipliers(
             model, placement, implementation=implementation, lr=lr, weight_decay=decay,
-            parametrization=parametrization, row={"weight_decay": output_decay},
+            parametrization=parametrization,
+            row={"weight_decay": output_decay} if has_rows else None,
         )  # fmt: skip
         handle.design = design
         for path in added:

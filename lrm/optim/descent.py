@@ -13,7 +13,7 @@ from lrm.errors import UserError, shown
 from lrm.multipliers.groups import of_its_own
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.library import check_model, is_rate, known_roles, named_weights
-from lrm.multipliers.roles import is_norm, matched
+from lrm.multipliers.roles import is_matrix, is_norm, matched
 from lrm.multipliers.sharding import is_distributed
 from lrm.optim.directions import newton_schulz, per_token
 from lrm.optim.steepest import Steepest
@@ -54,9 +54,10 @@ class SteepestDescent(Steepest):
 
     Kinds follow from the types of modules, and from names where these do not tell
     (``lrm.multipliers.roles``). ``kind`` maps patterns of names to kinds and stands above that, the
-    last match winning; ``none`` leaves a parameter to another optimizer. A matrix that holds
-    several (QKV) is one, and a stack of matrices (experts) is several. Frozen parameters are left
-    out, and so are multipliers, which AdamW moves.
+    last match winning; ``none`` leaves a parameter to another optimizer. ``role`` is that of
+    ``lrm.attach_multipliers``, whose roles are known here already; ``transposed`` says that a
+    matrix has inputs first. A matrix that holds several (QKV) is one, and a stack of matrices
+    (experts) is several. Frozen parameters are left out, and so are multipliers, which AdamW moves.
 
     ``by_kind`` gives a kind its own ``lr``, ``weight_decay`` or ``momentum``, and the embedding
     ``rows``: with ``seen`` only rows with a gradient move. With ``all``, the default, each row
@@ -78,14 +79,16 @@ class SteepestDescent(Steepest):
         weight_decay: float = 0.0,
         by_kind: Mapping[str, Mapping[str, Any]] | None = None,
         kind: Mapping[str, str] | None = None,
+        role: Mapping[str, str] | None = None,
     ):
         check_model(model, "optim.SteepestDescent")
-        _check_mappings(by_kind, kind)
+        _check_mappings(by_kind, kind, role)
         special = {name: dict(fields) for name, fields in (by_kind or {}).items()}
         general = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}
         for name, fields in ({"": general} | special).items():
             _check(name, fields)
-        found = _kinds(model, kind or {})
+        known = known_roles(model, role)
+        found = _kinds(model, known, kind or {})
         missing = [name for name in special if name not in found.values()]
         if missing:
             raise UserError(f"by_kind: the model has nothing of the kind {missing[0]!r}; drop it")
@@ -96,7 +99,8 @@ class SteepestDescent(Steepest):
         for name, own in found.items():
             parameter, (module, attribute) = parameters[name], places[name][0]
             if parameter.dim() > 1 and own in _DECAYED:
-                axes = layout(module, attribute, parameter)
+                turned = known[name] == "transposed"
+                axes = layout(module, attribute, parameter, inputs_first=turned)
                 if axes.column is not None and axes.row > axes.column:
                     self._turned.add(parameter)
             if own not in groups:
@@ -112,6 +116,17 @@ class SteepestDescent(Steepest):
     def __getstate__(self) -> dict[str, Any]:
         """As that of ``Steepest``."""
         return {**super().__getstate__(), "_turned": self._turned}
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As in torch. Raises UserError for a group without the direction of its kind."""
+        kind, direction = param_group.get("kind"), param_group.get("direction")
+        if direction is not None and _DIRECTIONS.get(kind) != direction:
+            raise UserError(
+                f"this group has the direction {shown(direction)} and the kind {shown(kind)}, "
+                "which do not belong together; build a new optimizer from the model, which finds "
+                "both"
+            )
+        super().add_param_group(param_group)
 
     def _direction(self, group: dict[str, Any], leaf: nn.Parameter, moment: Tensor) -> Tensor:
         if group["kind"] not in _DECAYED:
@@ -134,9 +149,10 @@ def _msign(matrices: Tensor) -> Tensor:
     return newton_schulz(stack, _ITERATIONS, _SMALLEST).to(matrices.dtype).view(matrices.shape)
 
 
-def _check_mappings(by_kind: Any, kind: Any) -> None:
-    if not isinstance(kind, (Mapping, NoneType)):
-        raise UserError(f"kind is {shown(kind)}; give a mapping of patterns to kinds")
+def _check_mappings(by_kind: Any, kind: Any, role: Any) -> None:
+    for name, given in (("kind", kind), ("role", role)):
+        if not isinstance(given, (Mapping, NoneType)):
+            raise UserError(f"{name} is {shown(given)}; give a mapping of patterns to {name}s")
     fields = by_kind.values() if isinstance(by_kind, Mapping) else [by_kind]
     if by_kind is not None and not all(isinstance(each, Mapping) for each in fields):
         raise UserError(f"by_kind is {shown(by_kind)}; give a mapping of kinds to settings")
@@ -154,13 +170,17 @@ def _check(kind: str, fields: dict[str, Any]) -> None:
             if value not in ("all", "seen"):
                 raise UserError(f"by_kind: rows is {shown(value)}; write all or seen")
         elif not is_rate(value):
-            raise UserError(f"{name} is {shown(value)}; give a number that is not negative")
+            raise UserError(
+                f"{name} is {shown(value)}; give a number that is not negative, and finite"
+            )
+        elif isinstance(value, Tensor) and value.dim():
+            raise UserError(f"{name} is {shown(value)}; give a number, or a tensor of shape ()")
         elif name == "momentum" and value >= 1:
             raise UserError(f"momentum is {shown(value)}; give one below 1")
 
 
-def _kinds(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
-    """The kind of every parameter that is moved, by its name."""
+def _kinds(model: nn.Module, known: Mapping[str, str], said: Mapping[str, str]) -> dict[str, str]:
+    """The kind of every parameter that is moved, by its name; ``known`` has the roles of all."""
     learning = {name: p for name, p in named_weights(model) if p.requires_grad}
     names = {name for name, _ in named_weights(model)}
     told: dict[str, str] = {}
@@ -173,7 +193,7 @@ def _kinds(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
         if not those:
             raise UserError(f"kind: no parameter's name matches {pattern!r}")
         told |= dict.fromkeys(those, kind)
-    known, places = known_roles(model), owners(model)
+    places = owners(model)
     found: dict[str, str] = {}
     strange: list[str] = []
     for name, parameter in learning.items():
@@ -198,7 +218,7 @@ def _kind(role: str, module: nn.Module, attribute: str, parameter: Tensor) -> st
     """The kind of a parameter by its role, its module and its name there; None if it has none."""
     if role in ("embedding", "head"):
         return role
-    if role == "matrix":
+    if is_matrix(role):
         return "linear"
     if role == "vector" and isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
         return "embedding"  # of positions: an index reads them too
@@ -216,6 +236,11 @@ def _check_parameter(name: str, parameter: Tensor, module: nn.Module, kind: str)
         )
     if getattr(module, "sparse", False):
         raise UserError(f"{name} has sparse gradients; give its module sparse=False")
+    if kind in _DECAYED and isinstance(module, nn.modules.conv._ConvNd):
+        raise UserError(
+            f"{name} is a convolution and no {kind}, and the article treats none; give it 'none', "
+            "for another optimizer"
+        )
     if kind in _DECAYED and parameter.dim() not in ((2, 3) if kind == "linear" else (2,)):
         raise UserError(
             f"{name} has shape {tuple(parameter.shape)} and is no {kind}; give it another kind"

@@ -7,6 +7,7 @@ one width serves all. The suite's own runs have it as presets (``width/gdn_mup_*
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,8 +22,8 @@ from lrm.multipliers.roles import said_roles
 # Of an optimizer's name the power of inputs and of outputs in the factor on the LR.
 _POWERS = {"adamw": (-1, 0), "sgd": (-1, 1)}
 # By role the power of inputs in the initial root mean square.
-_INITIAL = {"matrix": -0.5, "convolution": -0.5, "head": -1.0, "embedding": 0.0}
-_HIDDEN = ("matrix", "convolution")
+_INITIAL = {"matrix": -0.5, "transposed": -0.5, "convolution": -0.5, "head": -1.0, "embedding": 0.0}
+_HIDDEN = ("matrix", "transposed", "convolution")
 
 
 def mup_param_groups(
@@ -52,12 +53,15 @@ def mup_param_groups(
     inputs, and so have vectors. Weight decays stay; AdamW multiplies them by the LR. Multipliers
     keep their LR. ``role`` maps patterns of parameter names to roles where the types of modules and
     names do not tell them (``lrm.multipliers.roles``), and ``options`` are those of
-    ``build_param_groups``. Initial values have to follow too (``mup_rescale_``).
+    ``build_param_groups``. A matrix that its name alone tells is taken as (outputs, inputs): give
+    it the role ``transposed`` where it is used as ``x @ W``. Initial values have to follow too
+    (``mup_rescale_``).
 
     Attention is to have heads of one size, more of them in a wider model: else its logits would
-    need a factor. Raises UserError for another optimizer, for parameters that ``base`` does not
-    have or has in other dimensions, and for an embedding that is the head too, which would need a
-    factor on the logits.
+    need a factor, and a warning says so where heads tell their size. The factors are wrong for
+    Muon, which takes its matrices from ``build_param_groups``. Raises UserError for another
+    optimizer, for parameters that ``base`` does not have or has in other dimensions, and for an
+    embedding that is the head too, which would need a factor on the logits.
     """
     if optimizer not in _POWERS:
         raise UserError(
@@ -103,7 +107,9 @@ def mup_rescale_(
     for name, parameter in named_weights(model):
         if (power := _INITIAL.get(roles[name])) is None:
             continue
-        if name not in said and roles[name] in _HIDDEN and _is_output(*ratios[name]):
+        # ``transposed`` says where the inputs are, and not how many outputs grow.
+        is_free = said.get(name, "transposed") == "transposed"
+        if is_free and roles[name] in _HIDDEN and _is_output(*ratios[name]):
             power = _INITIAL["head"]
         if of_base[name].is_meta or parameter.is_meta:
             raise UserError(f"mup_rescale_: {name} has no values; build it elsewhere than on meta")
@@ -129,6 +135,7 @@ def _ratios(
     for each in (model, base):
         check_model(each, f"optim.{call}")
     there, places, roles = dict(named_weights(base)), owners(model), known_roles(model, role)
+    _warn_of_heads(model, base, call)
     found = {}
     for name, parameter in named_weights(model):
         other = there.get(name)
@@ -141,7 +148,40 @@ def _ratios(
                 "the head weights of its own (tie_word_embeddings=False)"
             )
         wider = [n / m for n, m in zip(parameter.shape, other.shape, strict=True)]
-        found[name] = _sides(roles[name], wider, layout(*places[name][0], parameter))
+        turned = roles[name] == "transposed"
+        form = layout(*places[name][0], parameter, inputs_first=turned)
+        found[name] = _sides(roles[name], wider, form)
+    return found
+
+
+def _warn_of_heads(model: nn.Module, base: nn.Module, call: str) -> None:
+    """Warn where heads of attention grow in size; the model may have a factor on their logits."""
+    own, of_base = _head_sizes(model), _head_sizes(base)
+    for place, size in own.items():
+        if size != of_base.get(place, size):
+            warnings.warn(
+                f"{call}: heads of attention have size {size} and that of base {of_base[place]} "
+                f"({place}); let their number grow and not their size, or multiply their logits "
+                f"by {(of_base[place] / size) ** 0.5:.3g} yourself",
+                stacklevel=4,
+            )
+            return
+
+
+def _head_sizes(model: nn.Module) -> dict[str, int]:
+    """The sizes of heads as far as modules or a configuration of transformers tell, by place."""
+    found = {
+        f"{path}.head_dim".lstrip("."): size
+        for path, module in model.named_modules()
+        if isinstance(size := getattr(module, "head_dim", None), int)
+    }
+    config = getattr(model, "config", None)
+    width, number = (getattr(config, name, None) for name in ("hidden_size", "num_attention_heads"))
+    size = getattr(config, "head_dim", None)
+    if isinstance(size, int):
+        found["config.head_dim"] = size
+    elif isinstance(width, int) and isinstance(number, int) and number > 0:
+        found["config.hidden_size / num_attention_heads"] = width // number
     return found
 
 

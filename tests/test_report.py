@@ -305,6 +305,7 @@ def test_a_strip_shows_the_interval_against_what_is_asked():
         ("What came out", "the first line has to be its title"),
         ("# Title\n\n## What came out\n\nIt held.", "with a sentence in bold"),
         ("# Title\n\n## Results\n\n**It held.**", "with a sentence in bold"),
+        ("# Title\n\nNothing has run.", "with a sentence in bold"),
     ],
 )
 def test_a_readme_without_title_or_conclusion_is_named(tmp_path, text, message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,7 +51,7 @@ def read(path: Path, link: Callable[[str], str | None]) -> Readme:
     captions = {name: html(_linked([caption], link)) for name, caption in found.items()}
     sections = [("", html(tokens[3 : starts[0]] if starts else tokens[3:]))]
     conclusion = ""
-    for start, stop in zip(starts, [*starts[1:], len(tokens)], strict=True):
+    for start, stop in itertools.pairwise([*starts, len(tokens)]):
         name, body = _text(tokens[start + 1]), tokens[start + 3 : stop]
         if name == OUTCOME:
             conclusion, body = _conclusion(body, html)

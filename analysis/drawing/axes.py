@@ -178,7 +178,8 @@ def dots(
 
     Without ``markers`` an arm's colour brings the arm's marker, and any other a circle.
     Points are seeds, the bar is the mean and the line its 95% interval (of several seeds; one
-    alone is a point); of the names in ``robust`` it is the median, see ``middle``. ``hollow`` has values that the bar leaves out, of seeds that do not judge.
+    alone is a point); of the names in ``robust`` it is the median, see ``middle``.
+    ``hollow`` has values that the bar leaves out, of seeds that do not judge.
     Lines stand one apart; ``raised`` moves them up, to draw twice on the same axis, and points
     stand ``below`` their bar, the second, fourth … lower by ``apart`` where they would touch.
     """

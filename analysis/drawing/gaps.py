@@ -79,7 +79,8 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
     Or ``above`` its bar, where lines stand far apart.
 
     With several seeds that judge it is their mean with its interval, to the right of them, else it
-    has three digits. Of names in ``robust`` it is their median, and says so. What lies beyond the axis has its value at the edge, with an arrow.
+    has three digits. Of names in ``robust`` it is their median, and says so.
+    What lies beyond the axis has its value at the edge, with an arrow.
     """
     low, high = axis.get_xlim()
     for place, name in enumerate(reversed(names)):
@@ -112,7 +113,7 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
 
 
 def _said(found: Interval, bare: bool) -> str:
-    """A mean or median to three digits, with its interval unless ``bare`` or where there is none."""
+    """A mean or median to three digits, with its interval if it has one, unless ``bare``."""
     ends = f" [{_end(found.low)}, {_end(found.high)}]"
     said = f"{found.mean:z.3f}" + ("" if bare or not np.isfinite(found.low) else ends)
     return said.replace("-", "−")

@@ -62,7 +62,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 1, 4.1, h_pad=0.04, sharex=True)
     headline(figure, MESSAGE, context)
     low, high = numbers["value"].min(), numbers["value"].max()
-    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.45 * (high - low))
+    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.52 * (high - low))
     looks = {name: look for _, _, name, *look in ROWS if name in set(numbers["name"])}
     names = list(looks)
     for axis, panel in zip(axes, SIDES, strict=True):

@@ -128,8 +128,13 @@ def test_runs_are_selected(runs):
     assert list(found["kind"]) == ["train", "brownian"]
     assert len(explore.select(runs)) == len(runs)
     assert set(explore.select(runs, brownian=False)["kind"]) == {"train"}
-    with pytest.raises(UserError, match="arms: FPN, VPN; points: S=0.5, S=16; seeds: 100, 101"):
-        explore.select(runs, arms=["SPN"])
+    assert explore.select(runs, "VPN", "S=0.5", 100).equals(found)
+    there = "there are arms: FPN, VPN; points: S=0.5, S=16; seeds: 100, 101"
+    for unknown in ({"arms": ["VPN", "SPN"]}, {"points": "S=1"}, {"seeds": 7}):
+        with pytest.raises(UserError, match=there):
+            explore.select(runs, **unknown)
+    with pytest.raises(UserError, match="nothing to draw"):
+        explore.draw_course([], explore.about(runs, "tiny", "reference"))
 
 
 def test_default_runs_are_few_and_of_one_seed(runs):
@@ -139,6 +144,13 @@ def test_default_runs_are_few_and_of_one_seed(runs):
     assert set(trained["seed"]) == {100} and len(found) == 5
     assert len(explore.default_runs(runs[runs["kind"] == "train"], most=2)) == 2
     assert len(explore.default_runs(runs[runs["kind"] == "brownian"])) == 1
+    # Of more points the outermost, at which nothing may be judged, are left out.
+    one = runs[runs["kind"] == "train"].head(1)
+    sweep = pd.concat(
+        one.assign(run=f"sweep{s}", description=[one["description"].iloc[0] | {"grid": {"S": s}}])
+        for s in (0.03, 0.12, 0.5, 2.0, 8.0, 32.0)
+    )
+    assert list(explore.default_runs(sweep, most=3)["point"]) == ["S=0.12", "S=0.5", "S=8"]
 
 
 def test_choices_and_what_is_kept(runs, scalars, vectors):
@@ -266,7 +278,7 @@ def test_distributions_are_drawn(runs, vectors):
     assert dotted == [1, 1, 0, 1]
     assert len(multipliers.collections) == 8 and not multipliers.lines  # all alike: ticks
     assert spectrum.get_yscale() == "log" and rows.get_ylabel() == "density"
-    colours = {line.get_color() for line in rows.lines if line.get_linestyle() == "-"}
+    colours = {line.get_color() for line in rows.lines if line.get_linestyle() != ":"}
     assert len(colours) == 4  # seeds of an arm at a point share one
 
 

@@ -25,6 +25,14 @@ RESULTS = Path(__file__).parents[1] / "results"
 FIGURES = sorted((RESULTS / "reference").glob("*/figures/*.csv"))
 CONTEXT = Context("tiny", [100, 101], "some text", "reference")
 SLACK = 1.0  # pixels, at 120 an inch
+# Words of findings, which titles of another's runs must not have.
+FINDS = re.compile(
+    r"\b((?<!as )is|are|do|does|can|grows?|regrows|falls?|stays?|ends? near|shrinks?|outgrow|drifts"
+    r"|repeats?|worse|fastest|faster|slower|sooner|smaller|higher|lower|most|hardly|nearly|no gain"
+    r"|less at|harms?|loses?|dominates?|exceeds?|makes up|costs more|gains? by|no difference)\b"
+)
+# Figures whose titles say what is computed from the numbers drawn.
+COMPUTED = {"fig2", "fig3", "fig4", "table1", "gdn_draws"}
 
 
 @pytest.fixture
@@ -56,6 +64,20 @@ def test_texts_are_inside_and_apart(path, boxes):
     assert not [text for text, box in found if not inside(box, edge)]
     pairs = itertools.combinations(found, 2)
     assert not [(one, other) for (one, a), (other, b) in pairs if covers(a, b)]
+
+
+@pytest.mark.parametrize("path", FIGURES, ids=lambda path: path.stem)
+def test_findings_are_told_of_published_runs_alone(path):
+    """What another's runs show is not known: their titles name what is drawn, and nothing else."""
+    module = importlib.import_module(f"analysis.figures.{path.stem}")
+    scale = path.parents[1].name
+    published = context_of(tables_of(module, scale, "reference", RESULTS), scale, "reference")
+    with plt.style.context(STYLE_FILE):
+        figure = module.draw(pd.read_csv(path), replace(published, source="runs"))
+    titles = [axis.get_title(loc="left") for axis in figure.axes]
+    titles += [part.get_suptitle() for part in (figure, *figure.subfigs)]
+    plt.close("all")
+    assert path.stem in COMPUTED or not [title for title in titles if FINDS.search(title)]
 
 
 def inside(box, edge) -> bool:

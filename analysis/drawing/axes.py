@@ -16,7 +16,7 @@ from analysis.drawing.style import (
     power_of_two,
     shade,
 )
-from analysis.quantities.stats import interval
+from analysis.quantities.stats import Interval, interval, median_interval
 from lrm.plan.claims import judging_seeds
 
 _MARKERS = {look["color"]: look["marker"] for look in ARM_LOOKS.values()}
@@ -54,6 +54,14 @@ def mean(axis, rows: pd.DataFrame, x: str, **look) -> pd.Series:
     if np.isfinite(low).all():
         axis.fill_between(means.index, low, high, color=look["color"], alpha=0.2, lw=0)
     return means
+
+
+def middle(values, robust: bool = False) -> Interval:
+    """The mean of ``values`` over seeds with its 95% interval, as most claims are judged.
+
+    ``robust``: the median with that of order statistics, where a single seed may jump.
+    """
+    return median_interval(values) if robust else interval(values)
 
 
 def each(
@@ -164,12 +172,14 @@ def dots(
     hollow: Mapping[str, Collection[float]] | None = None,
     below: float = 0.0,
     apart: float = 0.0,
+    robust: Collection[str] = (),
 ) -> None:
     """A line for each name, from top to bottom, with the values of its seeds.
 
     Without ``markers`` an arm's colour brings the arm's marker, and any other a circle.
     Points are seeds, the bar is the mean and the line its 95% interval (of several seeds; one
-    alone is a point). ``hollow`` has values that the bar leaves out, of seeds that do not judge.
+    alone is a point); of the names in ``robust`` it is the median, see ``middle``.
+    ``hollow`` has values that the bar leaves out, of seeds that do not judge.
     Lines stand one apart; ``raised`` moves them up, to draw twice on the same axis, and points
     stand ``below`` their bar, the second, fourth … lower by ``apart`` where they would touch.
     """
@@ -185,9 +195,9 @@ def dots(
         axis.plot(left_out, under, **look, markerfacecolor="none", mew=0.6)
         if len(values) < 2:
             continue
-        found = interval(values)
+        found = middle(values, name in robust)
         axis.plot(found.mean, height, "|", color=shade(colour, -0.3), ms=9, mew=1.8, zorder=4)
-        if intervals:
+        if intervals and np.isfinite(found.low):
             axis.plot([found.low, found.high], [height] * 2, color=colour, lw=1.2)
     axis.set_yticks(range(len(named)), reversed(named))
     axis.set_ylim(-0.6, len(named) - 0.4)

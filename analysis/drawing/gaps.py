@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.axes import dots
+from analysis.drawing.axes import dots, middle
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities.designs import gap
-from analysis.quantities.stats import interval, with_interval
+from analysis.quantities.stats import Interval
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 from lrm.plan.claims import judging_seeds
 
@@ -47,34 +48,39 @@ def by_stage(rows: pd.DataFrame, names: Sequence[str]) -> tuple[dict[str, pd.Ser
     )
 
 
-def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: float = 0.0) -> None:
+def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: float = 0.0,
+              robust: Collection[str] = ()) -> None:  # fmt: skip
     """``rows`` of one panel of ``measured``, in the order of ``compared``; left of 0 is better.
 
     Seeds that explore are hollow, and bars leave them out; points stand ``below`` the bars.
+    Bars of the names in ``robust`` are medians, as ``dots`` draws them.
     """
     named, hollow = by_stage(rows, [each.name for each in compared])
     looks = {each.name: LOOKS[each.design] for each in compared}
     colours = {name: colour for name, (colour, _, _) in looks.items()}
     markers = {name: marker for name, (*_, marker) in looks.items()}
-    dots(axis, named, colours, markers=markers, hollow=hollow, below=below)
+    dots(axis, named, colours, markers=markers, hollow=hollow, below=below, robust=robust)
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0, labelsize=SMALL)
     axis.xaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
 
 
-def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison]) -> None:
+def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison],
+               robust: Collection[str] = ()) -> None:  # fmt: skip
     """``write_values`` of the lines of ``draw_gaps``."""
-    write_values(axis, rows, [each.name for each in compared])
+    write_values(axis, rows, [each.name for each in compared], robust=robust)
 
 
-def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = False) -> None:
+def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = False,
+                 robust: Collection[str] = ()) -> None:  # fmt: skip
     """The value of each line beside its points, ``names`` from above; to be called at its limits.
 
     Or ``above`` its bar, where lines stand far apart.
 
     With several seeds that judge it is their mean with its interval, to the right of them, else it
-    has three digits. What lies beyond the axis has its value at the edge, with an arrow.
+    has three digits. Of names in ``robust`` it is their median, and says so.
+    What lies beyond the axis has its value at the edge, with an arrow.
     """
     low, high = axis.get_xlim()
     for place, name in enumerate(reversed(names)):
@@ -83,9 +89,10 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
         points = own["value"] if judging.empty else judging
         if points.empty:
             continue
-        mean = points.mean()
-        said = f"{mean:z.3f}" if judging.empty else with_interval(judging)
-        said = said.replace("-", "−")
+        found = middle(points, name in robust)
+        mean, said = found.mean, _said(found, bare=judging.empty)
+        if name in robust and len(judging) > 1:
+            said = f"median {said}"
         if above and low < mean < high:
             axis.annotate(said, (mean, place), (0, 9), textcoords="offset points", va="bottom",
                           ha="center", fontsize=SMALL, zorder=5,
@@ -96,7 +103,7 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
         side = 1 if mean >= 0 or at_names or not judging.empty else -1
         x = own["value"].max() if side > 0 else own["value"].min()
         if len(judging) > 1:  # so that no bar ends under its number
-            x = max(x, interval(judging).high)
+            x = max(x, found.high if np.isfinite(found.high) else x)
         if not low < mean < high:
             x, side = (low, 1) if mean <= low else (high, -1)
             said = f"← {said}" if mean <= low else f"{said} →"
@@ -105,10 +112,23 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
                       bbox={"color": "white", "pad": 0.4})  # fmt: skip
 
 
-def told_of_points(rows: pd.DataFrame) -> str:
+def _said(found: Interval, bare: bool) -> str:
+    """A mean or median to three digits, with its interval if it has one, unless ``bare``."""
+    ends = f" [{_end(found.low)}, {_end(found.high)}]"
+    said = f"{found.mean:z.3f}" + ("" if bare or not np.isfinite(found.low) else ends)
+    return said.replace("-", "−")
+
+
+def _end(value: float) -> str:
+    """An interval's end to three digits, or to four where three hide on which side of 0 it lies."""
+    return f"{value:z.4f}" if abs(value) < 0.0005 else f"{value:.3f}"
+
+
+def told_of_points(rows: pd.DataFrame, robust: Collection[str] = ()) -> str:
     """What a caption says of the points and bars of ``draw_gaps``, by the column seed of ``rows``.
 
     Seeds that explore ran before the criteria were fixed; they judge nothing, and have no bars.
+    Of the names in ``robust`` it says that their bars are medians.
     """
     seeds = rows["seed"].dropna().unique()
     judging = sum(seeds >= FIRST_JUDGING_SEED)
@@ -117,11 +137,17 @@ def told_of_points(rows: pd.DataFrame) -> str:
     if judging:
         parts.append(f"{'full ' if exploring else ''}points: seeds that judge")
     if judging > 1:
-        parts.append("bars: their means with 95% intervals")
+        parts.append(f"bars: their {_kinds_of_bars(rows, robust)} with 95% intervals")
     if exploring:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"
         parts.append(f"hollow: {who}, not judged")
     return "; ".join(parts)
+
+
+def _kinds_of_bars(rows: pd.DataFrame, robust: Collection[str]) -> str:
+    if not robust:
+        return "means"
+    return "medians" if set(rows["name"]) <= set(robust) else "means, or where it says so medians,"
 
 
 def that_judge(rows: pd.DataFrame, criterion: Mapping) -> pd.Series:

@@ -51,13 +51,26 @@ def label(axis, title: str, **settings) -> None:
     axis.set(**settings)
 
 
+def finding(context: Context, found: str, plain: str, scale: str = "tiny") -> str:
+    """A panel's title: ``found`` of the runs published at ``scale``, and ``plain`` of others.
+
+    What another's runs show is not known; ``plain`` says what is drawn.
+    """
+    return found if written_of(context, scale) else plain
+
+
+def written_of(context: Context, scale: str = "tiny") -> bool:
+    """Whether these are the runs published at ``scale``, of which findings are written."""
+    return (context.source, context.scale) == ("reference", scale)
+
+
 def headline(part, message: str, context: Context | None = None, scale: str = "tiny") -> None:
     """The message of a figure, or of a row of its panels, in bold above them.
 
     With ``context`` it was written of the runs published at ``scale``, and stands above these
     alone: what another's runs say is not known.
     """
-    if context is not None and (context.source, context.scale) != ("reference", scale):
+    if context is not None and not written_of(context, scale):
         return
     part.suptitle(message, x=0.01, ha="left", fontsize=7.5, weight="bold", linespacing=1.15)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -30,8 +30,12 @@ def numbers_of(table: Tables, pairs: Pairs) -> pd.DataFrame:
     return pd.concat(rows, ignore_index=True)[["panel", "name", "seed", "share", "value"]]
 
 
-def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: str) -> Figure:
-    """Two panels of those ``pairs`` that have numbers, under ``message``."""
+def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: str,
+               robust: Collection[str] = ()) -> Figure:  # fmt: skip
+    """Two panels of those ``pairs`` that have numbers, under ``message``.
+
+    Of the pairs in ``robust`` the median is drawn of the loss after the decay, not the mean.
+    """
     pairs = {name: pair for name, pair in pairs.items() if name in set(numbers["name"])}
     figure, axes = page(1, 2, 2.5, w_pad=0.06, width_ratios=[1.2, 1])
     headline(figure, message, context)
@@ -45,7 +49,8 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     named, hollow = by_stage(panels["b"], list(pairs))
     colours = {name: colour for name, (_, _, colour, _) in pairs.items()}
     markers = {name: marker for name, (*_, marker) in pairs.items()}
-    dots(axes[1], named, colours, markers=markers, hollow=hollow, below=0.28)
+    dots(axes[1], named, colours, markers=markers, hollow=hollow, below=0.28,
+         robust=robust)  # fmt: skip
     axes[1].axvline(0, **NEUTRAL)
     axes[1].xaxis.set_major_locator(MaxNLocator(4))
     axes[1].grid(axis="y", visible=False)
@@ -53,11 +58,12 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     low, high = panels["b"]["value"].min(), max(panels["b"]["value"].max(), 0)
     axes[1].set_xlim(low - 0.15 * (high - low), high + 0.35 * (high - low))
     axes[1].set_ylim(-0.6, len(pairs) - 0.4)
-    write_values(axes[1], panels["b"], list(pairs), above=True)
+    write_values(axes[1], panels["b"], list(pairs), above=True, robust=robust)
     label(axes[1], "b   After the decay", xlabel="← better   unified − standard (nats)")
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
     # Pairs that are read apart may have other seeds.
     counts = panels["b"].groupby("name")["seed"].nunique()
     told = [f"{name}: n = {counts[name]}" for name in pairs] if context.others else []
-    note = f"a: medians and range of seeds; b: {told_of_points(panels['b'])}"
+    apart = "\n" if robust else "; "  # one line has no room for both where bars are of two kinds
+    note = f"a: medians and range of seeds{apart}b: {told_of_points(panels['b'], robust)}"
     return caption(figure, context, note, n=", ".join(told))

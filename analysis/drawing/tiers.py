@@ -112,59 +112,80 @@ def draw(
 ):
     """Three rows, each under its message, and in each a panel for each optimizer with runs.
 
-    Where one optimizer alone has runs, its three panels are a row. ``said_of_search``: lines of the
-    caption on what was tuned, and how.
+    Where one optimizer alone has runs, its panels are a row. Of one tier gains over costs would
+    repeat the first row: what the search cost stands below its arms. ``said_of_search``: lines of
+    the caption on what was tuned, and how.
     """
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
     optimizers = [name for name in OPTIMIZERS.values() if ("loss", name) in panels]
+    tiers = _tiers(numbers)
     spent = numbers["flops"].max()
     unit = 10.0 ** np.floor(np.log10(spent))
+    count = 3 if len(tiers) > 1 else 2
     if len(optimizers) == 1:
         figure = sheet(2.9, w_pad=0.04, h_pad=0.03)
-        parts = figure.subfigures(1, 3, width_ratios=[1.0, 1.1, 1.0])
+        parts = figure.subfigures(1, count, width_ratios=[1.0, 1.1, 1.0][:count])
     else:
-        figure = sheet(6.5, w_pad=0.04, h_pad=0.03)
-        parts = figure.subfigures(3, 1, height_ratios=[1.2, 1.0, 1.1])
+        figure = sheet(6.5 if count == 3 else 4.7, w_pad=0.04, h_pad=0.03)
+        parts = figure.subfigures(count, 1, height_ratios=[1.2, 1.0, 1.1][:count])
     letters, rows = iter(LETTERS), []
     of_one = OPTIMIZER_NAMES[optimizers[0]]
     alone = iter((f"{of_one}: loss", "gain over training", "gain and cost"))
-    of_scale = messages.get(context.scale, [""] * len(parts))
-    for part, message, shared in zip(parts, of_scale, SHARED, strict=True):
+    of_scale = messages.get(context.scale, [""] * count)
+    for part, message, shared in zip(parts, of_scale[:count], SHARED[:count], strict=True):
         if message:
             headline(part, message, context, context.scale)
         rows.append(np.atleast_1d(part.subplots(1, len(optimizers), **shared)))
         for axis, optimizer in zip(rows[-1], optimizers, strict=True):
             title = OPTIMIZER_NAMES[optimizer] if len(optimizers) > 1 else next(alone)
             label(axis, f"{next(letters)}   {title}")
-    losses, gaps, costs = rows
+    losses, gaps, *costs = rows
     for axis, optimizer in zip(losses, optimizers, strict=True):
         _losses(axis, panels["loss", optimizer])
     for axis, optimizer in zip(gaps, optimizers, strict=True):
         _gaps(axis, panels["gap", optimizer])
-    for axis, optimizer in zip(costs, optimizers, strict=True):
-        _costs(axis, panels.get(("cost", optimizer)), unit)
+    if costs:
+        for axis, optimizer in zip(costs[0], optimizers, strict=True):
+            _costs(axis, panels.get(("cost", optimizer)), unit)
+        if spent > 0:
+            costs[0][0].set_xlim(0, 1.06 * spent / unit)
+        costs[0][0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
+    else:
+        for axis, optimizer in zip(losses, optimizers, strict=True):
+            _name_arms(axis, panels["loss", optimizer], panels.get(("cost", optimizer)), unit)
     low, high = losses[0].get_ylim()
     losses[0].set_ylim(top=high + 0.3 * (high - low))  # for what stands at the top
-    if spent > 0:
-        costs[0].set_xlim(0, 1.06 * spent / unit)
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
-    costs[0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
-    _legend(figure, _tiers(numbers))
+    _legend(figure, tiers)
     wide = len(optimizers)
     middle, last = (LETTERS[row * wide : (row + 1) * wide] for row in (1, 2))
     intervals = ""
     if numbers["seed"].nunique() > 1:
-        intervals = f"; ±, bands, bars in {' and '.join(last)}: 95%"
+        bars = f", bars in {' and '.join(last)}" if costs else ""
+        intervals = f"; ±, bands{bars}: 95%"
     window = int(numbers["window"].iloc[0])
-    tiers = _tiers(numbers)
     note = f"{', '.join(middle)}: means over {window} steps{intervals}"
     note += f"; {', '.join(last)}, from left: {', '.join(tiers)}" if len(tiers) > 1 else ""
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, optimizers, strict=True):
-        name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
+        if len(tiers) > 1:
+            name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
     return figure
+
+
+def _name_arms(axis, rows: pd.DataFrame, costs: pd.DataFrame | None, unit: float) -> None:
+    """The arms of the one tier below it, with the FLOPs that the search for each took."""
+    spent = {} if costs is None else costs.groupby("multipliers")["flops"].first() / unit
+    names, there = {}, set(rows["multipliers"])
+    for kind in [kind for kind in PLACES if kind in there]:
+        name = SHORT.get(kind, NO_MULTIPLIERS)
+        names[PLACES[kind]] = f"{name}\n{spent[kind]:.1f}" if kind in spent else name
+    place = axis.get_xticks()[0]
+    axis.set_xticks([place + aside for aside in names], names.values())
+    if len(spent):
+        axis.set_xlabel(rf"numbers: FLOPs of the arm's search ($10^{{{np.log10(unit):.0f}}}$)")
 
 
 def _legend(figure, shown: Sequence[str]) -> None:

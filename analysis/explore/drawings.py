@@ -1,4 +1,7 @@
-"""Drawings of ``tables``: a panel per table, a colour per arm and grid point."""
+"""Drawings of ``tables``: a panel per table, a colour per arm and grid point.
+
+Of several arms with up to four grid points, points have a line of their own too.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,13 @@ from analysis.drawing.page import caption, key
 from analysis.drawing.style import ARM_COLOURS, NOISE_COLOUR, TEXT_WIDTH, log_axis
 from analysis.explore.tables import is_norms, noise_spectrum
 from analysis.tables.context import Context
+from lrm.errors import UserError
 
 # Okabe-Ito as in style.py, and on.
 _COLOURS = (*ARM_COLOURS.values(), "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _POINTS = 241
+# Of grid points, in their order; dashes are Brownian motion's.
+_LINES = ("-", (0, (4, 1, 1, 1)), (0, (1.2, 1)), (0, (4, 1, 1, 1, 1, 1)))
 # A density of fewer values says more of its smoothing than of them.
 _FEWEST = 8
 # A line through fewer steps would show a course that nobody measured.
@@ -38,7 +44,7 @@ def draw_course(courses: pd.DataFrame | Iterable[pd.DataFrame], context: Context
     """One panel per ``course``. A colour is an arm at a grid point; its seeds share it.
 
     Dashed: Brownian motion. Dots: fewer than five steps are there, which no line joins. Returns
-    the Figure.
+    the Figure; raises UserError where there is no table.
     """
     return _draw(courses, context, _course)
 
@@ -55,22 +61,24 @@ def draw_distribution(distributions: pd.DataFrame | Iterable[pd.DataFrame], cont
 
 
 def _draw(tables: pd.DataFrame | Iterable[pd.DataFrame], context: Context, panel: Callable):
-    """Let ``panel(axis, table, colours)`` draw each table; it returns which of ``_NOTES`` apply."""
+    """Let ``panel(axis, table, looks)`` draw each table; it returns which of ``_NOTES`` apply."""
     tables = [tables] if isinstance(tables, pd.DataFrame) else list(tables)
+    if not tables:
+        raise UserError("nothing to draw: give a table of explore.course or explore.distribution")
     figure, axes = panels(len(tables), 0.5, 2.1)
-    shown = pd.concat([table[["arm", "label"]] for table in tables]).drop_duplicates()
-    colours = _series_colours(shown)
+    shown = pd.concat([table[["arm", "point", "label"]] for table in tables]).drop_duplicates()
+    looks = _looks(shown)
     notes = set()
     for axis, table in zip(axes, tables, strict=True):
         if table.empty:
             axis.text(0.5, 0.5, "not kept of these runs", transform=axis.transAxes, ha="center")
             axis.set(xticks=[], yticks=[])
         else:
-            notes |= panel(axis, table, colours)
-    handles = [key(name, color=colours[name]) for name in shown["label"]]
+            notes |= panel(axis, table, looks)
+    handles = [key(name, **looks[name]) for name in shown["label"]]
     handles += [key(note, **look) for note, look in _NOTES.items() if note in notes]
     columns = 1 + (len(handles) - 1) // 20
-    figure.legend(handles=handles, loc="outside right center", ncols=columns, handlelength=1.6)
+    figure.legend(handles=handles, loc="outside right center", ncols=columns, handlelength=2.4)
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     return caption(figure, context)
 
@@ -86,17 +94,18 @@ def panels(count: int, base: float, each: float):
     return figure, axes.flat[:count]
 
 
-def _course(axis, rows: pd.DataFrame, colours: dict) -> set[str]:
+def _course(axis, rows: pd.DataFrame, looks: dict) -> set[str]:
     several = rows.loc[rows["kind"] != "brownian", "seed"].nunique() > 1
     notes = set()
     for (_, kind, label), one in rows.groupby(["run", "kind", "label"], sort=False):
         noise = kind == "brownian"
-        look = {"color": colours[label], "zorder": 3 if noise else 2}
+        look = looks[label] | {"zorder": 3 if noise else 2}
         if len(one) < _FEWEST_STEPS:
             notes.add("at these steps only")
             look |= {"ls": "", "marker": "D" if noise else "o", "ms": 3, "alpha": 0.8}
         else:
-            look |= {"ls": "--" if noise else "-", "lw": 1.0 if several and not noise else 1.4}
+            look |= {"ls": "--"} if noise else {}
+            look |= {"lw": 1.0 if several and not noise else 1.4}
         axis.plot(one["step"], one["value"], **look)
     _scale(axis, rows["value"])
     stat, over = rows[["stat", "over"]].iloc[0]
@@ -106,10 +115,10 @@ def _course(axis, rows: pd.DataFrame, colours: dict) -> set[str]:
     return notes | ({"Brownian motion"} if (rows["kind"] == "brownian").any() else set())
 
 
-def _distribution(axis, table: pd.DataFrame, colours: dict) -> set[str]:
+def _distribution(axis, table: pd.DataFrame, looks: dict) -> set[str]:
     first = table.iloc[0]
     draw = _spectra if first["stat"] == "singular_values" else _densities
-    draw(axis, table, colours)
+    draw(axis, table, looks)
     steps = ", ".join(map(str, sorted(table["step"].unique())))
     where = ", ".join(filter(None, (_title(first), first["over"])))
     axis.set_title(f"{where}\nstep {steps}")
@@ -120,10 +129,10 @@ def _title(first: pd.Series) -> str:
     return f"{first['tensor']}{'' if pd.isna(first['layer']) else f', layer {first.layer}'}"
 
 
-def _spectra(axis, table: pd.DataFrame, colours: dict) -> None:
+def _spectra(axis, table: pd.DataFrame, looks: dict) -> None:
     for row in table.to_dict("records"):
         order = np.arange(1, len(row["values"]) + 1)
-        axis.loglog(order, row["values"], "-o", color=colours[row["label"]], markevery=[0], ms=3)
+        axis.loglog(order, row["values"], **looks[row["label"]], marker="o", markevery=[0], ms=3)
     for rows, columns in sorted(set(zip(table["rows"], table["columns"], strict=True))):
         noise = noise_spectrum(rows, columns)
         axis.loglog(np.arange(1, len(noise) + 1), noise, ":", color="black", lw=1, zorder=4)
@@ -132,7 +141,7 @@ def _spectra(axis, table: pd.DataFrame, colours: dict) -> None:
     axis.set(xlabel="direction", ylabel="singular value / ‖W‖")
 
 
-def _densities(axis, table: pd.DataFrame, colours: dict) -> None:
+def _densities(axis, table: pd.DataFrame, looks: dict) -> None:
     stat = table["stat"].iloc[0]
     logarithmic = not is_norms(stat) and _far_apart(table["values"])
     there, back = (np.log, np.exp) if logarithmic else (np.asarray, np.asarray)
@@ -140,19 +149,19 @@ def _densities(axis, table: pd.DataFrame, colours: dict) -> None:
     grid = _grid(table["values"].map(there), widths)
     ticks, curves = 0, []
     for row in table.to_dict("records"):
-        values, colour = there(row["values"]), colours[row["label"]]
+        values, look = there(row["values"]), looks[row["label"]]
         if len(values) < _FEWEST or np.ptp(values) < 1e-6 * (1 + np.abs(values).max()):
             low = 0.04 * ticks  # one line of ticks above the other
-            axis.vlines(back(values), low, low + 0.035, color=colour, lw=1.4,
+            axis.vlines(back(values), low, low + 0.035, color=look["color"], lw=1.4,
                         transform=axis.get_xaxis_transform())  # fmt: skip
             ticks += 1
         else:
-            curves.append((gaussian_kde(values)(grid), colour))
+            curves.append((gaussian_kde(values)(grid), look))
     peaks = [curve.max() for curve, _ in curves]
     # Without noise to compare with, a narrow one must not flatten the others.
     alone = bool(curves) and not widths and max(peaks) > 10 * min(peaks)
-    for (curve, colour), peak in zip(curves, peaks, strict=True):
-        axis.plot(back(grid), curve / peak if alone else curve, color=colour)
+    for (curve, look), peak in zip(curves, peaks, strict=True):
+        axis.plot(back(grid), curve / peak if alone else curve, **look)
     for width in widths:
         axis.plot(grid, norm.pdf(grid, 1.0, width), ":", color="black", lw=1, zorder=4)
     if logarithmic:
@@ -188,6 +197,17 @@ def _grid(parts: pd.Series, widths: list[float]) -> np.ndarray:
     if widths:
         low, high = max(0.0, min(low, 1 - 3 * widths[-1])), max(high, 1 + 3 * widths[-1])
     return np.linspace(low, high, _POINTS)
+
+
+def _looks(shown: pd.DataFrame) -> dict[str, dict]:
+    """By label a colour, and a line for each grid point where there are few, of several arms."""
+    points, colours = list(dict.fromkeys(shown["point"])), _series_colours(shown)
+    few = shown["arm"].nunique() > 1 and len(points) <= len(_LINES)
+    lines = dict(zip(points, _LINES, strict=False)) if few else dict.fromkeys(points, "-")
+    return {
+        label: {"color": colours[label], "ls": lines[point]}
+        for label, point in zip(shown["label"], shown["point"], strict=True)
+    }
 
 
 def _series_colours(series: pd.DataFrame) -> dict[str, tuple]:

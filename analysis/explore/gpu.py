@@ -15,7 +15,7 @@ import matplotlib
 import matplotlib.pyplot as plt
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import key, page
+from analysis.drawing.page import key, label, sheet
 from analysis.drawing.pictures import pictures
 from analysis.drawing.style import (
     ARM_COLOURS,
@@ -53,27 +53,66 @@ def draw(record: dict[str, Any]):
         ("speed", "a step of each variant", _speed),
         ("shapes", "batches and lengths", _shapes),
         ("profile", "where the step goes", _profile),
-        ("overhead", "tokens/s, with over without", _overhead),
+        ("overhead", "tokens/s, with / without", _overhead),
         ("together", "runs trained at once", _at_once),
         ("projector", "projector's sweep", _projector),
     ]
     found = {part: results(record, part) for part, *_ in panels}
     taken = [panel for panel in panels if found[panel[0]]]
-    rows = max(1, (len(taken) + 1) // 2)
-    figure, axes = page(rows, 2, 0.5 + 2.0 * rows, w_pad=0.06, h_pad=0.06, squeeze=False)
-    for axis in axes.flat[len(taken) :]:
-        axis.set_axis_off()
-    for axis, (part, title, panel) in zip(axes.flat, taken, strict=False):
-        axis.set_title(title, loc="left")
+    figure, axes = _grid([_height(part, found[part], record) for part, *_ in taken])
+    letters = iter("abcdefg")
+    for axis, (part, title, panel) in zip(axes, taken, strict=True):
+        label(axis, f"{next(letters)}   {title}")
         panel(axis, found[part], record)
     left = [part for part in PARTS if not results(record, part)]
-    kind = "A TOY RUN ON A CPU: it says nothing of a GPU   " if record["toy"] else ""
-    rest = f"   not taken yet: {', '.join(left)}" if left else ""
+    lines = ["A TOY RUN ON A CPU: it says nothing of a GPU"] if record["toy"] else []
+    lines.append(record["device"]["name"])
+    lines += [f"not taken yet: {', '.join(left)}"] if left else []
     failed = [f"{part}: {name}" for part in record["parts"] for name in failures(record, part)]
-    lost = f"\nfailed, with reasons in the table: {'; '.join(failed)}" if failed else ""
-    said = f"{kind}{record['device']['name']}{rest}{lost}"
-    figure.supxlabel(said, fontsize=SMALL, color="#444444")
+    lines += [f"failed, with reasons in the table: {'; '.join(failed)}"] if failed else []
+    lines += [f"not drawn: {said}" for said in _other_peak(found["speed"], record)]
+    figure.supxlabel("\n".join(lines), fontsize=SMALL, color="#444444")
     return figure
+
+
+def _grid(heights: list[float]):
+    """A figure with axes of these heights (inches), in two columns that are about as high.
+
+    Those of the first column come first, from above.
+    """
+    whole, count = sum(heights), 0
+    while count < len(heights) and sum(heights[:count]) < whole / 2:
+        count += 1
+    columns = [part for part in (heights[:count], heights[count:]) if part]
+    figure = sheet(0.6 + max(map(sum, columns), default=1.0), w_pad=0.06, h_pad=0.06)
+    if not columns:
+        return figure, []
+    subfigures = figure.subfigures(1, len(columns), squeeze=False)
+    axes = []
+    for part, own in zip(subfigures[0], columns, strict=True):
+        axes += list(part.subplots(len(own), 1, squeeze=False, height_ratios=own)[:, 0])
+    return figure, axes
+
+
+def _height(part: str, found: dict[str, Any], record: dict) -> float:
+    """Inches for a panel with its labels: panels of rows have so many as they have rows."""
+    rows = {"speed": lambda: _with_peak(found, record), "overhead": lambda: overheads(found)}
+    return 0.75 + 0.24 * len(rows[part]()) if part in rows else 2.1
+
+
+def _with_peak(found: dict[str, Any], record: dict) -> dict[str, Any]:
+    """The variants whose utilisation is known, or all where none is."""
+    own = {name: one for name, one in found.items() if utilisation(one, record) is not None}
+    return own or found
+
+
+def _other_peak(found: dict[str, Any], record: dict) -> list[str]:
+    """What the variants that ``_with_peak`` leaves out reach."""
+    return [
+        f"{name}, {one['tokens_per_second']:,.0f} tokens/s (its peak is another)"
+        for name, one in found.items()
+        if name not in _with_peak(found, record)
+    ]
 
 
 def _parity(axis, found: dict[str, Any], _: dict) -> None:
@@ -93,15 +132,19 @@ def _parity(axis, found: dict[str, Any], _: dict) -> None:
 
 def _speed(axis, found: dict[str, Any], record: dict) -> None:
     """Bars of utilisation, or of tokens per second where no peak is known."""
+    found = _with_peak(found, record)
     shares = {name: utilisation(one, record) for name, one in found.items()}
     known = all(share is not None for share in shares.values())
     bars = {n: 100 * shares[n] if known else one["tokens_per_second"] for n, one in found.items()}
     axis.barh(list(reversed(bars)), list(reversed(bars.values())), height=0.6, color=_FORWARD)
     if known:
         axis.axvline(100 * record["goal"], **NEUTRAL | {"ls": ":"})
-        axis.set_xlabel("% of the peak in bfloat16; dotted: goal")
+        what = "% of bfloat16's peak; dotted: goal"
     else:
-        axis.set_xlabel("tokens per second")
+        what = "tokens per second"
+    steps = {one.get("steps") for one in found.values()}
+    timed = f"\nmeans of {steps.pop()} steps" if len(steps - {None}) == 1 else ""
+    axis.set_xlabel(what + timed)
     axis.grid(axis="y", visible=False)
 
 
@@ -149,10 +192,12 @@ def _profile(axis, found: dict[str, Any], _: dict) -> None:
 
 def _overhead(axis, found: dict[str, Any], _: dict) -> None:
     """A point for each round."""
-    named = overheads(found)
+    named = {name.replace(", ", ",\n"): ratios for name, ratios in overheads(found).items()}
     dots(axis, named, dict.fromkeys(named, _FORWARD), intervals=False)
     axis.axvline(1.0, **NEUTRAL)
-    axis.set_xlabel("ratio; a point a round")
+    counts = sorted({len(ratios) for ratios in named.values()})
+    n = "–".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "0"
+    axis.set_xlabel(f"n = {n} rounds; bar: mean")
 
 
 def _at_once(axis, found: dict[str, Any], _: dict) -> None:
@@ -164,9 +209,11 @@ def _at_once(axis, found: dict[str, Any], _: dict) -> None:
                   label=variant)  # fmt: skip
     most = max((runs for points in prices.values() for runs in points), default=1)
     axis.plot([1, most], [1, most], label="one by one", **NEUTRAL)
+    counts = sorted({runs for points in prices.values() for runs in points})
     axis.set_xscale("log", base=2)
+    axis.set_xticks(counts, map(str, counts))
     log_axis(axis)
-    axis.set(xlabel="runs at once", ylabel="price in single steps")
+    axis.set(xlabel="runs at once; one timing each", ylabel="price in single steps")
     axis.legend(fontsize=SMALL)
 
 

@@ -36,8 +36,11 @@ def failures(record: Mapping[str, Any], part: str) -> dict[str, str]:
 
 
 def utilisation(speed: Mapping[str, Any], record: Mapping[str, Any]) -> float | None:
-    """The share of the device's peak that goes into the model's FLOPs; None without a peak."""
-    peak = record.get("peak_flops")
+    """The share of the device's peak that goes into the model's FLOPs.
+
+    None without a peak, and in float32: the peak is that in bfloat16.
+    """
+    peak = record.get("peak_flops") if speed["precision"] == "bfloat16" else None
     return speed["flops_per_second"] / peak if peak else None
 
 

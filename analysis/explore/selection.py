@@ -150,40 +150,54 @@ def _listed(steps: pd.Series, most: int = 6) -> str:
 
 def select(
     runs: pd.DataFrame,
-    arms: Collection[str] | None = None,
-    points: Collection[str] | None = None,
-    seeds: Collection[int] | None = None,
+    arms: str | Collection[str] | None = None,
+    points: str | Collection[str] | None = None,
+    seeds: int | Collection[int] | None = None,
     brownian: bool = True,
 ) -> pd.DataFrame:
     """The runs of these arms, grid points (as in ``point``) and seeds, in order; None: all.
 
-    ``brownian`` keeps the Brownian motions of those arms and points. Raises UserError where no
-    run is left, naming what there is.
+    One of each may stand by itself. ``brownian`` keeps the Brownian motions of those arms and
+    points. Raises UserError where a name is unknown or no run is left, naming what there is.
     """
     runs = named(runs)
-    wanted = pd.Series(True, index=runs.index)
-    for column, values in (("arm", arms), ("point", points)):
-        if values is not None:
-            wanted &= runs[column].isin(list(values))
     noise = runs["kind"] == "brownian"
-    of_seeds = True if seeds is None else runs["seed"].isin(list(seeds))
+    there = {
+        "arms": list(runs["arm"].unique()),
+        "points": [point for point in runs["point"].unique() if point],
+        "seeds": sorted(map(int, runs.loc[~noise, "seed"].unique())),
+    }
+    asked = {"arms": _many(arms), "points": _many(points), "seeds": _many(seeds)}
+    listed = "; ".join(f"{name}: {', '.join(map(str, v))}" for name, v in there.items())
+    for name, values in asked.items():
+        # Runs without a grid have the empty point.
+        unknown = [value for value in values or () if value not in there[name] and value != ""]
+        if unknown:
+            raise UserError(f"there is none of {', '.join(map(str, unknown))}; there are {listed}")
+    wanted = pd.Series(True, index=runs.index)
+    for column, values in (("arm", asked["arms"]), ("point", asked["points"])):
+        if values is not None:
+            wanted &= runs[column].isin(values)
+    of_seeds = True if asked["seeds"] is None else runs["seed"].isin(asked["seeds"])
     selected = runs[wanted & np.where(noise, brownian, of_seeds)]
     if selected.empty:
-        there = {
-            "arms": runs["arm"].unique(),
-            "points": [point for point in runs["point"].unique() if point],
-            "seeds": sorted(runs.loc[~noise, "seed"].unique()),
-        }
-        listed = "; ".join(f"{name}: {', '.join(map(str, v))}" for name, v in there.items())
         raise UserError(f"no run is of these arms, points and seeds; there are {listed}")
     return selected
+
+
+def _many(values: str | int | Collection | None) -> list | None:
+    """Names or seeds as a list, also of one that stands by itself."""
+    if values is None:
+        return None
+    return [values] if isinstance(values, str | int | np.integer) else list(values)
 
 
 def default_runs(runs: pd.DataFrame, most: int = 9) -> pd.DataFrame:
     """A choice for a page: the first three arms, some grid points, the first seed.
 
     Points are spread evenly over each arm's grid, so that there are at most ``most`` runs
-    of that seed; Brownian motions of those come along.
+    of that seed; Brownian motions of those come along. Of five points and more the outermost are
+    left out: a sweep goes further than what is judged of it.
     """
     runs = named(runs)
     own = seeded(runs)
@@ -194,8 +208,9 @@ def default_runs(runs: pd.DataFrame, most: int = 9) -> pd.DataFrame:
     pairs = set()
     for arm in arms:
         points = own.loc[own["arm"] == arm, "point"].unique()
+        points = points[1:-1] if len(points) > 4 else points
         spread = np.linspace(0, len(points) - 1, min(len(points), max(1, most // len(arms))))
-        pairs |= {(arm, points[int(round(i))]) for i in spread}
+        pairs |= {(arm, points[int(i)]) for i in spread}
     chosen = pd.Series(
         [pair in pairs for pair in zip(runs["arm"], runs["point"], strict=True)], index=runs.index
     )

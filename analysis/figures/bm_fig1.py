@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.quantities import steepest_theory as of_theory
 from analysis.quantities.stats import interval
@@ -101,8 +101,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(1, 2, 3.75, w_pad=0.06, width_ratios=[1.75, 1.0])
     headline(figure, MESSAGE, context)
     panels = dict(tuple(numbers.groupby("panel")))
-    _slopes(axes[0], panels["a"])
-    _bracket(axes[1], panels["b"])
+    _slopes(axes[0], panels["a"], context)
+    _bracket(axes[1], panels["b"], context)
     marks = [key(name, color=colour, marker=marker, lw=0, ms=_SIZES.get(marker, 3.6) + 0.4)
              for colour, marker, name in LOOKS.values()]  # fmt: skip
     said = "the layer's own direction\n(several rings of a layer: the same)"
@@ -120,7 +120,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     return caption(figure, context, note)
 
 
-def _slopes(axis, rows: pd.DataFrame) -> None:
+def _slopes(axis, rows: pd.DataFrame, context: Context) -> None:
     groups = rows.groupby(["of", "direction"])
     for of, (_, middle) in _COLUMNS.items():
         there = [name for name in LOOKS if (of, name) in groups.groups]
@@ -142,9 +142,13 @@ def _slopes(axis, rows: pd.DataFrame) -> None:
     axis.tick_params(axis="x", length=0)
     axis.set_yticks(np.arange(0, 1.1, 0.2))
     axis.set(ylim=(0, 1.42), xlim=(-0.5, last + 0.66))
-    label(axis, "a   Own directions gain most by their criterion;\n"
-          f"     by D, another gains {more.mean:.0f}% more on the head",
-          ylabel="gain of a step / own direction's")  # fmt: skip
+    shown = (
+        "Own directions gain most by their criterion;\n"
+        f"     by D, another gains {more.mean:.0f}% more on the head"
+    )
+    plain = "Gains by the criterion of each layer,\n     and by D on the head"
+    title = f"a   {finding(context, shown, plain)}"
+    label(axis, title, ylabel="gain of a step / own direction's")
 
 
 def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> None:
@@ -159,7 +163,7 @@ def _gain(axis, x: float, rows: pd.DataFrame, look: tuple[str, str, str]) -> Non
     axis.plot(x, best.mean, marker, color=colour, ms=_SIZES.get(marker, 3.6), mew=0)
 
 
-def _bracket(axis, rows: pd.DataFrame) -> None:
+def _bracket(axis, rows: pd.DataFrame, context: Context) -> None:
     for head, (name, aside, side) in _NAMED.items():
         own = rows[rows["of"] == head]
         axis.plot(own["x"], own["value"], "o", color="#444444", ms=3, alpha=0.5, mew=0)
@@ -178,5 +182,6 @@ def _bracket(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     axis.set_yticks([0, 0.5, 1])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "b   The loss found is clearly\n     above D only for small D",
-          xlabel="D of the head", ylabel="(largest loss found − D) / log V")  # fmt: skip
+    shown = "The loss found is clearly\n     above D only for small D"
+    title = finding(context, shown, "The loss found,\n     against D")
+    label(axis, f"b   {title}", xlabel="D of the head", ylabel="(largest loss found − D) / log V")

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib import rcParams
 
 from analysis.drawing.axes import dots, median
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
 from analysis.drawing.style import DASHED_KEYS, NEUTRAL, NOT_JUDGED, log_axis, ramp
 from analysis.figures.bm_fig2 import LOOKS
 from analysis.quantities import steepest_width as found
@@ -60,7 +60,12 @@ def draw(numbers: pd.DataFrame, context: Context):
             if len(own):
                 median(right, own, "step", color=colour, lw=1.2, ls=line)
     log_axis(right)
-    label(right, "b   The head's D grows", xlabel="step", ylabel="$D$ (nats)")
+    label(
+        right,
+        finding(context, "b   The head's D grows", "b   The head's D"),
+        xlabel="step",
+        ylabel="$D$ (nats)",
+    )
     handles = [key(LOOKS[recipe][2], color=LOOKS[recipe][0], marker=LOOKS[recipe][1], ms=3.6,
                    ls=line) for recipe, line in _COMPARED.items()]  # fmt: skip
     handles += [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]

@@ -19,6 +19,7 @@ import pandas as pd
 from analysis.drawing.axes import decay_line, each, s_axis
 from analysis.drawing.page import (
     caption,
+    finding,
     headline,
     key,
     key_of_decay,
@@ -83,9 +84,13 @@ MESSAGE = (
     "LM head: learned scales undo most of the harm of a badly set norm (a to e);\n"
     "MLP: part of it with AdamW, most of it with Muon (f)"
 )
+# Of panels: what the published runs show, and the plain title of others.
 TITLES = {
-    "d": "Learned $\\|W\\|$ ends near\n     noise's; above at S = 1/8",
-    "e": "Learned $\\|c\\|$: far from\n     noise's",
+    "a": ("Frozen: worse at both ends;\n     learned: far less", "Loss after LR decay"),
+    "b": ("Frozen: logits grow with\n     S; learned: they stay", "Norm of the logits"),
+    "c": ("Learned $\\|c\\|$ makes up\n     for $\\|W\\|$", "Norms $\\|W\\|$ and $\\|c\\|$"),
+    "d": ("Learned $\\|W\\|$ ends near\n     noise's; above at S = 1/8", "$\\|W\\|$ over training"),
+    "e": ("Learned $\\|c\\|$: far from\n     noise's", "$\\|c\\|$ over training"),
 }
 # The range of losses in panel a; where nothing is judged, seeds may lie above it.
 LOSSES = (3.45, 4.45)
@@ -128,23 +133,22 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 3, 5.1, w_pad=0.04, h_pad=0.05)
     headline(figure, MESSAGE, context)
     (a, b, c), (d, e, f) = axes
+    titles = {panel: f"{panel}   {finding(context, *both)}" for panel, both in TITLES.items()}
     panels = dict(tuple(numbers.groupby("panel")))
     loss = "loss (nats per token)"
     each(a, panels["a"], "S", ARMS)
     s_axis(a, panels["a"], S_LABEL)
-    label(a, "a   Frozen: worse at both ends;\n     learned: far less", ylabel=loss)
+    label(a, titles["a"], ylabel=loss)
     _cut(a, panels["a"])
     each(b, panels["b"], "S", ARMS)
     s_axis(b, panels["b"], S_LABEL)
     plain_log_axis(b)
-    title = "b   Frozen: logits grow with\n     S; learned: they stay"
-    label(b, title, ylabel="RMS of centred logits")
+    label(b, titles["b"], ylabel="RMS of centred logits")
     aside = panels["c"]["arm"].map(ASIDE).where(panels["c"]["kind"] == "train", 1.0)
     each(c, panels["c"].assign(at=panels["c"]["S"] * aside), "at", NORMS,
          by=["kind", "arm", "quantity"])  # fmt: skip
     s_axis(c, panels["c"], S_LABEL)
-    title = "c   Learned $\\|c\\|$ makes up\n     for $\\|W\\|$"
-    label(c, title, yscale="log", ylabel=r"$\|W\|$, $\|c\|$ (RMS)")
+    label(c, titles["c"], yscale="log", ylabel=r"$\|W\|$, $\|c\|$ (RMS)")
     _name_norms(c, panels["c"])
     stage_end = panels["b"]["step"].max()
     for axis, panel, arms in ((d, "d", ARMS), (e, "e", ("SPN", "VPN"))):
@@ -153,11 +157,12 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.margins(y=0.24)
         _paths(axis, panels[panel], arms, stage_end)
         decay_line(axis, stage_end)
-        label(axis, f"{panel}   {TITLES[panel]}", xlabel="step", ylabel=f"{norm} (RMS)")
+        label(axis, titles[panel], xlabel="step", ylabel=f"{norm} (RMS)")
     each(f, panels["f"], "S", MLP, ms=3)
     s_axis(f, panels["f"], r"norm scale $S$ of the MLP")
     _name_mlp(f, panels["f"])
-    label(f, f"f   MLP: scalars lose less\n    at S = {panels['f']['S'].max():g}", ylabel=loss)
+    less = f"MLP: scalars lose less\n    at S = {panels['f']['S'].max():g}"
+    label(f, f"f   {finding(context, less, 'MLP: loss')}", ylabel=loss)
     legend_below(figure, _legend(numbers), 2, **DASHED_KEYS)
     # Panel f is of another experiment.
     others = dict(zip("f", context.others.values(), strict=False))

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, each, end, name_ends
-from analysis.drawing.page import caption, headline, label, page
+from analysis.drawing.page import caption, finding, headline, label, page
 from analysis.drawing.style import BANDS_RANGE, SMALL, plain_log_axis, ramp, shade, widen
 from analysis.quantities.norms import over_layers
 from analysis.quantities.stats import with_interval
@@ -26,11 +26,12 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
+# Of panels: what is drawn, and what the published runs show of it.
 OUTPUTS = {
-    "embedding": "a   Embedding: grows; smaller where wide",
-    "attention.out": "b   Attention: no dependence on d seen",
-    "mlp.down": "c   MLP: smaller where wide",
-    "projector": "d   Logits: 11% apart, at the end 20%",
+    "embedding": ("a   Embedding", ": grows; smaller where wide"),
+    "attention.out": ("b   Attention", ": no dependence on d seen"),
+    "mlp.down": ("c   MLP", ": smaller where wide"),
+    "projector": ("d   Logits", ": 11% apart, at the end 20%"),
 }
 MESSAGE = (
     "Until LR decay the embedding's output grows. With the width it and the MLP's fall,\n"
@@ -64,12 +65,13 @@ def draw(numbers: pd.DataFrame, context: Context):
         for width, colour in zip(widths, ramp(len(widths) + 1)[1:], strict=True)
     }
     shown = numbers[numbers["step"] >= TRANSIENT * numbers["step"].max()]
-    for axis, (tensor, title) in zip(axes.flat, OUTPUTS.items(), strict=True):
+    for axis, (tensor, (title, found)) in zip(axes.flat, OUTPUTS.items(), strict=True):
         rows = shown[shown["tensor"] == tensor]
         each(axis, rows, "step", looks, by="width", alpha=0.15)
         decay_line(axis, rows["decays_from"].max())
         plain_log_axis(axis)
         name = "logits" if tensor == "projector" else "the output"
+        title += finding(context, found, "")
         label(axis, f"{title}\n{_exponent(numbers[numbers['tensor'] == tensor])}",
               ylabel=f"RMS norm of {name}")  # fmt: skip
     most = max(np.ptp(np.log10(axis.get_ylim())) for axis in axes.flat)

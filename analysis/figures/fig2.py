@@ -24,7 +24,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 
 from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
 from analysis.drawing.style import (
     BLOCK_LOOKS,
     BROWNIAN,
@@ -78,7 +78,11 @@ WIDEST = 35
 # The least ratio of a, which holds all whiskers; a layer that writes nothing lies below it.
 LEAST = 0.016
 MESSAGE = "Blocks write less with scalar multipliers; few single multipliers exceed noise"
-SMALLER = "Outputs of blocks are smaller with multipliers than without"
+# What the published runs show in a, and the plain title of others.
+SMALLER = (
+    "Outputs of blocks are smaller with multipliers than without",
+    "Outputs of blocks, with multipliers over without",
+)
 # How titles begin, and what they call several multipliers.
 WHERE = {"b": "At ends of blocks ", "c": "Inside, ", "d": ""}
 SEVERAL = {"MLP": "MLPs", "MLP gate": "MLP gates"}
@@ -123,7 +127,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.axhline(1.0, **NEUTRAL)
         axis.set_yscale("log")
     panels = dict(tuple(numbers.astype({"layer": float}).groupby("panel")))
-    ends = {"a": _outputs(axes["a"], panels["a"])}
+    ends = {"a": _outputs(axes["a"], panels["a"], finding(context, *SMALLER))}
     ends |= {panel: _multipliers(axes[panel], panel, panels[panel]) for panel in LOOKS}
     axes["d"].set_ylabel(r"$|s_Q s_K|$ / noise's median")
     seeds = numbers.loc[numbers["arm"] == "SCALAR_ORDER", "seed"].nunique()
@@ -138,7 +142,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     # The other order of the data may have fewer seeds.
     seeds = numbers.loc[numbers["arm"] == "SCALAR", "seed"].dropna()
     context = dataclasses.replace(context, seeds=sorted(map(int, seeds.unique())))
-    note = f"noise: {BROWNIAN} of the same multiplier"
+    note = f"noise: {BROWNIAN} of one scalar multiplier; all have its LR, decay and schedule"
     if len(context.seeds) > 1:
         note += (
             "\nlines: medians; bands, whiskers: middle half of seeds; a, ↓: seeds below the axis\n"
@@ -154,14 +158,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     return figure
 
 
-def _outputs(axis, rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
+def _outputs(axis, rows: pd.DataFrame, title: str) -> dict[str, tuple[float, str]]:
     """Ratios of the blocks' outputs beside each other; returns what ``name_ends`` wants."""
     groups, ends = dict(tuple(rows.groupby(["arm", "quantity"]))), {}
     blocks = {block: groups["SCALAR", block] for block in scales.BLOCKS}
     for place, (block, own) in enumerate(blocks.items()):
         _whiskers(axis, own, APART * (place - (len(blocks) - 1) / 2), BLOCK_LOOKS[block])
         ends[block] = end(own, "layer"), BLOCK_LOOKS[block]["color"]
-    label(axis, _title("a", SMALLER), ylabel="RMS of the output,\nwith / without")
+    label(axis, _title("a", title), ylabel="RMS of the output,\nwith / without")
     axis.set_ylim(top=max(1.15, axis.get_ylim()[1]))
     plain_log_axis(axis)
     _layers_apart(axis, sorted(rows["layer"].unique()))

@@ -1,18 +1,20 @@
 """Figure 4 (section 4.1): multipliers along two symmetries, without and with weight decay.
 
-a: product of the scales of Q's and K's multipliers against their ratio, on equal logarithmic units,
-as the constant stage ends. The scale is the RMS of the rows' multipliers times that of the
-columns'. A small point is a layer of a seed; of Brownian motion (ABM), which has no weight decay, a
-layer of a draw. A large one is the median over seeds of their medians over layers, with 95%
-intervals; those of products stand in numbers. Of the paper's weight decay a line from
-below ends at the median. b: norm of the residual stream behind the last layer. Lines are medians,
-bands the range of seeds.
+a: product of the scales of Q's and K's multipliers against their ratio, on equal logarithmic units:
+lines lead from the start to the end of the constant stage, and points are there. The scale is the
+RMS of the rows' multipliers times that of the columns'. A small point is a layer of a seed; of
+Brownian motion (ABM), which has no weight decay, a layer of a draw. A large one is the median over
+seeds of their medians over layers, with 95% intervals; those of products stand in numbers. Lines
+are that median over training. Of the paper's weight decay a line from below ends at the median.
+What drifts within a layer is not seen here; ``symmetry_pairs`` draws it. b: norm of the residual
+stream behind the last layer. Lines are medians, bands the range of seeds.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.patheffects import withStroke
 
 from analysis.drawing.axes import decay_line, end, median, name_ends
 from analysis.drawing.page import caption, headline, label, page
@@ -74,7 +76,10 @@ MESSAGE = (
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, arm, seed, layer, step, product, ratio (ln), value."""
+    """Columns: panel, arm, seed, layer, step, product, ratio (ln), value.
+
+    The panel ``paths`` has medians over layers, and ``residual`` the last layer.
+    """
     table = tables["symmetry"]
     at_end = {"step": table.stage_end}
     ends = symmetry.brownian_ends(table, symmetry.FREE).rename(columns={"draw": "seed"})
@@ -82,6 +87,10 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     for arm in TRAINED:
         paths = symmetry.paths(table, arm)
         parts.append(paths[paths["step"] == table.stage_end].assign(panel="ends", arm=arm))
+        if arm in ENDS:
+            of_seeds = paths[paths["step"] <= table.stage_end].groupby(["seed", "step"])
+            middle = of_seeds[["product", "ratio"]].median().reset_index()
+            parts.append(middle.assign(panel="paths", arm=arm))
     for arm in (symmetry.NONE, *TRAINED):
         norms = np.exp(symmetry.residual(table, arm)).rename("value").reset_index()
         parts.append(norms.assign(panel="residual", arm=arm))
@@ -91,21 +100,25 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Multipliers above, the stream below."""
-    figure, (scales, stream) = page(2, 1, 4.75, h_pad=0.05, height_ratios=[1.15, 1])
+    figure, (scales, stream) = page(2, 1, 5.0, h_pad=0.05, height_ratios=[1.2, 1])
     headline(figure, MESSAGE, context)
     panels = dict(tuple(numbers.groupby("panel")))
     noise = panels["noise"]
     decay = noise["step"].max()
     names = NAMES | ({} if context.scale == "tiny" else ELSEWHERE)
     _scales(scales, panels["ends"], noise, names)
+    _paths(scales, panels["paths"])
     ends = _stream(stream, panels["residual"], decay, names)
     layers, draws = noise["layer"].nunique(), noise["seed"].nunique()
     note = (
         "λ: weight decay of multipliers; Σηλ: learning rate × λ, summed over all steps",
         f"a: small: {layers} layers of each seed as LR decay begins; large: medians with 95% "
         "intervals\n(paper's λ: the line from below ends at the median)",
-        "scale: RMS of the rows' multipliers × RMS of the columns'; start: where grey lines cross",
-        f"noise: {BROWNIAN}, n = {draws} draws, λ = 0; b: {BANDS_RANGE}",
+        "lines: these medians from the start, where grey lines cross; "
+        "drift within a layer: figure of rotated pairs",
+        "scale: RMS of the rows' multipliers × RMS of the columns'; "
+        f"noise: {BROWNIAN}, n = {draws} draws, λ = 0",
+        f"b: {BANDS_RANGE}",
     )
     caption(figure, context, "\n".join(note))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
@@ -143,6 +156,15 @@ def _scales(axis, ends: pd.DataFrame, noise: pd.DataFrame, names: dict[str, str]
         f"median ratios within {np.exp(far):.1f}×"
     )
     axis.set_title(title, loc="left", pad=14)  # above the numbers
+
+
+def _paths(axis, paths: pd.DataFrame) -> None:
+    """The median over seeds from the start on, of the arms whose end points are drawn."""
+    for arm in ENDS:
+        rows = paths[paths["arm"] == arm].groupby("step")[["product", "ratio"]].median()
+        edge = [withStroke(linewidth=2.6, foreground="white")]
+        axis.plot(*np.exp([rows["product"], rows["ratio"]]), lw=1.3, zorder=3.5, path_effects=edge,
+                  color=shade(COLOURS[arm], -0.15))  # fmt: skip
 
 
 def _middle(axis, name: str, rows: pd.DataFrame, look: dict, side: str, below=False):

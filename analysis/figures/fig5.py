@@ -16,7 +16,7 @@ import pandas as pd
 from matplotlib.ticker import FixedLocator
 
 from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, log_axis, shade, widen
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities import width_scaling as ws
@@ -31,15 +31,20 @@ BLOCKS = {
     "attention output": "attention", "SSM output": "SSM", "MLP output": "MLP",
 }  # fmt: skip
 MESSAGE = "From s ∝ 1/d matrices and logits keep their norms, and outputs stay or fall"
-# Panels of the drawing: title, axis, quantities' panel, and which of them.
+# Panels of the drawing: title (what the published runs show, and of others), axis, quantities'
+# panel, and which of them.
 PANELS = (
-    ("a   Norms of matrices hardly change\n", r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
-    ("b   Logits stay; from ∝ 1/d dt and gate\n     fall, Q·K shows no steady trend",
+    (("a   Norms of matrices hardly change\n", "a   Norms of matrices\n"),
+     r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
+    (("b   Logits stay; from ∝ 1/d dt and gate\n     fall, Q·K shows no steady trend",
+      "b   Norms that the model fixes,\n     and the gate's"),
      "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
-    ("c   Outputs to the stream stay or fall;\n     from 1 (dashed) they grow (MLP: open)",
+    (("c   Outputs to the stream stay or fall;\n     from 1 (dashed) they grow (MLP: open)",
+      "c   Outputs to the residual stream\n"),
      "RMS norm", "activations", tuple(ws.FREE_IN_STREAM)),
-    ("d   Multipliers fall; projector's and\n     Q·K's more slowly than in muP", r"$|s|$",
-     "multipliers", tuple(ws.MULTIPLIERS)),
+    (("d   Multipliers fall; projector's and\n     Q·K's more slowly than in muP",
+      "d   Multipliers\n"),
+     r"$|s|$", "multipliers", tuple(ws.MULTIPLIERS)),
 )  # fmt: skip
 # An exponent has a star where its power law misses a median by more than this factor.
 BENT = 1.2
@@ -96,7 +101,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         if panel == "matrices":
             widen(axis, 0.4)
             axis.yaxis.set_major_locator(FixedLocator([0.04, 0.05, 0.06, 0.08, 0.1]))
-        label(axis, title, ylabel=name, xlabel="width $d$")
+        label(axis, finding(context, *title), ylabel=name, xlabel="width $d$")
     of_guides = "d: slopes of muP and of the start, −1 and −2 (Q·K)"
     handles = [key("start at s ∝ 1/d", lw=1.2), key("b–d: start at 1", marker="o", **DASHED)]
     legend_below(figure, [*handles, key(of_guides, **GUIDE)], 3)

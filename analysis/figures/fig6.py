@@ -13,14 +13,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import decay_line, each, mean
-from analysis.drawing.page import (
-    caption,
-    headline,
-    key,
-    label,
-    legend_below,
-    page,
-)
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
 from analysis.drawing.style import (
     ARM_COLOURS,
     NEUTRAL,
@@ -89,14 +82,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis, rows in ((a, panels["loss"]), (b, panels["norm"])):
         each(axis, rows, "step", looks, by=["arm", "quantity"], band=BAND)
         axis.set_xlabel("step")
-    label(a, "a   First steps: the loss falls fastest\n     when multipliers are left out",
-          ylabel="training loss (nats)")  # fmt: skip
+    shown = "the loss falls fastest\n     when multipliers are left out"
+    label(a, f"a   First steps: {finding(context, shown, 'loss')}", ylabel="training loss (nats)")
     threshold = numbers["threshold"].iloc[0]
     b.axhline(threshold, **NEUTRAL | {"color": "black"})
     b.margins(y=0.14)
     plain_log_axis(b)
-    label(b, "b   First steps: multipliers dominate;\n     out of the norm, nothing is clipped",
-          ylabel="gradient norm")  # fmt: skip
+    shown = "multipliers dominate;\n     out of the norm, nothing is clipped"
+    label(b, f"b   First steps: {finding(context, shown, 'norm')}", ylabel="gradient norm")
     _name(b, panels["norm"], threshold)
     gaps = panels["gap"]
     means = gaps.groupby(["arm", "step"])["value"].mean().unstack(0)
@@ -107,10 +100,16 @@ def draw(numbers: pd.DataFrame, context: Context):
         decay_line(axis, numbers["decay"].iloc[0])
         axis.set(xlabel="step", ylabel="training loss −\nthat if left out (nats)")
     peak, last = means.max(), means.iloc[-1]
-    label(c, f"c   The leads over “in the norm” ({peak[INCLUDED]:.2f})\n"
-             f"     and “no multipliers” ({peak[NONE]:.2f}) shrink")  # fmt: skip
-    label(d, f"d   In LR decay one lead stays ({last[INCLUDED]:.3f}),\n"
-             f"     the other regrows ({last[NONE]:.3f})")  # fmt: skip
+    shown = (
+        f"The leads over “in the norm” ({peak[INCLUDED]:.2f})\n"
+        f"     and “no multipliers” ({peak[NONE]:.2f}) shrink"
+    )
+    label(c, f"c   {finding(context, shown, 'Leads over the whole training')}")
+    shown = (
+        f"In LR decay one lead stays ({last[INCLUDED]:.3f}),\n"
+        f"     the other regrows ({last[NONE]:.3f})"
+    )
+    label(d, f"d   {finding(context, shown, 'Leads around LR decay')}")
     c.annotate("LR decay →", (numbers["decay"].iloc[0], 0.97), (-3, 0), ha="right", va="top",
                xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=SMALL,
                color="#555555")  # fmt: skip

@@ -8,7 +8,8 @@ the last tier is written, with 95% intervals over seeds. Middle: what vector mul
 training, batch by batch the same data, averaged over a window of steps; means of each tier with 95%
 intervals. Bottom (ours): what an arm gains on NONE without multipliers, over the FLOPs that the
 search had spent when it had found the arm's tuning; bars are 95% intervals. The points of a line
-are, from left, NONE, LR, LRWD and FULL. The csv has the number of trials too.
+are, from left, NONE, LR, LRWD and FULL. Where only NONE has runs, the FLOPs stand below the arms in
+the top row, and the bottom one is left out. The csv has the number of trials too.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from analysis.tables.context import Context
 from analysis.tables.trials import TunedTables
 
 EXPERIMENTS = ("tuning_ablation",)
-# The message of each row, of AdamW and of Muon, by scale.
+# The message of each row, by scale; of one tier there are two rows.
 MESSAGES = {
     "tiny": (
         "Vectors lead at NONE (base LR tuned), trail at FULL, after a search that tied their LR",
@@ -31,7 +32,6 @@ MESSAGES = {
     "mini": (
         "With the base LR tuned vectors gain with both optimizers; scalars gain more (AdamW)",
         "Vectors gain early, lose it, and gain again while the LR decays",
-        "All arms were tuned with about as many FLOPs, those without multipliers with most",
     ),
 }
 # What a tier tunes, and what the search at tiny alone did, in the words of the caption.
@@ -54,6 +54,7 @@ def numbers(tables: dict[str, TunedTables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """As ``analysis.drawing.tiers.draw``."""
     there = set(numbers["tier"])
-    tuned = "; ".join(f"{tier} {what}" for tier, what in TUNED.items() if tier in there)
+    shown = {tier: what for tier, what in TUNED.items() if tier in there}
+    tuned = "; ".join(f"{tier} {what}" if len(shown) > 1 else what for tier, what in shown.items())
     said = (f"tuned: {tuned}", TIED) if context.scale == "tiny" else (f"tuned: {tuned}",)
     return tiers.draw(numbers, context, MESSAGES, said)

@@ -181,11 +181,11 @@ def _beyond(numbers: pd.DataFrame, shown: pd.DataFrame) -> str:
 
 
 def _dead(axis, panel: pd.DataFrame) -> None:
-    """Words where a mean over layers halves, because one layer has no output any more."""
+    """Words where a geometric mean over layers halves: one of them hardly puts out anything."""
     own = panel[(panel["optimizer"] == "Adam") & panel["learned"]]
     middle = own.groupby("S")["value"].median()
     if len(middle) > 1 and middle.iloc[-1] < 0.5 * middle.iloc[-2]:
-        said = f"AdamW, S = {middle.index[-1]:g}:\nlayer 1 ≈ 0,\nlayer 0 grows"
+        said = f"AdamW, S = {middle.index[-1]:g}:\none layer ≈ 0\n(figure 9 b)"
         axis.text(0.04, 0.03, said, transform=axis.transAxes, fontsize=SMALL,
                   color=shade(LOOKS[True]["color"], -0.25), linespacing=1.05)  # fmt: skip
 

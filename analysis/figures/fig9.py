@@ -4,8 +4,8 @@ Rows: MLP and SSM, of which claims ask whether layers behave alike. Columns: Ada
 without multipliers and with three scalar ones. A colour is a layer: the median over seeds, and a
 faint point for each seed. A panel with a median a hundred times below all others has a longer axis
 of its own, tinted, and a line where the axes of the others end. Written is how many seeds lose a
-layer, whose output at the largest S is less than a fifth of that at S = 1. Drawn is what is judged;
-the csv has every S, and attention's outputs.
+layer, as the note of M3 counts them (``switched_off``). Drawn is what is judged; the csv has every
+S, and attention's outputs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from analysis.drawing.style import (
     SMALL,
     shade,
 )
-from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep
+from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep, switched_off
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
@@ -35,8 +35,6 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("mlp_scale",)
 # How far to each side the outermost layers stand, in powers of two.
 APART = 0.18
-# A seed has lost a layer whose output falls below this share of that at S = 1.
-LOST = 0.2
 # Layers from light to dark, in colours that are no arm's; dashes and markers tell them apart too.
 SHADES = ("#C9A0DC", "#A05CB8", "#6A3D9A", "#2B0A4D")
 DASHES = ("-", (0, (4, 1)), (0, (4, 1, 1, 1)), "-")
@@ -53,18 +51,25 @@ COLOURS = {False: ARM_COLOURS["FPN"], True: ARM_COLOURS["SPN"]}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: block, optimizer, learned, layer, S, judged, seed, value."""
+    """Columns: block, optimizer, learned, layer, S, judged, seed, value, lost.
+
+    ``lost`` is the number of seeds that lose the layer at the largest judged S.
+    """
     sweep = MlpSweep(tables["mlp_scale"])
+    judged = sweep.judged(criteria_of("mlp_scale")["M4"])
+    points = judged or sorted(sweep.tables.scalars["S"].dropna().unique())
     parts = []
     for optimizer, arms in ARMS.items():
         for learned, arm in enumerate(arms):
             for block, tensor in BLOCKS.items():
                 rows = sweep.measured(arm, tensor, "activation_norm")
-                parts.append(rows.assign(block=block, optimizer=optimizer, learned=bool(learned)))
+                lost = rows["layer"].map(switched_off(sweep, arm, block, points))
+                where = {"block": block, "optimizer": optimizer, "learned": bool(learned)}
+                parts.append(rows.assign(**where, lost=lost))
     rows = pd.concat(parts)
-    rows["judged"] = rows["S"].isin(sweep.judged(criteria_of("mlp_scale")["M4"]))
-    columns = ["block", "optimizer", "learned", "layer", "S", "judged", "seed", "value"]
-    return rows[columns].sort_values(columns[:-1], ignore_index=True)
+    rows["judged"] = rows["S"].isin(judged)
+    columns = ["block", "optimizer", "learned", "layer", "S", "judged", "seed", "value", "lost"]
+    return rows[columns].sort_values(columns[:-2], ignore_index=True)
 
 
 def draw(numbers: pd.DataFrame, context: Context):
@@ -104,7 +109,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = f"{S_MEANS}, of the MLP\nattention's outputs are in the csv alone"
     if numbers["seed"].nunique() > 1:
         note += "\nlines: medians; faint points: seeds; layers stand side by side at each S"
-        note += f"\na seed has lost a layer whose output is below {LOST:g} × that at S = 1"
+        note += "\na seed has lost a layer whose output is below a tenth of that at S = 1"
     if longer:
         note += "; dotted: where the other axes end"
     return caption(figure, context, note)
@@ -158,11 +163,10 @@ def _with_dead(rows: pd.DataFrame) -> set[tuple[str, bool]]:
 
 def _name_lost(axis, panel: pd.DataFrame, above: bool) -> None:
     """How many seeds lose which layers at the largest S, in the upper or lower left corner."""
-    table = panel.pivot_table("value", ["layer", "seed"], "S")
-    seeds, last = panel["seed"].nunique(), table.columns[-1]
-    if seeds < 2 or 1 not in table:
+    seeds, last = panel["seed"].nunique(), panel["S"].max()
+    if seeds < 2:
         return
-    lost = (table[last] < LOST * table[1]).groupby("layer").sum()
+    lost = panel.groupby("layer")["lost"].first()
     lost = lost[lost > 0].sort_values(ascending=False)
     said = [f"layer {layer:.0f}: {count} of {seeds}" for layer, count in lost.items()]
     if said:

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.drawing.transfer import MUP
 from analysis.quantities import gdn_theory as found
@@ -29,6 +29,13 @@ LOOKS = {
     "ORIGINAL": ("#B8860B", "^", "earlier muP (for SGD)", 0.1),
     "PAPER": (*MUP, "the paper's recipe", -0.32),
 }
+# Of panels: what the published seeds show, and the plain title of others.
+TITLES = (
+    ("The paper's recipe: as derived for short\n     memories; a key's gradient is open",
+     "Exponents at the start,\n     derived and measured"),
+    ("As tokens grow the first step\n     leaves the derived exponent",
+     "The first step of the gates,\n     against tokens"),
+)  # fmt: skip
 MESSAGE = (
     "For short memories the paper's recipe starts as derived, but a key's gradient is\n"
     "open (a). muP for SGD: a first step on many tokens leaves the derived exponent (b)"
@@ -92,6 +99,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     panels = dict(tuple(numbers.groupby("panel")))
     _sizes(axes[0], panels["a"])
     _steps(axes[1], panels["b"])
+    for letter, axis, titles in zip("ab", axes, TITLES, strict=True):
+        label(axis, f"{letter}   {finding(context, *titles)}")
     of_b = [key("b:", lw=0)]
     of_b += [key(said, color=colour, marker=marker, ms=3.4, lw=0)
              for colour, marker, said, _ in GATE_LOOKS.values()]  # fmt: skip
@@ -146,9 +155,7 @@ def _sizes(axis, rows: pd.DataFrame) -> None:
     axis.set(ylim=(place + 0.4, 0.6), xlim=(-1.4, 0.9))
     axis.set_xticks([-1, -0.5, 0, 0.5], ["−1", "−½", "0", "½"])
     axis.grid(axis="y", visible=False)
-    label(axis, "a   The paper's recipe: as derived for short\n"
-          r"     memories; a key's gradient is open",
-          xlabel="exponent of the width $d$ at initialisation")  # fmt: skip
+    axis.set_xlabel("exponent of the width $d$ at initialisation")
 
 
 def _steps(axis, rows: pd.DataFrame) -> None:
@@ -175,6 +182,4 @@ def _steps(axis, rows: pd.DataFrame) -> None:
     axis.set_yticks([0, 0.25, 0.5], ["0", "¼", "½"])
     axis.text(1.5 * tokens[-1], 0.51, "derived: ½", fontsize=SMALL, ha="right", va="bottom",
               color="#666666")  # fmt: skip
-    label(axis, "b   As tokens grow the first step\n     leaves the derived exponent",
-          xlabel="tokens in a batch",
-          ylabel="exponent of $d$ in the gates' change")  # fmt: skip
+    axis.set(xlabel="tokens in a batch", ylabel="exponent of $d$ in the gates' change")

@@ -19,7 +19,7 @@ from matplotlib.transforms import Bbox
 from scipy.stats import spearmanr
 
 from analysis.drawing.axes import judging_alone
-from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, sheet
 from analysis.drawing.style import (
     ARM_COLOURS,
     BLOCK_LOOKS,
@@ -65,6 +65,16 @@ ASIDE = [(3, 5, "left"), (-3, 5, "right"), (3, -5, "left"), (-3, -5, "right"),
 # Of these, by their number, places so far away that a line joins name and point.
 FAR = range(8, len(ASIDE))
 
+# Titles of a and b: what the published runs show, and the plain ones of others.
+GAINS = (
+    "The ratio is higher for multipliers than\n     for their matrix, in the median",
+    "Ratio of multipliers over that\n     of their matrix",
+)
+DEPARTURES = (
+    "In this model departures from slope 1\n     do not rise with a matrix's ratio",
+    "Departures from slope 1\n     against a matrix's ratio",
+)
+
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: seed, tensor, layer, W, s, r, c (signal over noise), slope."""
@@ -79,8 +89,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure = sheet(4.5, w_pad=0.05, h_pad=0.02)
     headline(figure, MESSAGE, context)
     left, right = figure.subfigures(1, 2, width_ratios=[1, 1.05])
-    _gains(left.subplots(), numbers)
-    points = _departures(right, numbers)
+    _gains(left.subplots(), numbers, finding(context, *GAINS))
+    points = _departures(right, numbers, finding(context, *DEPARTURES))
     handles = [key("a:", lw=0), *(key(name, ls="", **look) for _, look, name in LOOKS.values())]
     handles += [key("b:", lw=0), key("slope < 1", "#555555", marker="o", ls="")]
     handles += [key("slope > 1", "#555555", marker="o", ls="", markerfacecolor="white")]
@@ -104,7 +114,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     return figure
 
 
-def _gains(axis, numbers: pd.DataFrame) -> None:
+def _gains(axis, numbers: pd.DataFrame, title: str) -> None:
     """Ratios over the matrix's: of all matrices on top, then of each, the largest scalar's first.
 
     A signal that is estimated as 0 or less has no place here; it counts as small in the medians.
@@ -141,8 +151,7 @@ def _gains(axis, numbers: pd.DataFrame) -> None:
     axis.axhline(len(each) - 0.4, color="#bbbbbb", lw=0.6)
     axis.axvline(1.0, **NEUTRAL | {"lw": 1.2})
     plain_log_axis(axis, x=True)
-    title = "a   The ratio is higher for multipliers than\n     for their matrix, in the median"
-    label(axis, title, xlabel="signal / noise, over that of the matrix's gradient")
+    label(axis, f"a   {title}", xlabel="signal / noise, over that of the matrix's gradient")
 
 
 def _logs(numbers: pd.DataFrame, name: str) -> pd.Series:
@@ -152,7 +161,7 @@ def _logs(numbers: pd.DataFrame, name: str) -> pd.Series:
     return logs[name] - logs["W"]
 
 
-def _departures(part, numbers: pd.DataFrame) -> dict:
+def _departures(part, numbers: pd.DataFrame, title: str) -> dict:
     """Departure from slope 1 against the matrix's ratio, means and 95% over seeds, by block.
 
     Returns what ``_name`` wants, by axis.
@@ -172,9 +181,7 @@ def _departures(part, numbers: pd.DataFrame) -> dict:
     axes[0].text(0.02, 0.06, f"rank correlation over all matrices,\nby seed: {said}",
                  transform=axes[0].transAxes, fontsize=SMALL, zorder=2,
                  bbox={"color": "white", "pad": 0.5})  # fmt: skip
-    label(
-        axes[0], "b   In this model departures from slope 1\n     do not rise with a matrix's ratio"
-    )
+    label(axes[0], f"b   {title}")
     plain_log_axis(axes[-1], x=True)
     ratios = rows.groupby(["tensor", "layer"])["W"].mean()
     axes[-1].set_xlim(0.75 * max(ratios.min(), 1e-5), 1.35 * ratios.max())

@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.axes import mean
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page, written_of
 from analysis.drawing.style import (
     ARM_LOOKS,
     NEUTRAL,
@@ -71,7 +71,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     headline(figure, MESSAGE, context)
     criterion = criteria_of("multiplier_lr")["MLR"]
     chosen, matters = criterion["multiplier_lr"], criterion["thresholds"]["excess"]
-    letters = iter("abcdefghijkl")
+    letters, known = iter("abcdefghijkl"), written_of(context)
+    told = TITLES if known else {}
     rates = sorted(numbers["c_lr"].unique())
     for place, (line, quantity) in enumerate(zip(axes, ("excess", "norm"), strict=True)):
         for axis, s in zip(line, scales, strict=True):
@@ -83,7 +84,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             axis.axvline(chosen, **NEUTRAL, ls=":")
             axis.xaxis.set_minor_locator(NullLocator())
             head = f"S = {power_of_two(s)}:" + (r" $\|c\|$" if quantity == "norm" else "")
-            label(axis, f"{next(letters)}   {head} {TITLES.get(s, ('', ''))[place]}")
+            title = f"{head} {told.get(s, ('', ''))[place]}".rstrip(": ")
+            label(axis, f"{next(letters)}   {title}")
     for column in axes.T:
         column[0].axhline(matters, **WITHIN)
         column[1].set_xlabel("LR of the multipliers (10⁻³)")
@@ -103,6 +105,6 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = f"{S_MEANS}, of the LM head\nbest: the LR of the least mean loss over these seeds"
     if numbers["seed"].nunique() > 1:
         note += ", which biases excesses upwards"
-        note += "\nat S = 1/8 the best LR is the largest tried"
+        note += "\nat S = 1/8 the best LR is the largest tried" if known else ""
         note += "\nlines: means; bands: 95%, in d to f narrower than the lines"
     return caption(figure, context, note)

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page, written_of
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
@@ -107,10 +107,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     losses = numbers.pivot_table("loss", "arm", "S")
     explores = max(context.seeds) < FIRST_JUDGING_SEED
     letters, spread = iter("abcdefgh"), SPREAD if context.scale == "tiny" else {}
+    losses_say, norms_say = (LOSSES, NORMS) if written_of(context) else ({}, {})
     of_loss, of_norm = axes[: len(swept)], axes[len(swept) :]
     for axis, s in zip(of_loss, swept, strict=True):
         _losses(axis, losses, s, names, explores, spread.get(s, ()))
-        title = _title(f"{next(letters)}   Loss", s, LOSSES)
+        title = _title(f"{next(letters)}   Loss", s, losses_say)
         label(axis, title, xlabel="FPN − VPN (nats)")
     for axis, s in zip(of_norm, swept, strict=True):
         own = numbers[numbers["S"] == s]
@@ -120,7 +121,7 @@ def draw(numbers: pd.DataFrame, context: Context):
                 look = _look(arm, explores)
                 axis.plot(rows, [names.index(name)] * len(rows), **look)
         axis.axvline(1, **NEUTRAL)
-        title = _title(rf"{next(letters)}   $\|W\|$", s, NORMS)
+        title = _title(rf"{next(letters)}   $\|W\|$", s, norms_say)
         label(axis, title, xlabel=r"$\|W\|$ / Brownian" + "\nmotion's " + r"$\|W\|$")
     for axis in of_norm:
         plain_log_axis(axis, x=True)

@@ -81,7 +81,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[2].set_ylim(-0.7, len(GAPS["c"]) - 0.6)
     write_gaps(axes[2], rows, GAPS["c"])
     label(
-        axes[2], "c   Vectors removed", xlabel="loss without − loss with standard vectors\n(nats)"
+        axes[2], "c   Vectors removed", xlabel="loss without − loss with\nstandard vectors (nats)"
     )
     handles = [
         key(name, color=LOOKS[design][0], marker=LOOKS[design][2], ms=4)

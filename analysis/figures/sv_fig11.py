@@ -15,7 +15,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.page import caption, headline, label, page
+from analysis.drawing.page import caption, finding, headline, label, page
 from analysis.drawing.style import NEUTRAL, SMALL, shade
 from analysis.quantities.sv_theory import balanced_course
 from analysis.tables.context import Context
@@ -24,6 +24,13 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"sv_theory": ("FLOW design=or *",)}
 STANDARD, OR = LOOKS["standard"][0], LOOKS["or"][0]
 MESSAGE = "OR is at least as fast along its own flow, but not at every state"
+# Of panels: what the published draws show, and the plain title of others.
+TITLES = (
+    ("Along its flow OR is at least as fast", "Along the flow of OR"),
+    ("At other states it can be slower", "At other states"),
+    ("At first OR's advantage grows as t³", "The first of the courses"),
+    ("One draw, equal norms: OR is faster", "One draw, equal norms"),
+)
 # Gaussian teachers of panel c, and until when the series describes them.
 _NAMED = {"large": "$3 W_{*}$", "gaussian": "$W_{*}$", "small": "$0.3 W_{*}$"}
 _EARLY = 0.3
@@ -87,6 +94,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     _states(axes[0, 1], panels["b"])
     _early(axes[1, 0], panels["c"])
     _balanced(axes[1, 1], panels["d"])
+    for letter, axis, titles in zip("abcd", axes.flat, TITLES, strict=True):
+        label(axis, f"{letter}   {finding(context, *titles)}")
     draws = numbers["seed"].nunique()
     n = f"n = {draws} draw{'s' * (draws > 1)}"
     if draws > 1:
@@ -122,8 +131,7 @@ def _flow(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks([0.001, 0.03, 1], ["0.001", "0.03", "1"])
     axis.set_yticks([1, 1.25, 1.5, 1.75])
     axis.xaxis.set_minor_locator(NullLocator())
-    label(axis, "a   Along its flow OR is at least as fast", xlabel="time t",
-          ylabel="rate of OR / standard's\nat the same state")  # fmt: skip
+    axis.set(xlabel="time t", ylabel="rate of OR / standard's\nat the same state")
 
 
 def _states(axis, rows: pd.DataFrame) -> None:
@@ -149,8 +157,7 @@ def _states(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(range(len(columns)), [*_STATES.values(), _MADE_NAME], fontsize=SMALL)
     axis.tick_params(axis="x", length=0)
     axis.grid(axis="x", visible=False)
-    label(axis, "b   At other states it can be slower",
-          ylabel="rate of OR / standard's\nat the same state")  # fmt: skip
+    axis.set_ylabel("rate of OR / standard's\nat the same state")
 
 
 def _early(axis, rows: pd.DataFrame) -> None:
@@ -172,8 +179,7 @@ def _early(axis, rows: pd.DataFrame) -> None:
     said = "lines:\n" r"$\frac{2}{3}(1-\frac{1}{n})\,\|\mathrm{teacher}\|^4\,t^3$" "\n($n$ inputs)"
     axis.text(0.98, 0.03, said, transform=axis.transAxes, ha="right", va="bottom", fontsize=7,
               bbox={"color": "white", "pad": 1})  # fmt: skip
-    label(axis, "c   At first OR's advantage grows as t³", xlabel="time t",
-          ylabel=r"$L_\mathrm{standard} - L_\mathrm{OR}$")  # fmt: skip
+    axis.set(xlabel="time t", ylabel=r"$L_\mathrm{standard} - L_\mathrm{OR}$")
 
 
 def _balanced(axis, rows: pd.DataFrame) -> None:
@@ -191,4 +197,4 @@ def _balanced(axis, rows: pd.DataFrame) -> None:
     last = rows.loc[rows["stat"] == "reference_loss", "time"].max()
     axis.set(yscale="log", xlim=(0, 1.05 * last))
     axis.yaxis.set_minor_locator(NullLocator())
-    label(axis, "d   One draw, equal norms: OR is faster", xlabel="time t", ylabel="loss")
+    axis.set(xlabel="time t", ylabel="loss")

@@ -2,7 +2,7 @@
 
 Loss after the decay of the LR, differences paired by seed; left of 0 is better. With decay on
 vectors of one side less without, mean of the two settings of the other side. Seeds of short runs
-alone, of which SV5b and SV6b judge, have rows of their own.
+alone, of which SV5b and SV6b judge, have rows of their own; with Muon they judge the median.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ MESSAGE = (
     "decay on output vectors does so in short runs with Muon alone"
 )
 _BELOW = 0.34
+_ROBUST = {"Muon, new seeds"}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -61,7 +62,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 1, 4.1, h_pad=0.04, sharex=True)
     headline(figure, MESSAGE, context)
     low, high = numbers["value"].min(), numbers["value"].max()
-    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.45 * (high - low))
+    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.52 * (high - low))
     looks = {name: look for _, _, name, *look in ROWS if name in set(numbers["name"])}
     names = list(looks)
     for axis, panel in zip(axes, SIDES, strict=True):
@@ -73,11 +74,12 @@ def draw(numbers: pd.DataFrame, context: Context):
             markers={name: marker for name, (_, marker) in looks.items()},
             hollow=hollow,
             below=_BELOW,
+            robust=_ROBUST,
         )
         axis.axvline(0, **NEUTRAL)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0, labelsize=SMALL)
-        write_values(axis, panels[panel], names)
+        write_values(axis, panels[panel], names, robust=_ROBUST)
         label(axis, TITLES[panel])
         axis.set_ylim(-0.7, len(looks) - 0.55)
     axes[-1].set_xlabel("← better        loss with decay − loss without (nats)")
@@ -86,4 +88,4 @@ def draw(numbers: pd.DataFrame, context: Context):
     names_of_new = [name for _, part, name, *_ in ROWS if part != "sv_decay"]
     new = numbers.loc[numbers["name"].isin(names_of_new), "seed"].nunique()
     n = f"n = {len(context.seeds)} seeds, new seeds {new}" if new else ""
-    return caption(figure, context, told_of_points(numbers), n)
+    return caption(figure, context, told_of_points(numbers, _ROBUST), n)

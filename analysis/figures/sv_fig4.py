@@ -14,7 +14,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.gaps import that_judge
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, key, label, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, BROWNIAN, NEUTRAL, shade
 from analysis.figures.symmetry_stress import planned
 from analysis.quantities.designs import BRANCHES, excess_growth, growth_at_start
@@ -69,7 +69,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_xlim(left=0)
-    label(axis, "Query and key matrices outgrow noise in the end; value matrices stay below it",
+    shown = "Query and key matrices outgrow noise in the end; value matrices stay below it"
+    label(axis, finding(context, shown, "Norms of query, key and value matrices"),
           xlabel="step", ylabel="‖W‖ / ‖W‖ under noise alone")  # fmt: skip
     name_ends(axis, ends, at=1.02, line=1.8)
     said = "the same in another order of the data (median; every second measurement)"

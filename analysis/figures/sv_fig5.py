@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import judging_alone
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, key, label, legend_below, page
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
@@ -52,7 +52,7 @@ TITLES = {
     "c": "c   Magnitude and direction apart (OR, ER) gain most behind a norm",
     "d": "d   Weight decay does not help DNP with OR (0: no vector decays)",
 }
-# One seed bears no conclusion.
+# One seed bears no conclusion, and what another's runs show is not known.
 SUBJECTS = {
     "a": "a   Vectors shared by branches",
     "b": "b   Placement",
@@ -92,7 +92,9 @@ def draw(numbers: pd.DataFrame, context: Context):
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW if panel == "a" else 0.3)
         write_gaps(axis, rows, PANELS[panel])
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        label(axis, SUBJECTS[panel] if rows["seed"].nunique() == 1 else title)
+        plain = SUBJECTS[panel]
+        several = rows["seed"].nunique() > 1
+        label(axis, finding(context, title, plain) if several else plain)
     axes[0].set_ylim(-0.75, 0.35)
     axes[-1].set_xlabel("← better        loss − reference (nats)")
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullLocator
 
 from analysis.drawing.axes import dots, mean, spread_out
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, sheet
 from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, shade
 from analysis.quantities import sv_theory
 from analysis.tables.context import Context
@@ -44,6 +44,18 @@ FREE, DECAYED = "#222222", "#CC6677"
 IN_BOTH, IN_TARGET = "#607D8B", "#B8860B"
 _NOISES = (0.1, 0.02)
 _LINES = 4  # of text in the strip of a, for each start
+
+# What the published draws show in a, and the plain titles of others.
+SOONER = (
+    "Scales get to 1% of the first loss sooner from\n"
+    "     small starts, but not from one as large as $W_{*}$"
+)
+PLAIN = {
+    "a": "Time to 1% of the first loss",
+    "b": "Adam, by design",
+    "c": "Sizes of scales, with weight decay and without",
+    "d": "SGD, with weight decay − without",
+}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -86,9 +98,10 @@ def draw(numbers: pd.DataFrame, context: Context):
         headline(part, message, context)
     panels = dict(tuple(numbers.groupby("panel")))
     _starts(a, panels["a"])
-    _adam(b, panels)
-    _growth(c, panels["c"])
-    _sgd(d, panels["d"])
+    shown = {"b": _adam(b, panels), "c": _growth(c, panels["c"]), "d": _sgd(d, panels["d"])}
+    for panel, axis in zip("abcd", (a, b, c, d), strict=True):
+        title = finding(context, shown.get(panel, SOONER), PLAIN[panel])
+        label(axis, f"{panel}   {title}")
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     marks = [key("b: even columns of W⋆ (of one norm)", color=_EVEN, marker="s", lw=0),
              key("b: uneven ones (log-normal norms; in the design's colour)",
@@ -101,7 +114,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     return caption(figure, context, note)
 
 
-def _growth(axis, rows: pd.DataFrame) -> None:
+def _growth(axis, rows: pd.DataFrame) -> str:
+    """Returns what the published draws show."""
     lifts = {("undecayed", 0.1): 3, ("undecayed", 0.02): -3, ("decayed", 0.1): 4,
              ("decayed", 0.02): -4}  # fmt: skip
     for (tensor, noise), lift in lifts.items():
@@ -124,9 +138,10 @@ def _growth(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.yaxis.set_minor_locator(NullLocator())
     axis.xaxis.set_minor_locator(NullLocator())
-    title = "c   With weight decay E γ² stays near 1;\n"
-    title += f"     without, it grows until the end (t = {last:g})"
-    label(axis, title, xlabel="time t", ylabel=r"$\mathrm{E}\,\gamma^2$")
+    axis.set(xlabel="time t", ylabel=r"$\mathrm{E}\,\gamma^2$")
+    return (
+        f"With weight decay E γ² stays near 1;\n     without, it grows until the end (t = {last:g})"
+    )
 
 
 def _starts(axis, rows: pd.DataFrame) -> None:
@@ -158,10 +173,8 @@ def _starts(axis, rows: pd.DataFrame) -> None:
     axis.set_xticks(sizes, [f"{size:g}" for size in sizes])
     axis.set_yticks([0, 1, 2, horizon], ["0", "1", "2", f"{horizon:g}"])
     axis.xaxis.set_minor_locator(NullLocator())
-    title = r"a   Scales get to 1% of the first loss sooner from" "\n"
-    title += r"     small starts, but not from one as large as $W_{*}$"
-    label(axis, title, ylabel="time to 1% of the first loss",
-          xlabel=r"size of the start, $\|W(0)\| / \|W_{*}\|$")  # fmt: skip
+    axis.set_ylabel("time to 1% of the first loss")
+    axis.set_xlabel(r"size of the start, $\|W(0)\| / \|W_{*}\|$")
 
 
 def _reached(axis, size: float, rows: pd.DataFrame, horizon: float, y: float, line: float) -> None:
@@ -177,7 +190,8 @@ def _reached(axis, size: float, rows: pd.DataFrame, horizon: float, y: float, li
         axis.text(x + 0.035, height, f"{name} {reached}", color=colour, **across)
 
 
-def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
+def _adam(axis, panels: dict[str, pd.DataFrame]) -> str:
+    """Returns what the published draws show."""
     means = {}
     for teacher, raised in (("gaussian", 0.31), ("uneven", -0.15)):
         rows = panels[f"b {teacher}"]
@@ -195,15 +209,16 @@ def _adam(axis, panels: dict[str, pd.DataFrame]) -> None:
         axis.axhline(border, color="#dddddd", lw=0.6)
     axis.axvline(0, **NEUTRAL)
     uneven = [means.pop(("uneven", design)) for design in ON_INPUTS]
-    title = (
-        "b   Adam, uneven columns: input scales\n"
+    axis.set_xlabel("loss lower than without scales by (%)")
+    return (
+        "Adam, uneven columns: input scales\n"
         f"     gain {min(uneven):.0f}–{max(uneven):.0f}%; "
         f"all else: means below {np.ceil(max(means.values())):.0f}%"
     )
-    label(axis, title, xlabel="loss lower than without scales by (%)")
 
 
-def _sgd(axis, rows: pd.DataFrame) -> None:
+def _sgd(axis, rows: pd.DataFrame) -> str:
+    """Returns what the published draws show."""
     looks = {
         "parameters": (IN_BOTH, "noise in w and γ", "o", "-", (12, 0)),
         "target": (IN_TARGET, "noise in the target", "s", "--", (3, -18)),
@@ -219,6 +234,7 @@ def _sgd(axis, rows: pd.DataFrame) -> None:
     axis.set(xscale="log", ylim=(-45, 40))
     axis.set_xticks(rates, [f"{rate:g}" for rate in rates])
     axis.xaxis.set_minor_locator(NullLocator())
-    title = "d   SGD gains with noise in the target;\n"
-    title += f"     with noise in w and γ only at η = {rates[-1]:g}"
-    label(axis, title, xlabel="LR η", ylabel="change of the loss\nby weight decay on γ (%)")
+    axis.set(xlabel="LR η", ylabel="change of the loss\nby weight decay on γ (%)")
+    return (
+        f"SGD gains with noise in the target;\n     with noise in w and γ only at η = {rates[-1]:g}"
+    )

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import caption, headline, label, page
+from analysis.drawing.page import caption, finding, headline, label, page
 from analysis.drawing.style import ARM_LOOKS, NEUTRAL, SMALL, shade
 from analysis.quantities import symmetry
 from analysis.quantities.stats import interval
@@ -26,7 +26,11 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"symmetry": ("FREE *", "FREE_ORDER *")}
 LOOK = {"marker": ARM_LOOKS["VPN"]["marker"], "ls": "", "ms": 1.9, "mew": 0}
 COLOUR = ARM_LOOKS["VPN"]["color"]
-TITLES = {"product": "Products repeat weakly", "ratio": "Whether ratios\n     repeat is open"}
+# What the published runs show, and the plain title of others.
+TITLES = {
+    "product": ("Products repeat weakly", "Products"),
+    "ratio": ("Whether ratios\n     repeat is open", "Ratios"),
+}
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
 MESSAGE = (
@@ -67,7 +71,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.set_aspect("equal", adjustable="box")
         axis.locator_params(nbins=7, steps=[1, 2, 5, 10])
         axis.set_anchor("N")
-        label(axis, f"{letter}   {title}", 
+        label(axis, f"{letter}   {finding(context, *title)}",
               xlabel=f"ln({SAID[name]}) − layer mean,\none order of the data")  # fmt: skip
     axes[0].text(0.03, 0.97, "line: repeats exactly", transform=axes[0].transAxes, va="top",
                  fontsize=SMALL, color="#555555", bbox={"color": "white", "pad": 0.5})  # fmt: skip
@@ -75,7 +79,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     found = _correlations(axes[2], one, other)
     more = interval(found[DIFFERENCE])
     if more.n > 1 and more.low > 0:
-        headline(figure, MESSAGE.format(_said(found[DIFFERENCE])))
+        headline(figure, MESSAGE.format(_said(found[DIFFERENCE])), context)
     # Rows are published of fewer seeds than norms are.
     drawn = sorted(map(int, numbers["seed"].unique()))
     pairs = one.groupby("seed").size().max()

@@ -18,7 +18,16 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, dots, end, median, name_ends
 from analysis.drawing.gaps import that_judge, told_of_judging
-from analysis.drawing.page import caption, headline, key, key_of_decay, label, legend_below, sheet
+from analysis.drawing.page import (
+    caption,
+    finding,
+    headline,
+    key,
+    key_of_decay,
+    label,
+    legend_below,
+    sheet,
+)
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, SMALL, log_axis, shade
 from analysis.quantities import symmetry
 from analysis.quantities.losses import diverged, losses_by_arm
@@ -107,7 +116,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     _streams(axes["a"], streams, stage_end(plan["FREE"]), lr=rates["FREE"],
              faster=rates["FASTER"], weight_decay=decay)  # fmt: skip
     judged = criteria_of("symmetry_stress")["S6.2"]
-    title = f"a   {faster}: in bfloat16 the stream drifts further"
+    shown = "in bfloat16 the stream drifts further"
+    title = f"a   {faster}: {finding(context, shown, 'the residual stream')}"
     title += _diverged(numbers[numbers["panel"] == "diverged"], judged)
     gaps = numbers[numbers["panel"].isin(["drift", "logarithms"])]
     judging = that_judge(gaps, judged)
@@ -122,9 +132,10 @@ def draw(numbers: pd.DataFrame, context: Context):
         named = [names[row] for row in rows]
         _gaps(axes[place], named, shown[judging[own]], shown[~judging[own]], colour, digits)
     label(axes["a"], title, xlabel="step", ylabel="RMS of the residual stream")
-    label(axes["b"], f"b   {faster}: drift costs more in bfloat16", xlabel=DIFFERENCE)
-    label(axes["c"], "c   Log-scale less direct: no difference seen\n"
-                     f"     at LR {rates['FREE']:g}, worse at {rates['FAST']:g}")  # fmt: skip
+    shown = finding(context, "drift costs more in bfloat16", "cost of drift")
+    label(axes["b"], f"b   {faster}: {shown}", xlabel=DIFFERENCE)
+    shown = f": no difference seen\n     at LR {rates['FREE']:g}, worse at {rates['FAST']:g}"
+    label(axes["c"], f"c   Log-scale less direct{finding(context, shown, '')}")
     axes[fast].set_xlabel(DIFFERENCE)
     handles = [key_of_decay("LR decay begins"), key("a: float32"),
                key("a: bfloat16 (band outlined)", ls=_DASHES[1])]  # fmt: skip

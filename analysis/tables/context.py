@@ -39,6 +39,8 @@ def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
     """What a figure of these tables states; UserError where they would mix corpora."""
     corpora = {corpus_name(table.runs) for table in tables.values()}
     if len(corpora) > 1:
+        corpora.discard("none")  # simulations read no text, and go with any
+    if len(corpora) > 1:
         raise UserError(f"{', '.join(tables)} come from the corpora {', '.join(sorted(corpora))}")
     # Not ``Tables.seeds``, which are those of trained runs: simulations have seeds too.
     seeds = {name: seeds_of(table.runs) for name, table in tables.items()}

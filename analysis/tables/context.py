@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
 
 from analysis.needs import experiment_of, patterns_of
+from analysis.tables.find import NothingFound
 from analysis.tables.results import Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
@@ -28,11 +30,18 @@ class Context:
 
 
 def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:
-    """The tables that the module ``figure`` asks for, by experiment or part of one."""
+    """The tables that the module ``figure`` asks for, by experiment or part of one.
+
+    Experiments of its ``IF_THERE`` come along where they have runs, and are not asked for else.
+    """
     wanted = patterns_of(figure.EXPERIMENTS).items()
-    return {
+    found = {
         key: load_tables(experiment_of(key), scale, source, folder, only) for key, only in wanted
     }
+    for name in getattr(figure, "IF_THERE", ()):
+        with contextlib.suppress(NothingFound):
+            found[name] = load_tables(name, scale, source, folder)
+    return found
 
 
 def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:

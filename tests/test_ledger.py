@@ -28,7 +28,16 @@ from analysis.claims.judging import (
     at_most,
     within,
 )
-from analysis.claims.ledger import CHANGED, _part, _record, as_ledger, judge_all, left_out
+from analysis.claims.ledger import (
+    CHANGED,
+    _part,
+    _record,
+    as_ledger,
+    judge_all,
+    left_out,
+    of_experiments,
+    parts_of,
+)
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.publish import publish
 from analysis.quantities.stats import holm
@@ -425,6 +434,15 @@ def test_the_published_ledger_is_complete_and_readable():
     for printed in (text(ledger), text(ledger, parts=True)):
         assert max(map(len, printed.splitlines())) <= 80
     assert "would hold by chance" in text(ledger).replace("\n", " ")
+
+
+def test_claims_and_experiments_that_there_are_not_are_named():
+    claims = of_experiments("linear_layer", "tiny", "reference", RESULTS)
+    assert list(claims.index) == ["WS5.2"] and len(parts_of(claims, "WS5.2"))
+    with pytest.raises(UserError, match="no claim of nosuch at tiny; claims have .*projector"):
+        of_experiments(["nosuch"], "tiny", "reference", RESULTS)
+    with pytest.raises(UserError, match="no claim M1; there are WS5.2"):
+        parts_of(claims, "WS5.2", "M1")
 
 
 def test_what_does_not_differ_between_seeds_is_no_test():

@@ -27,7 +27,7 @@ from analysis.tables.find import NothingFound, unfinished
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
-from lrm.errors import printable
+from lrm.errors import UserError, printable
 from lrm.plan.experiment import NoSuchRun
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import as_json, make_folder, write_json, write_listed
@@ -86,12 +86,14 @@ def as_ledger(records: list[dict[str, Any]], scale: str, source: str) -> dict[st
 
 
 def of_experiments(
-    experiments: Collection[str], scale: str, source: str, folder: Path
+    experiments: str | Collection[str], scale: str, source: str, folder: Path
 ) -> pd.DataFrame:
     """The claims that ``experiments`` decide, by id: the records of ``judge_all`` as a table.
 
     From the published runs: what is published in claims.json; from own runs: what they say now.
+    Raises UserError for an experiment that decides no claim there, naming those that do.
     """
+    experiments = [experiments] if isinstance(experiments, str) else list(experiments)
     if source == "reference":
         criteria = every_criterion()
         records = [
@@ -101,6 +103,11 @@ def of_experiments(
         ]
     else:
         records = judge_all(scale, source, folder, experiments)
+    if not records:
+        those = ", ".join(
+            sorted({c["experiment"] for c in every_criterion().values() if "experiment" in c})
+        )
+        raise UserError(f"no claim of {', '.join(experiments)} at {scale}; claims have {those}")
     return pd.DataFrame(records).set_index("id")
 
 
@@ -113,8 +120,10 @@ def findings(claims: pd.DataFrame) -> pd.DataFrame:
 def parts_of(claims: pd.DataFrame, *ids: str) -> pd.DataFrame:
     """The parts of some claims for reading: estimate with its 95% interval, n, criterion, verdict.
 
-    Contrasts, which other parts need, come last.
+    Contrasts, which other parts need, come last. Raises UserError for a claim that is not there.
     """
+    if unknown := [claim for claim in ids if claim not in claims.index]:
+        raise UserError(f"no claim {', '.join(unknown)}; there are {', '.join(claims.index)}")
     rows = [
         {
             "claim": claim,

@@ -49,7 +49,8 @@ def call(experiment, *options, code=0):
 
 
 def test_multipliers_begin_where_the_other_ended(experiment):
-    assert "run that too (without --only)" in call(experiment, "--only", "FROZEN*", code=2)
+    said = call(experiment, "--only", "FROZEN*", code=2)
+    assert "add --only 'LEARNED factor=1 *'" in said and "or leave out --only 'FROZEN*'" in said
     call(experiment, "--workers", "2")
     runs = {}
     for path in (experiment.parents[1] / "results/runs/frozen").glob("*/done.json"):

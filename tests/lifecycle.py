@@ -26,6 +26,10 @@ def adamw(model: nn.Module) -> torch.optim.Optimizer:
 def train(model, optimizer, batch, steps: range, implementation: str = "forward") -> list[float]:
     """The losses; in ``optimizer`` within ``same_weights``."""
     losses = []
+    if implementation != "forward":
+        # RWKV rescales its weights at its first pass in another mode, which is none of a step.
+        with torch.no_grad():
+            model(**batch)
     for step in steps:
         torch.manual_seed(step)  # of dropout
         optimizer.zero_grad()

@@ -21,7 +21,6 @@ from analysis.quantities.mlp_scale import (
     MlpSweep,
     by_frequency,
     growth,
-    living,
     living_matrices,
     switched_off,
 )
@@ -152,9 +151,9 @@ def m5a_2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
 
 def _left_out(sweep: MlpSweep, points: list[float]) -> str:
     """In how many seeds each layer does not count."""
-    counts = (~living(sweep, LEARNED_ADAM, points)).sum()
+    counts = switched_off(sweep, LEARNED_ADAM, "MLP", points)
     layers = ", ".join(
-        f"layer {layer:g} in {count} seeds" for layer, count in counts.items() if count
+        f"layer {layer} in {count} seeds" for layer, count in counts.items() if count
     )
     return f"left out, since the MLP is off at S = {points[-1]:g}: {layers or 'none'}"
 

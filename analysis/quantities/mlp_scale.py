@@ -145,28 +145,21 @@ def by_frequency(tables: Tables, deciles: int = 10) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def switched_off(sweep: MlpSweep, arm: str, block: str, points: list[float]) -> pd.Series:
-    """In how many seeds each layer's output at the last of ``points`` is hardly there.
+def living(sweep: MlpSweep, arm: str, block: str, points: list[float]) -> pd.DataFrame:
+    """Whether each layer's output at the last of ``points`` is there; by seed and layer.
 
-    That is: below a tenth of what the same layer puts out at S = 1. Indexed by layer.
-    """
-    off = {}
-    for layer in sweep.layers(arm, BLOCKS[block], "activation_norm"):
-        table = sweep.output(arm, block, layer)
-        off[int(layer)] = int((table[points[-1]] < 0.1 * table[1.0]).sum())
-    return pd.Series(off)
-
-
-def living(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFrame:
-    """Whether each layer's MLP is on at the last of ``points``; seeds in rows, layers in columns.
-
-    Off is what ``switched_off`` counts: an output below a tenth of that at S = 1.
+    It is not where it is below a tenth of what the same layer puts out at S = 1.
     """
     outputs = {
-        layer: sweep.output(arm, "MLP", layer)
-        for layer in sweep.layers(arm, BLOCKS["MLP"], "activation_norm")
+        int(layer): sweep.output(arm, block, layer)
+        for layer in sweep.layers(arm, BLOCKS[block], "activation_norm")
     }
-    return pd.DataFrame({n: t[points[-1]] >= 0.1 * t[1.0] for n, t in outputs.items()})
+    return pd.DataFrame({n: ~(t[points[-1]] < 0.1 * t[1.0]) for n, t in outputs.items()})
+
+
+def switched_off(sweep: MlpSweep, arm: str, block: str, points: list[float]) -> pd.Series:
+    """In how many seeds each layer is not among ``living``; indexed by layer."""
+    return (~living(sweep, arm, block, points)).sum()
 
 
 def living_matrices(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFrame:
@@ -174,7 +167,7 @@ def living_matrices(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFr
 
     The layers are those of the arm with multipliers, at all S and in both arms.
     """
-    on = living(sweep, ARMS["Adam"][1], points).stack()
+    on = living(sweep, ARMS["Adam"][1], "MLP", points).stack()
     logs = []
     for name in MLP:
         rows = sweep.measured(arm, name, "weight_norm")

@@ -391,6 +391,24 @@ def test_the_command_evaluates_a_run_once(results, tmp_path):
     assert "is no finished run and no model's folder" in found
 
 
+def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):
+    """Of a run of seed 1, which has questions of its own."""
+    train = dataclasses.replace(runs(results)[0], seed=1)
+    planned = EvaluationRun.of(train, Evaluation(suite=Suite(examples=EXAMPLES)))
+    for run in (train, planned):
+        run.execute(run.path(tmp_path), results / "data")
+    shutil.copytree(results / "data", tmp_path / "data")
+    file = evaluate(train.path(tmp_path), tmp_path, [], None, Suite(examples=EXAMPLES))
+    said = json.loads(file.read_text())
+    scores = pd.read_parquet(planned.path(tmp_path) / "scalars.parquet")
+    last = scores[(scores["stat"] == "score") & (scores["step"] == scores["step"].max())]
+    assert said["scores"] == {
+        name.removeprefix("task."): value
+        for name, value in zip(last["tensor"], last["value"], strict=True)
+    }
+    assert said["suite"]["digest"] == read_description(planned.path(tmp_path))["execution"]["suite"]
+
+
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(results, tmp_path):
     _, evaluated = runs(results)
     with pytest.raises(UserError, match=r"is a run without a model \(kind evaluation\)"):

@@ -194,11 +194,29 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
         _ = dataclasses.replace(run, settings=begun.model_copy(update={"train": nowhere})).id
 
 
+def test_a_folder_appears_when_it_is_whole(finished, tmp_path, monkeypatch):
+    def stopped(*given, **named):
+        hub.save_transformers(*given, **named)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as changed, pytest.raises(KeyboardInterrupt):
+        changed.setattr("lrm.exchange.export.save_transformers", stopped)
+        export(finished, tmp_path / "model")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    export(finished, tmp_path / "link")
+    assert {path.name for path in tmp_path.iterdir()} == {"empty", "link"}
+    assert hub.load_transformers(tmp_path / "empty")
+
+
 def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")
     with pytest.raises(UserError, match="full is there already; give the name of a new folder"):
         export(finished, tmp_path / "full")
+    with pytest.raises(UserError, match="cannot write .*file/new: .*; choose a writable folder"):
+        export(finished, tmp_path / "full" / "file" / "new")
     with pytest.raises(UserError, match="is no finished run"):
         export(tmp_path, tmp_path / "new")
     shutil.copytree(finished, tmp_path / "elsewhere")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import io
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from lrm.model.transformers import save_transformers
 from lrm.plan.config import Settings, validate
 from lrm.plan.run import TrainRun
 from lrm.plan.schedule import snapshot_steps
-from lrm.store.files import write_atomic
+from lrm.store.files import unwritable, write_atomic
 from lrm.store.rundir import (
     is_complete,
     read_description,
@@ -111,14 +112,14 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
     """Write the run in ``path`` to ``folder``, with its tokenizer and a model card.
 
     It is the model at the end, or after ``step`` steps. Forward multipliers stay in the
-    configuration, or with ``fold`` are in the weights. Raises UserError where ``folder`` holds
-    something already, the corpus is no longer there, and as ``trained`` does.
+    configuration, or with ``fold`` are in the weights. ``folder`` appears when it is whole. Raises
+    UserError where it holds something already or cannot be written, the corpus is no longer there,
+    and as ``trained`` does.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} is there already; give the name of a new folder")
     model = trained(path, step)
     tokenizer = corpus_of(path).path / "tokenizer.json"
-    save_transformers(model, folder, tokenizer, END_OF_TEXT, keep=not fold)
     description, settings = training(path)
     at_end = step in (None, settings.train.steps)
     text = card(
@@ -128,7 +129,17 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
         None if at_end else step,
         read_outcome(path)["validation_loss"] if at_end else None,
     )
-    write_atomic(folder / "README.md", text.encode())
+    # Whoever is killed meanwhile leaves no folder that looks like a model.
+    target = folder.resolve()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as beside:
+            whole = Path(beside) / "model"
+            save_transformers(model, whole, tokenizer, END_OF_TEXT, keep=not fold)
+            write_atomic(whole / "README.md", text.encode())
+            whole.replace(target)
+    except OSError as error:
+        raise unwritable(folder, error) from None
 
 
 def main(arguments: list[str]) -> None:

@@ -1,7 +1,8 @@
 """``lrm evaluate RUN``: evaluate a finished run, or any exported folder.
 
 Scores are printed and kept in ``results/evaluations``; what is there is not done again. Without
-``--tasks`` the offline suite is made of the held-out documents of the run's own corpus.
+``--tasks`` the offline suite is made of the held-out documents of the run's own corpus, with the
+questions of its seed: those that an evaluation planned with the run asks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def evaluate(
 ) -> Path:
     """Score the run or the folder ``source``; returns the file of its scores.
 
-    ``wanted`` is the suite where no ``tasks`` are named.
+    ``wanted`` is the suite for runs of seed 0, where no ``tasks`` are named.
 
     Raises UserError where it is neither, where it is a run without a model, where it is a folder
     and no task is named, and as the harness does.
@@ -44,6 +45,7 @@ def evaluate(
         raise UserError(f"{source} is no run; name --tasks of the harness, and no --step")
     if a_run:
         description, settings = training(source)
+        wanted = wanted.of_run(description["seed"])
         told = [description["id"], weights_file(step)]
     else:
         # A repaired tokenizer has other scores.

@@ -340,7 +340,14 @@ def test_other_code_is_compared_as_if_it_were_locked(monkeypatch):
     [record] = [r for r in judge_all("tiny", "reference", RESULTS, ["linear_layer"])
                 if r["id"] == "WS5.2"]  # fmt: skip
     assert record["note"] == CHANGED
-    assert lock._judged("WS5.2", "linear_layer", None, ["tiny"]) == lock._published("WS5.2")
+    judged = lock._judged("WS5.2", "linear_layer", None, ["tiny"])
+    published = lock._published("WS5.2")
+    assert lock._alike(judged, published)
+    value = published["tiny"]["parts"][0]["value"]
+    published["tiny"]["parts"][0]["value"] = value * (1 + 1e-6)
+    assert not lock._alike(judged, published)
+    del published["tiny"]["parts"][0]
+    assert not lock._alike(judged, published)
 
 
 def test_advice_is_no_part_of_a_criterion():

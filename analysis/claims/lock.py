@@ -7,13 +7,15 @@ changes after the seeds ran, the claim is open.
 Code may be rearranged without another meaning, and a configuration may get further arms or points:
 ``--same`` notes them beside what is locked, and so it does where an entry gets ``only``, for the
 runs that there were before. It does so only where the published runs, at every scale that judges,
-are judged exactly as claims.json says, and where all of them are still asked for.
+are judged as claims.json says, up to last digits, which libraries of linear algebra round otherwise
+on another processor, and where all of them are still asked for.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -75,7 +77,7 @@ def lock(claim: str, same: bool = False) -> None:
             **_noted(old, "configuration", "grown_to", now["configuration"]),
             **({"only_added": criterion["only"]} if added else {}),
         }
-        if _judged(claim, experiment, now, published) != published:
+        if not _alike(_judged(claim, experiment, now, published), published):
             raise UserError(f"{claim}: this code judges the published runs otherwise")
     elif published is not None:
         raise UserError(f"{claim}: runs are published under its lock: write a new entry, or --same")
@@ -169,6 +171,17 @@ def _numbers(record: dict[str, Any]) -> dict[str, Any]:
     """A record without what depends on other claims."""
     parts = [{k: v for k, v in p.items() if k != "survives_holm"} for p in record["parts"]]
     return {"n": record["n"], "verdict": record["verdict"], "parts": parts}
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two records are equal but for the last digits of their numbers."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, float) and isinstance(other, float):
+        return math.isclose(one, other, rel_tol=1e-9, abs_tol=1e-12)
+    return one == other
 
 
 def main() -> None:

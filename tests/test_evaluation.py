@@ -395,9 +395,9 @@ def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):
     """Of a run of seed 1, which has questions of its own."""
     train = dataclasses.replace(runs(results)[0], seed=1)
     planned = EvaluationRun.of(train, Evaluation(suite=Suite(examples=EXAMPLES)))
-    for run in (train, planned):
-        run.execute(run.path(tmp_path), results / "data")
     shutil.copytree(results / "data", tmp_path / "data")
+    for run in (train, planned):
+        run.execute(run.path(tmp_path), tmp_path / "data")
     file = evaluate(train.path(tmp_path), tmp_path, [], None, Suite(examples=EXAMPLES))
     said = json.loads(file.read_text())
     scores = pd.read_parquet(planned.path(tmp_path) / "scalars.parquet")

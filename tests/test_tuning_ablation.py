@@ -414,6 +414,28 @@ def test_a_search_that_has_only_begun():
         tuning_mechanism.numbers({"tuning_ablation": tables})
 
 
+def test_a_search_that_is_further_with_one_optimizer():
+    """Words that were written of the first tier do not stand above two."""
+    whole = realistic()
+    there = whole.runs["arm"].str.endswith("_NONE") | whole.runs["arm"].isin(
+        ["ADAM_LR", "ADAM_LRM_LR"]
+    )
+    scalars = whole.scalars[whole.scalars["run"].isin(whole.runs["run"][there])]
+    trials = spent()[spent()["stage"].isin(["NONE", "LR"])]
+    tables = TunedTables(whole.runs[there], scalars, trials=trials)
+    numbers = fig7.numbers({"tuning_ablation": tables})
+    assert set(numbers.query("optimizer == 'Adam'")["tier"]) == {"NONE", "LR"}
+    assert set(numbers.query("optimizer == 'Muon'")["tier"]) == {"NONE"}
+    context = Context("mini", tables.seeds, "a corpus", "reference")
+    with plt.style.context(STYLE_FILE):
+        page = fig7.draw(numbers, context)
+        FigureCanvasAgg(page).draw()
+    count = len(page.subfigs)
+    titles = [part.get_suptitle() for part in page.subfigs]
+    assert count == 3 and all(titles) == (len(fig7.MESSAGES["mini"]) == count)
+    plt.close(page)
+
+
 def test_one_seed_is_drawn():
     for figure in (fig7, tuning_mechanism):
         drawn(figure, realistic(seeds=1))

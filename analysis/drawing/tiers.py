@@ -131,8 +131,10 @@ def draw(
     letters, rows = iter(LETTERS), []
     of_one = OPTIMIZER_NAMES[optimizers[0]]
     alone = iter((f"{of_one}: loss", "gain over training", "gain and cost"))
-    of_scale = messages.get(context.scale, [""] * count)
-    for part, message, shared in zip(parts, of_scale[:count], SHARED[:count], strict=True):
+    of_scale = messages.get(context.scale, ())
+    if len(of_scale) != count:  # they were written of other tiers
+        of_scale = [""] * count
+    for part, message, shared in zip(parts, of_scale, SHARED[:count], strict=True):
         if message:
             headline(part, message, context, context.scale)
         rows.append(np.atleast_1d(part.subplots(1, len(optimizers), **shared)))
@@ -243,10 +245,10 @@ def _losses(axis, rows: pd.DataFrame) -> None:
 
 def _gains(axis, tables: dict[str, pd.DataFrame]) -> None:
     """What each kind of multipliers gains at the first and at the last tier, in its colour."""
-    for tier, x, side in ((TIERS[0], 0.02, "left"), (TIERS[-1], 0.98, "right")):
-        table = tables.get(tier)
-        if table is None:
-            continue
+    first, last = next(iter(tables)), next(reversed(tables))
+    places = {first: (0.02, "left")} | ({last: (0.98, "right")} if last != first else {})
+    for tier, (x, side) in places.items():
+        table = tables[tier]
         kinds = [kind for kind in SHORT if kind in table]
         lines = [(f"gain at {tier}", "#222222")]
         lines += [(f"{SHORT[kind]} {_said(table[WITHOUT] - table[kind])}", _dark(kind))

@@ -4,12 +4,12 @@ Left AdamW, right Muon. A gain above 0 is better in all panels. Top: loss after 
 tier; points are seeds, a thin line joins the arms of a seed, bars are means. Where the search kept
 nothing at a tier, its runs are those of the tier before: they are hollow, and a tier where no arm
 has runs of its own has no column. What scalars and vectors gain on no multipliers at the first and
-the last tier is written, with 95% intervals over seeds. Middle: what vector multipliers gain over
-training, batch by batch the same data, averaged over a window of steps; means of each tier with 95%
-intervals. Bottom (ours): what an arm gains on NONE without multipliers, over the FLOPs that the
-search had spent when it had found the arm's tuning; bars are 95% intervals. The points of a line
-are, from left, NONE, LR, LRWD and FULL. Where only NONE has runs, the FLOPs stand below the arms in
-the top row, and the bottom one is left out. The csv has the number of trials too.
+the last tier with runs is written, with 95% intervals over seeds. Middle: what vector multipliers
+gain over training, batch by batch the same data, averaged over a window of steps; means of each
+tier with 95% intervals. Bottom (ours): what an arm gains on NONE without multipliers, over the
+FLOPs that the search had spent when it had found the arm's tuning; bars are 95% intervals. The
+points of a line are, from left, NONE, LR, LRWD and FULL. Where only NONE has runs, the FLOPs stand
+below the arms in the top row, and the bottom one is left out. The csv has the number of trials too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ MESSAGES = {
         "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its "
         "FLOPs",
     ),
+    # Of the first tier alone: with more the figure has no messages until these are written anew.
     "mini": (
         "With the base LR tuned vectors gain with both optimizers; scalars gain more (AdamW)",
         "Vectors gain early, lose it, and gain again while the LR decays",

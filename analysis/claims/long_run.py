@@ -71,16 +71,15 @@ def _gain(tables: Tables, criterion: dict, name: str) -> Judgement:
 def l3(tables: Tables, criterion: dict) -> Judgement:
     """Each optimizer gains at least half of what the other gains."""
     parts: list[Part] = []
-    contrast: list[Part] = []
     for one in _measures(tables, criterion):
         gain = gains(one.late)
         compared = {f"gain with {name}": gain[name] for name in OPTIMIZERS.values()}
-        _alike(one, compared, criterion, parts, contrast)
-    return judgement(criterion, parts, _note(tables, criterion), contrast)
+        parts += _alike(one, compared, criterion)
+    return judgement(criterion, parts, _note(tables, criterion))
 
 
 def l4(tables: Tables, criterion: dict) -> Judgement:
-    """The gain on tasks of reasoning against that on tasks of knowledge."""
+    """The gain on tasks of reasoning: that it is one, and more than that on tasks of knowledge."""
     limits, parts = criterion["thresholds"], []
     knowledge, reasoning = (
         gains(at_minimum(tables, average(tables, limits["clear"], half, limits["fewest"])))
@@ -88,10 +87,11 @@ def l4(tables: Tables, criterion: dict) -> Judgement:
     )
     for name in OPTIMIZERS.values():
         more = reasoning[name] - knowledge[name]
-        parts.append(
-            at_least(f"{name}: gain on reasoning − on knowledge", more, limits["gain"], name,
+        parts += [
+            at_least(f"{name}: gain on reasoning{than}", gain, limits["gain"], name,
                      matters=criterion["smallest_effect"])
-        )  # fmt: skip
+            for than, gain in ((" − on knowledge", more), (" by itself", reasoning[name]))
+        ]  # fmt: skip
     return judgement(criterion, parts, _note(tables, criterion))
 
 
@@ -113,45 +113,40 @@ def l5(tables: Tables, criterion: dict) -> Judgement:
                          stays, ours=one.ours),
                 at_least(f"{called}: gap at the end − that before the decay", growth, zero, grows,
                          ours=one.ours, matters=one.matters),
-            ]  # fmt: skip
-            contrast += [
-                at_least(f"{stays}: gap before the decay", early[name], zero, stays,
-                         matters=one.matters),
                 at_least(f"{grows}: gap at the end", late[name], zero, grows,
-                         matters=one.matters),
+                         ours=one.ours, matters=one.matters),
             ]  # fmt: skip
+            contrast.append(
+                at_least(f"{stays}: gap before the decay", early[name], zero, stays,
+                         matters=one.matters)
+            )  # fmt: skip
     return judgement(criterion, parts, _note(tables, criterion), contrast)
 
 
 def l6(tables: Tables, criterion: dict) -> Judgement:
     """What multipliers gain against what Muon gains over Adam, each at least half of the other."""
     parts: list[Part] = []
-    contrast: list[Part] = []
     for one in _measures(tables, criterion):
         gain = gains(one.late)[list(OPTIMIZERS.values())].mean(axis=1, skipna=False)
         switch = one.late["Muon", WITHOUT] - one.late["Adam", WITHOUT]
         compared = {"gain of multipliers": gain, "gain of Muon over Adam": switch}
-        _alike(one, compared, criterion, parts, contrast)
-    return judgement(criterion, parts, _note(tables, criterion), contrast)
+        parts += _alike(one, compared, criterion)
+    return judgement(criterion, parts, _note(tables, criterion))
 
 
-def _alike(
-    one: _Measure,
-    compared: dict[str, pd.Series],
-    criterion: dict,
-    parts: list[Part],
-    contrast: list[Part],
-) -> None:
-    """Add the parts that two gains are alike; needed is that both are gains."""
+def _alike(one: _Measure, compared: dict[str, pd.Series], criterion: dict) -> Iterator[Part]:
+    """The parts that two gains are alike: both are gains, each at least half of the other.
+
+    A loss in place of a gain refutes them, whatever the other is.
+    """
     limits = criterion["thresholds"]
     zero = limits["gain"]
     for (name, gain), (other, than) in (list(compared.items()), list(compared.items())[::-1]):
         rest = gain - limits["share"] * than
-        parts.append(
-            at_least(f"{one.name}: {name} − half of the {other}", rest, zero, one.name,
-                     ours=one.ours)
-        )  # fmt: skip
-        contrast.append(at_least(f"{one.name}: {name}", gain, zero, one.name, matters=one.matters))
+        yield at_least(f"{one.name}: {name} − half of the {other}", rest, zero, one.name,
+                       ours=one.ours)  # fmt: skip
+        yield at_least(f"{one.name}: {name}", gain, zero, one.name, ours=one.ours,
+                       matters=one.matters)  # fmt: skip
 
 
 def _note(tables: Tables, criterion: dict) -> str:

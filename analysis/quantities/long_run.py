@@ -127,8 +127,16 @@ def gains(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def seed_spread(table: pd.DataFrame) -> float:
-    """Standard deviation over seeds of one arm, pooled over the arms in columns."""
-    return float(np.sqrt(table.var(ddof=1).mean()))
+    """Standard deviation of one run in what the arms of its seed, in columns, do not share.
+
+    Arms of a seed have the same questions, batches and initial values, and what these do to all of
+    them moves no difference. Two arms of a seed differ by √2 times this.
+    """
+    whole = table.dropna()
+    rest = whole.sub(whole.mean(axis=1), axis=0)
+    rest -= rest.mean()
+    free = (whole.shape[0] - 1) * (whole.shape[1] - 1)
+    return float(np.sqrt((rest**2).to_numpy().sum() / free)) if free > 0 else np.nan
 
 
 def needed_spread(difference: float) -> float:

@@ -190,7 +190,7 @@ def _no_preset(name: str, scale: str, where: str) -> UserError:
         return NotTuned(
             f"{where}: use: no preset {shown(name)}, because no search has decided it at this "
             f"scale; run make tune SCALE={scale} PUBLISH=1, with SEARCH= what config.yaml has as "
-            "tuned_by"
+            "tuned_by, and FROM_PUBLISHED=1 where a log of it is published"
         )
     known = (p.relative_to(PRESETS).with_suffix("").as_posix() for p in PRESETS.rglob("*.yaml"))
     have = ", ".join(sorted(each for each in known if not each.startswith("tuned/")))

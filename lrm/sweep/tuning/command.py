@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from lrm.cli import columns, guarded, positive
@@ -81,14 +81,18 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     tuning = Tuning([ArmTuning(experiment, base, arms[base.arm], log) for base in bases], results)
     first = tuning.first()
     places = f"{log.path} and {published}" if options.from_published else log.path
+    complete = not (options.only or options.until)
+    if options.publish and not complete:
+        _check_kept(log, published)  # before the trials, and not after them
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {places}", flush=True)
+    if is_listed(published) and (lost := log.lacks(published)):
+        print(f"not begun from {lost} trials of {published}; --from-published does so", flush=True)
 
     def keep() -> None:
         for name, text in tuning.presets():
             make_folder(folder)
             write_atomic(folder / f"{name}.yaml", text.encode())
         if options.publish:
-            complete = not (options.only or options.until)
             _publish(tuning, log, options.presets / scale, published, complete)
 
     try:
@@ -195,9 +199,7 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, comp
     whole = complete and len(ended) == len(tuning.arms)
     # A whole search replaces what is published of its own arms, and of no other.
     own = {arm.name for arm in tuning.arms} if whole else set()
-    if is_listed(published) and (lost := log.lacks(published, own)):
-        raise UserError(f"{published} holds {lost} trials that are not in {log.path}; add "
-                        "--from-published to go on from it")  # fmt: skip
+    _check_kept(log, published, own)
     for arm in ended:
         make_folder(presets)
         for decision in arm.search.decisions:
@@ -210,6 +212,13 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, comp
         make_folder(published.parent)
         write_listed(published.parent, {published.name: log.content()})
         print(f"published {published}, and {presets} of {len(ended)} arms")
+
+
+def _check_kept(log: TrialLog, published: Path, but_of: Collection[str] = ()) -> None:
+    """UserError where a published log has trials that this one lacks, some arms left out."""
+    if is_listed(published) and (lost := log.lacks(published, but_of)):
+        raise UserError(f"{published} holds {lost} trials that are not in {log.path}; add "
+                        "--from-published to go on from it")  # fmt: skip
 
 
 def _plan(

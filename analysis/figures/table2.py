@@ -90,7 +90,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     )
     lines = (
         "Chance alone would explain the paper's gains in 5% of cases, if the average of one run",
-        f"had a standard deviation of {told} points that arms of a seed do not share. {said}",
+        f"had a standard deviation of {told} points, beside what the arms",
+        f"of a seed share. {said}",
     )
     for line, text in enumerate(lines):
         write(0, bottom - 0.03 - 0.032 * line, text)

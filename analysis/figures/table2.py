@@ -65,8 +65,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
          "value": long_run.needed_spread(PAPER[name, WITH][-1] - PAPER[name, WITHOUT][-1])}
         for name in OPTIMIZER_NAMES
     ]  # fmt: skip
-    if len(average) > 1:
-        own = long_run.seed_spread(average)
+    own = long_run.seed_spread(average)
+    if np.isfinite(own):
         spread.append({"panel": "spread", "task": AVERAGE, "counts": True, "value": own})
     found = pd.concat([rows.assign(panel="here"), paper, pd.DataFrame(spread)], ignore_index=True)
     found["seed"] = found["seed"].astype("Int64")
@@ -85,9 +85,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     needed = {row.optimizer: row.value for row in spread.dropna(subset="optimizer").itertuples()}
     told = " and ".join(f"{value:.2f} ({OPTIMIZER_NAMES[name]})" for name, value in needed.items())
     own = spread[spread["optimizer"].isna()]["value"]
-    said = (
-        f"Here it is {own.iloc[0]:.2f}, on other tasks." if len(own) else "Here one seed has run."
-    )
+    said = "Here that takes two seeds and two arms."
+    if len(own):
+        said = f"Here it is {own.iloc[0]:.2f}, on other tasks."
     lines = (
         "Chance alone would explain the paper's gains in 5% of cases, if the average of one run",
         f"had a standard deviation of {told} points, beside what the arms",

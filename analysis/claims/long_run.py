@@ -41,7 +41,7 @@ class _Measure:
 def _measures(tables: Tables, criterion: dict) -> Iterator[_Measure]:
     """The average score, and the loss."""
     limits = criterion["thresholds"]
-    score, loss = average(tables, limits["clear"]), -losses(tables)
+    score, loss = average(tables, limits), -losses(tables)
     sizes = criterion["smallest_effect"], limits["loss_matters"]
     for name, table, size in zip(("score", "loss"), (score, loss), sizes, strict=True):
         late, early = (of(tables, table) for of in (at_minimum, while_constant))
@@ -82,7 +82,7 @@ def l4(tables: Tables, criterion: dict) -> Judgement:
     """The gain on tasks of reasoning: that it is one, and more than that on tasks of knowledge."""
     limits, parts = criterion["thresholds"], []
     knowledge, reasoning = (
-        gains(at_minimum(tables, average(tables, limits["clear"], half, limits["fewest"])))
+        gains(at_minimum(tables, average(tables, limits, half, limits["fewest"])))
         for half in HALVES
     )
     for name in OPTIMIZERS.values():
@@ -151,5 +151,5 @@ def _alike(one: _Measure, compared: dict[str, pd.Series], criterion: dict) -> It
 
 def _note(tables: Tables, criterion: dict) -> str:
     """Which tasks count."""
-    names = counted(tables, criterion["thresholds"]["clear"])
+    names = counted(tables, criterion["thresholds"])
     return f"tasks that count: {', '.join(names)}" if names else "no task counts"

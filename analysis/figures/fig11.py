@@ -31,7 +31,7 @@ GUESSING = NEUTRAL | {"lw": 0.8, "ls": (0, (6, 4))}
 
 def counted(table: Tables) -> tuple[str, ...]:
     """The tasks that count, as the criteria say; where none does, the average is that of all."""
-    return long_run.counted(table, criteria_of("long_run")["L1"]["thresholds"]["clear"])
+    return long_run.counted(table, criteria_of("long_run")["L1"]["thresholds"])
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

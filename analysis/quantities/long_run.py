@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from analysis.tables.results import Tables, kept
+from lrm.errors import UserError
 
 OPTIMIZERS = {"ADAM": "Adam", "MUON": "Muon"}
 WITHOUT, WITH = "none", "vector"
@@ -81,9 +82,26 @@ def _mean(table: pd.DataFrame, after: float, until: float) -> pd.DataFrame:
     return chosen.groupby("seed").agg(lambda column: column.mean(skipna=False))
 
 
+def counted(tables: Tables, limits: dict) -> tuple[str, ...]:
+    """The tasks that count: those named for the scale, or else those clear of chance and of 100.
+
+    ``limits`` are thresholds of a criterion: ``tasks``, names by scale, and ``clear``. Names stand
+    there once runs that judge nothing have been looked at. Raises UserError for one that the
+    runs were not evaluated with.
+    """
+    every, named = tasks(tables), limits.get("tasks", {}).get(tables.runs["scale"].iloc[0])
+    if named is None:
+        return _clear(tables, limits["clear"])
+    for name in named:
+        if name not in every:
+            raise UserError(f"experiments/long_run/criteria.yaml: tasks: {name}: no task of these "
+                            f"runs; one of {', '.join(every)}")  # fmt: skip
+    return tuple(name for name in every if name in named)
+
+
 @kept
-def counted(tables: Tables, clear: float) -> tuple[str, ...]:
-    """The tasks that count: without multipliers clear of chance and of 100, by so many points.
+def _clear(tables: Tables, clear: float) -> tuple[str, ...]:
+    """The tasks that without multipliers are clear of chance and of 100, by so many points.
 
     The score is that at the minimum LR, the mean over seeds and both optimizers. None counts before
     both have run: else the tasks, and with them verdicts, would change when the second comes.
@@ -98,12 +116,14 @@ def counted(tables: Tables, clear: float) -> tuple[str, ...]:
     )
 
 
-def average(tables: Tables, clear: float, half: str | None = None, fewest: int = 1) -> pd.DataFrame:
+def average(tables: Tables, limits: dict, half: str | None = None, fewest: int = 1) -> pd.DataFrame:
     """Mean score over the tasks that count, of one half or of all; nan where fewer than ``fewest``.
+
+    ``limits`` as of ``counted``.
 
     Rows (seed, step), columns (optimizer, multipliers).
     """
-    every, chosen = tasks(tables), counted(tables, clear)
+    every, chosen = tasks(tables), counted(tables, limits)
     names = [name for name in chosen if half in (None, every[name]["half"])]
     return over_tasks(scores(tables), names if len(names) >= fewest else [])
 

@@ -10,7 +10,9 @@ from analysis.claims.judging import BELOW, HOLDS, OPEN, REFUTED
 from analysis.figures import fig11, table2
 from analysis.quantities import long_run
 from analysis.quantities.long_run import ARMS, OPTIMIZERS
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
+from lrm.errors import UserError
 from tests.worlds.planted import check_breaks, judged, noise, part, verdicts
 
 SEEDS = range(100, 104)
@@ -33,6 +35,7 @@ LEVELS = {CHANCE: 27.0, CEILING: 97.0, "arguments": 40.0, "docstrings": 50.0, "a
 GAIN, LOSS = (1.2, 3.0), 0.03
 MEAN = sum(GAIN) / 2
 EARLY = 0.6
+LIMITS = {"clear": 5.0}
 
 
 @functools.cache
@@ -74,7 +77,8 @@ def world(
                 continue
             for run, more in (("train", {}), ("evaluation", {"tasks": TASKS})):
                 described = {"settings": SETTINGS, **more}
-                runs.append({"kind": run, "arm": arm, "seed": seed, "description": described})
+                runs.append({"kind": run, "arm": arm, "seed": seed, "scale": "mini",
+                             "description": described})  # fmt: skip
             for step in STEPS:
                 in_decay = 160 < step <= 200
                 share, loss_share = (
@@ -252,13 +256,32 @@ def test_what_decides_a_part(claim, name, changes, word):
 def test_tasks_near_chance_or_100_do_not_count():
     """Whatever multipliers do to them."""
     tables = world()
-    counts = long_run.counted(tables, 5.0)
+    counts = long_run.counted(tables, LIMITS)
     assert counts == ("arguments", "docstrings", "assignments", "lookups")
     assert judged("L1", tables).note == f"tasks that count: {', '.join(counts)}"
     # Nearer to chance than five points, and farther.
-    assert "arguments" not in long_run.counted(world(level=-11.5), 5.0)
-    assert "arguments" in long_run.counted(world(level=-10.5), 5.0)
-    assert "lookups" not in long_run.counted(world(level=35.0), 5.0)
+    assert "arguments" not in long_run.counted(world(level=-11.5), LIMITS)
+    assert "arguments" in long_run.counted(world(level=-10.5), LIMITS)
+    assert "lookups" not in long_run.counted(world(level=35.0), LIMITS)
+
+
+def test_tasks_named_beforehand_count_at_their_scale():
+    """Whatever their scores; elsewhere the rule chooses."""
+    tables = world()
+    named = LIMITS | {"tasks": {"mini": ["lookups", CHANCE]}}
+    assert long_run.counted(tables, named) == (CHANCE, "lookups")
+    elsewhere = LIMITS | {"tasks": {"paper": ["lookups"]}}
+    assert long_run.counted(tables, elsewhere) == long_run.counted(tables, LIMITS)
+    # One that never ran without multipliers with Muon: names stand before, and so Adam is judged.
+    assert long_run.counted(world(missing="MUON_FULL"), named) == (CHANCE, "lookups")
+    with pytest.raises(UserError, match="tasks: sums: no task of these runs; one of imports, arg"):
+        long_run.counted(tables, LIMITS | {"tasks": {"mini": ["sums"]}})
+
+
+def test_all_claims_count_the_same_tasks():
+    """Figure 11 and table 2 read them from L1."""
+    limits = [one["thresholds"] for one in criteria_of("long_run").values()]
+    assert len({(one["clear"], str(one.get("tasks"))) for one in limits}) == 1
 
 
 @pytest.mark.parametrize("claim", BREAKS)
@@ -274,10 +297,10 @@ def test_without_a_task_that_counts_scores_are_open(claim):
 
 def test_one_half_with_a_single_task_opens_their_comparison_alone():
     low = world(level=-15.0)  # of knowledge docstrings remain
-    assert long_run.counted(low, 5.0) == ("docstrings", "assignments", "lookups")
+    assert long_run.counted(low, LIMITS) == ("docstrings", "assignments", "lookups")
     assert judged("L4", low).verdict == OPEN and judged("L1", low).verdict == HOLDS
     lower = world(level=-23.0)  # lookups alone
-    assert long_run.counted(lower, 5.0) == ("lookups",)
+    assert long_run.counted(lower, LIMITS) == ("lookups",)
     assert judged("L4", lower).verdict == OPEN and judged("L1", lower).verdict == HOLDS
 
 
@@ -287,7 +310,7 @@ def test_a_missing_score_is_no_average():
     frame = whole.scalars
     gone = (frame["arm"] == "ADAM_FULL") & (frame["seed"] == 100) & (frame["step"] == 230)
     holed = Tables(whole.runs, frame[~(gone & (frame["tensor"] == "task.lookups"))])
-    averages = long_run.average(holed, 5.0).isna()
+    averages = long_run.average(holed, LIMITS).isna()
     assert averages["Adam", "none"].loc[100, 230] and averages.to_numpy().sum() == 1
     drawn = fig11.numbers({"long_run": holed})
     assert drawn["value"].isna().sum() == 1
@@ -344,7 +367,7 @@ def test_what_a_missing_arm_lacks_is_open():
 def test_no_task_counts_before_both_optimizers_have_run():
     """Else which tasks count, and L1, would change when the second comes."""
     lacking = world(missing="MUON_FULL")
-    assert long_run.counted(lacking, 5.0) == ()
+    assert long_run.counted(lacking, LIMITS) == ()
     assert judged("L1", lacking).groups == {"score": OPEN, "loss": HOLDS}
 
 

@@ -166,6 +166,29 @@ def test_short_runs_try_changes_at_their_own_best_lr():
     assert [decision.point for decision in own.decisions] == [Point()] * 2
 
 
+def test_each_stage_settles_the_base_lr_of_its_short_runs():
+    """In longer ones a lower LR is best than in shorter ones, and a kept change moves it too."""
+    stages = {"NONE": {}, "LR": {"tune": "lr", "groups": ("mlp",)},
+              "LRWD": {"tune": "weight_decay", "groups": ("mlp",), "length": 0.75}}  # fmt: skip
+
+    def loss(trial):
+        factors = dict(trial.point.factors)
+        lr, decay = (factors.get((what, "mlp"), 1.0) for what in ("lr", "weight_decay"))
+        moved = lr == 2.0
+        best = (0 if trial.full else 1 if trial.length else 3) + moved
+        # A higher decay stands in for the lower LR that runs at another one would want.
+        miss = trial.point.lr - best - 0.4 * math.log2(decay)
+        return 0.1 * abs(miss) - 0.2 * moved + noise(trial, 1e-4)
+
+    arm = searched(rules(stages=stages, short_lr=True, rounds=1), loss)
+    tried = {what: {t.point.lr for t in arm.losses if (what, "mlp") in dict(t.point.factors)
+                    and not t.full and t.length == length}
+             for what, length in (("lr", None), ("weight_decay", 0.75))}  # fmt: skip
+    assert tried == {"lr": {3}, "weight_decay": {2}}
+    assert [(d.point.lr, len(d.point.factors)) for d in arm.decisions] == [(0, 0), (1, 1), (1, 1)]
+    assert arm.decisions[-1].notes == ("this tier added nothing",)
+
+
 def test_two_seeds_that_are_alike_bear_no_gain_alone():
     """A gain of 0.007 on both seeds in full runs, others spread by 0.03."""
 
@@ -292,6 +315,23 @@ def test_a_forward_factor_is_where_multipliers_start():
     assert plan_of(learned, "projector").forward == 4.0
     (scalar,) = plan_of(settings_at("ADAM_SCALAR", point), "mlp.up@0").multipliers
     assert scalar.init == 2.0
+
+
+def test_what_decay_takes_off_a_start_may_be_the_same_share():
+    """Else a start at 2 decays twice as fast as one at 1, relative to itself."""
+    point = Point().times("forward", "mlp", 2.0).times("lr", "multipliers", 0.5)
+    scaled = EXPERIMENT.search("tiny").model_copy(update={"scaled_decay": True})
+    for search, share in ((EXPERIMENT.search("tiny"), 2.0), (scaled, 1.0)):
+        learned = settings_at("ADAM_LRM", point, search)
+        row, column = plan_of(learned, "mlp.up@0").multipliers
+        assert row.lr * row.weight_decay == pytest.approx(share * column.lr * column.weight_decay)
+        assert row.weight_decay > 0
+    bare = base_of("ADAM_LRM")
+    none = bare.settings.multipliers.model_copy(update={"weight_decay": 0.0})
+    bare = dataclasses.replace(
+        bare, settings=bare.settings.model_copy(update={"multipliers": none})
+    )
+    assert "weight_decay" not in str(layer(Point().times("forward", "mlp", 2.0), scaled, bare))
 
 
 def test_multipliers_have_a_group_of_their_own_or_share_one():
@@ -553,6 +593,15 @@ def test_a_search_killed_and_resumed(tmp_path):
     lost = subprocess.run(command(elsewhere, "--publish"), capture_output=True, text=True)
     assert lost.returncode == 2 and "add --from-published to go on from it" in lost.stderr
     assert (reference / log.name).read_bytes() == half + other.encode()
+
+    # Trials of which none is asked for, because the text is another: not silently begun anew.
+    strange = tmp_path / "strange"
+    (strange / "reference" / "smoke").mkdir(parents=True)
+    write_listed(strange / "reference" / "smoke", {log.name: other.encode()})
+    (strange / "data").symlink_to(tmp_path / "data")
+    refused = subprocess.run(command(strange, "--from-published"), capture_output=True, text=True)
+    assert refused.returncode == 2 and "of the 1 trials of ADAM" in refused.stderr
+    assert "none is one that this search asks for" in refused.stderr
 
 
 def test_bad_input(tmp_path):

@@ -64,9 +64,14 @@ class Search(Strict):
     # Where the changes of a stage do not gain together in full runs, the one that gained most in
     # short runs is tried alone.
     retry: bool = False
-    # Changes are tried in short runs at the base LR that is best in those. Without this they are
-    # tried at that of full runs, which is lower, so that short runs gain by whatever raises an LR.
+    # Changes are tried in short runs at the base LR that is best in those, which is settled anew
+    # for each stage: it depends on their length, and on what the stages before have changed.
+    # Without this they are tried at that of full runs, which is lower, so that short runs gain by
+    # whatever raises an LR.
     short_lr: bool = False
+    # Where multipliers start at another value than 1, their weight decay is divided by it, so that
+    # a step takes off the same share. Without this it is that of the others.
+    scaled_decay: bool = False
     # In full runs, too, a gain counts against the spread of all differences of the arm, where that
     # is larger than its own. Two seeds are alike now and then.
     pooled: bool = False

@@ -80,6 +80,13 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     log = TrialLog(folder / published.name, published if options.from_published else None)
     tuning = Tuning([ArmTuning(experiment, base, arms[base.arm], log) for base in bases], results)
     first = tuning.first()
+    for arm in tuning.arms if options.from_published else ():
+        if arm.records and not arm.goes_on:
+            raise UserError(
+                f"--from-published: of the {len(arm.records)} trials of {arm.name} in {published} "
+                "none is one that this search asks for: settings, text or versions of packages "
+                "differ; leave the flag out to begin anew"
+            )
     places = f"{log.path} and {published}" if options.from_published else log.path
     complete = not (options.only or options.until)
     if options.publish and not complete:

@@ -125,6 +125,12 @@ class ArmTuning:
         return None if early is None else early + self._rules.hopeless
 
     @property
+    def goes_on(self) -> bool:
+        """Whether the log holds a run that it has asked for."""
+        asked = self._asked.values()
+        return bool(self.search.losses) or any(run.id in self._log.records for run in asked)
+
+    @property
     def records(self) -> list[dict[str, Any]]:
         """Those of the arm in the log: what was spent on it, under other rules too."""
         return [record for record in self._log.records.values() if record["arm"] == self.name]

@@ -48,11 +48,13 @@ def layer(point: Point, search: Search, base: TrainRun) -> dict[str, Any]:
     """Settings that make of the run ``base`` the point's: base LR, multipliers' LR, rules.
 
     A forward factor of tensors with multipliers is where their multipliers start, the rows where
-    there are two axes, with an LR in proportion (a step is the same share). Raises UserError for a
+    there are two axes, with an LR in proportion (a step is the same share). With ``scaled_decay``
+    their weight decay is in inverse proportion (so is what it takes off). Raises UserError for a
     group of which some tensors have multipliers and others not.
     """
     settings, plans = base.settings, base.plans
-    own_lr = settings.multipliers.lr
+    own_lr, decay = settings.multipliers.lr, settings.multipliers.weight_decay
+    own_decay = decay if search.scaled_decay and decay else None
     for (tune, group), factor in point.factors:
         if tune == "lr" and search.has_multipliers(group):
             own_lr *= factor
@@ -60,7 +62,7 @@ def layer(point: Point, search: Search, base: TrainRun) -> dict[str, Any]:
     for group in search.groups:
         for pattern in search.patterns(group):
             matched = [plan for plan in plans if matches(pattern, plan.address)]
-            if rule := _rule(point, group, pattern, matched, own_lr):
+            if rule := _rule(point, group, pattern, matched, own_lr, own_decay):
                 rules.append({"match": pattern, **rule})
     found: dict[str, Any] = {"optimizer": {"lr": _rounded(
         settings.optimizer.lr * search.lr_ratio**point.lr)}}  # fmt: skip
@@ -70,7 +72,12 @@ def layer(point: Point, search: Search, base: TrainRun) -> dict[str, Any]:
 
 
 def _rule(
-    point: Point, group: str, pattern: str, matched: Sequence[TensorPlan], own_lr: float
+    point: Point,
+    group: str,
+    pattern: str,
+    matched: Sequence[TensorPlan],
+    own_lr: float,
+    own_decay: float | None,
 ) -> dict[str, Any]:
     rule: dict[str, Any] = {}
     if not matched:
@@ -91,6 +98,8 @@ def _rule(
     if axis is None:
         return {**rule, "forward_scale": factor}
     start = {"init": factor, "lr": _rounded(factor * own_lr)}
+    if own_decay is not None:
+        start["weight_decay"] = _rounded(own_decay / factor)
     return {**rule, "multiplier": start if axis == "scalar" else {axis: start}}
 
 

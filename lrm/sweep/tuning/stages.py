@@ -53,7 +53,8 @@ class ArmSearch:
         self.decisions: list[Decision] = []
         # What the trials in hand are compared with.
         self.incumbent: Point | None = None
-        # Steps from the base LR that is best in full runs to that which is best in short ones.
+        # Steps from the base LR that is best in full runs to that which is best in short ones, by
+        # the first stage.
         self._shift = 0
         # Differences that were paired by seed, of which a change was judged.
         self._paired: list[list[float]] = []
@@ -149,6 +150,10 @@ class ArmSearch:
     def _tuned(self, stage: Stage, before: Point) -> Generator[list[Trial], Losses, Point]:
         """Change groups as long as that gains, then compare with ``before`` in full runs."""
         short = before.at(before.lr + self._shift)
+        if self._search.short_lr:
+            self.incumbent = short
+            short = yield from self._settled(short, self._search.seeds, full=False)
+        shift = short.lr - before.lr
         found, single = yield from self._changed(stage, short)
         if found == short:
             self._notes.append("this tier added nothing")
@@ -156,7 +161,7 @@ class ArmSearch:
         # Many changes at once are many chances that one of them was noise, and takes all down.
         alone = [single] if self._search.retry and single != found else []
         for each in (found, *alone):
-            whole = each.at(each.lr - self._shift)
+            whole = each.at(each.lr - shift)
             if (confirmed := (yield from self._confirmed(before, whole))) is not None:
                 return confirmed
         return before

@@ -144,16 +144,17 @@ class TrialLog:
     """Every trial of a search, one JSON line each, appended as it ends.
 
     A trial in the log is not run again, whether or not its directory is still there; nor is one
-    of a ``published`` log. Raises UserError where a file is no such log.
+    of a ``published`` log, whose trials are written to this one before the first that is added:
+    what is read of a search is all of it. Raises UserError where a file is no such log.
     """
 
     def __init__(self, path: Path, published: Path | None = None):
         self.path = path
-        self.records: dict[str, dict[str, Any]] = {}
-        if published is not None:
-            self.records |= _records(read_listed(published), published)
+        there = {} if published is None else _records(read_listed(published), published)
+        own = _records(path.read_bytes(), path) if path.exists() else {}
+        self.records = there | own
+        self._unwritten = [record for id, record in there.items() if id not in own]
         if path.exists():
-            self.records |= _records(path.read_bytes(), path)
             _cut(path)
 
     def lacks(self, published: Path, but_of: Collection[str] = ()) -> int:
@@ -171,9 +172,10 @@ class TrialLog:
         make_folder(self.path.parent)
         self.records[record["id"]] = record
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(record))
+            file.write("".join(map(_line, (*self._unwritten, record))))
             file.flush()
             os.fsync(file.fileno())
+        self._unwritten.clear()
 
 
 def _records(content: bytes, path: Path) -> dict[str, dict[str, Any]]:

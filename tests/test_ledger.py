@@ -139,6 +139,15 @@ def test_gates_and_contrasts():
     assert Judgement([part, other], 3, contrast=[everywhere]).verdict == OPEN
 
 
+def test_a_contrast_that_no_run_has_measured_is_no_contrast_that_fails():
+    part = at_least("x", ONES, 0.5)
+    for values, said in ((ONES, "the contrast does not hold: c"), ([math.nan] * 3, "not measured")):
+        judgement = Judgement([part], 3, contrast=[at_most("c", values, 0.5)])
+        record = _record(judgement, {"criterion": ""}, "judging")
+        assert record["parts"][0]["missing"].startswith(said)
+        assert record["parts"][0]["verdict"] == OPEN
+
+
 def test_criteria_are_complete():
     """Every claim of every experiment has a criterion and a judge, and the reverse."""
     criteria = {claim: body for claim, body in CRITERIA.items() if "experiment" in body}

@@ -410,12 +410,12 @@ def test_a_search_that_has_only_begun():
     numbers, _, texts = drawn(fig7, tables)
     assert set(numbers["tier"]) == {"NONE"} and set(numbers["optimizer"]) == {"Adam"}
     assert not {"LR", "FULL", "b   Muon"} & {text.get_text() for text in texts}
-    with pytest.raises(NothingFound, match="no runs of ADAM_FULL, MUON_NONE, MUON_FULL"):
+    with pytest.raises(NothingFound, match="no runs of ADAM_FULL, ADAM_LRM_LRWD, MUON_N"):
         tuning_mechanism.numbers({"tuning_ablation": tables})
 
 
-def test_a_search_that_is_further_with_one_optimizer():
-    """Words that were written of the first tier do not stand above two."""
+def test_a_search_that_is_further_with_one_optimizer(monkeypatch):
+    """What is there is judged; words stand above the tiers that they were written of alone."""
     whole = realistic()
     there = whole.runs["arm"].str.endswith("_NONE") | whole.runs["arm"].isin(
         ["ADAM_LR", "ADAM_LRM_LR"]
@@ -426,14 +426,45 @@ def test_a_search_that_is_further_with_one_optimizer():
     numbers = fig7.numbers({"tuning_ablation": tables})
     assert set(numbers.query("optimizer == 'Adam'")["tier"]) == {"NONE", "LR"}
     assert set(numbers.query("optimizer == 'Muon'")["tier"]) == {"NONE"}
+    judged = {("T1", "Adam NONE"), ("T1", "Adam LR"), ("T1", "Muon NONE"), ("T6", "Adam")}
+    for claim, criterion in criteria_of("tuning_ablation").items():
+        found = judge_of("tuning_ablation", claim)(tables, criterion)
+        for group, verdict in found.groups.items():
+            if "scalar" not in group:
+                assert (verdict != "open") == ((claim, group) in judged), (claim, group)
     context = Context("mini", tables.seeds, "a corpus", "reference")
-    with plt.style.context(STYLE_FILE):
-        page = fig7.draw(numbers, context)
-        FigureCanvasAgg(page).draw()
-    count = len(page.subfigs)
-    titles = [part.get_suptitle() for part in page.subfigs]
-    assert count == 3 and all(titles) == (len(fig7.MESSAGES["mini"]) == count)
-    plt.close(page)
+    for own, shown in (({"Adam": 2, "Muon": 1}, True), ({"Adam": 2, "Muon": 2}, False)):
+        messages = tiers.Messages(own, ("first", "second", "third"))
+        monkeypatch.setitem(fig7.MESSAGES, "mini", messages)
+        with plt.style.context(STYLE_FILE):
+            page = fig7.draw(numbers, context)
+            FigureCanvasAgg(page).draw()
+        titles = [part.get_suptitle() for part in page.subfigs]
+        assert len(titles) == 3 and all(titles) == any(titles) == shown
+        said = " ".join(text.get_text() for text in page.findobj(Text))
+        assert "LR also LRs of groups (AdamW alone)" in said and "e, from left: NONE, LR" in said
+        assert "hollow" not in said
+        plt.close(page)
+
+
+@pytest.mark.parametrize("missing", ["ADAM_LRM_LRWD", "ADAM_LRWD"])
+def test_a_tier_that_one_arm_alone_has(missing):
+    """Neither is it told to be the tier before, nor does it hide that tier's gain."""
+    whole = realistic()
+    there = whole.runs["arm"].str.endswith("_NONE") | whole.runs["arm"].isin(
+        {"ADAM_LR", "ADAM_LRM_LR", "ADAM_LRWD", "ADAM_LRM_LRWD"} - {missing}
+    )
+    scalars = whole.scalars[whole.scalars["run"].isin(whole.runs["run"][there])]
+    # The one that is there kept nothing.
+    other = ({"ADAM_LRM_LRWD", "ADAM_LRWD"} - {missing}).pop()
+    of_before = scalars[scalars["arm"] == other.replace("LRWD", "LR")]
+    runs = of_before["run"].str.replace("LR ", "LRWD ")
+    of_before = of_before.assign(arm=other, run=runs)
+    scalars = pd.concat([scalars[scalars["arm"] != other], of_before], ignore_index=True)
+    tables = TunedTables(whole.runs[there], scalars, trials=spent())
+    _, _, texts = drawn(fig7, tables)
+    said = {text.get_text() for text in texts}
+    assert "gain at LR" in said and not {"gain at LRWD", "LR = LRWD"} & said
 
 
 def test_one_seed_is_drawn():

@@ -273,7 +273,7 @@ def _changed(
 def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[str, Any]:
     planned = judgement.planned
     parts = [
-        _part(part, planned, judgement.part_verdict(part), judgement.missing(part))
+        _part(part, planned, judgement.part_verdict(part), _missing(judgement, part))
         for part in judgement.parts
     ]
     contrast = [_part(part, planned, part.verdict(planned)) for part in judgement.contrast]
@@ -293,6 +293,16 @@ def _record(judgement: Judgement, criterion: dict, stage: str | None) -> dict[st
         "contrast": contrast,
         "note": judgement.note,
     }
+
+
+def _missing(judgement: Judgement, part: Part) -> str:
+    """``judgement.missing``; of a contrast that no run has measured nothing is known."""
+    said = judgement.missing(part)
+    return next(
+        (f"not measured yet: {needed.name}" for needed in judgement.contrast
+         if said.endswith(f": {needed.name}") and not np.isfinite(needed.values).any()),
+        said,
+    )  # fmt: skip
 
 
 def _part(part: Part, planned: int, verdict: str, missing: str = "") -> dict[str, Any]:

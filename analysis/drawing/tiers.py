@@ -6,6 +6,7 @@ Figure 7 says what is drawn; ``messages`` are the figure's own, by scale.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -57,6 +58,14 @@ LETTERS = "abcdef"
 NO_LOG = "There is no log\nof the search:\nrun make tune."
 
 
+@dataclass(frozen=True)
+class Messages:
+    """The message of each row, and of which results: the number of tiers by optimizer."""
+
+    tiers: Mapping[str, int]
+    rows: tuple[str, ...]
+
+
 def numbers(table: TunedTables) -> pd.DataFrame:
     """Columns: panel, optimizer, multipliers, tier, seed, step, value, trials, flops, window and
     decay, the step at which it begins.
@@ -96,6 +105,12 @@ def _tiers(rows: pd.DataFrame) -> list[str]:
     return [tier for tier in TIERS if tier in there]
 
 
+def by_optimizer(numbers: pd.DataFrame) -> dict[str, list[str]]:
+    """The tiers that each optimizer with runs has."""
+    there = dict(tuple(numbers[numbers["panel"] == "loss"].groupby("optimizer")))
+    return {name: _tiers(there[name]) for name in OPTIMIZERS.values() if name in there}
+
+
 def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
     """A row for each finite number of a table, with the names of its rows and columns."""
     rows = table.melt(ignore_index=False).reset_index().dropna(subset="value")
@@ -107,18 +122,18 @@ def _tidy(table: pd.DataFrame, **columns) -> pd.DataFrame:
 def draw(
     numbers: pd.DataFrame,
     context: Context,
-    messages: Mapping[str, Sequence[str]],
+    messages: Mapping[str, Messages],
     said_of_search: Sequence[str],
 ):
     """Three rows, each under its message, and in each a panel for each optimizer with runs.
 
     Where one optimizer alone has runs, its panels are a row. Of one tier gains over costs would
     repeat the first row: what the search cost stands below its arms. ``said_of_search``: lines of
-    the caption on what was tuned, and how.
+    the caption on what was tuned, and how. Messages that were written of other tiers are not shown.
     """
     panels = dict(tuple(numbers.groupby(["panel", "optimizer"])))
-    optimizers = [name for name in OPTIMIZERS.values() if ("loss", name) in panels]
-    tiers = _tiers(numbers)
+    of_each = by_optimizer(numbers)
+    optimizers, tiers = list(of_each), _tiers(numbers)
     spent = numbers["flops"].max()
     unit = 10.0 ** np.floor(np.log10(spent))
     count = 3 if len(tiers) > 1 else 2
@@ -131,9 +146,9 @@ def draw(
     letters, rows = iter(LETTERS), []
     of_one = OPTIMIZER_NAMES[optimizers[0]]
     alone = iter((f"{of_one}: loss", "gain over training", "gain and cost"))
-    of_scale = messages.get(context.scale, ())
-    if len(of_scale) != count:  # they were written of other tiers
-        of_scale = [""] * count
+    written, of_scale = messages.get(context.scale), ("",) * count
+    if written and written.tiers == {name: len(each) for name, each in of_each.items()}:
+        of_scale = written.rows
     for part, message, shared in zip(parts, of_scale, SHARED[:count], strict=True):
         if message:
             headline(part, message, context, context.scale)
@@ -159,7 +174,7 @@ def draw(
     losses[0].set_ylim(top=high + 0.3 * (high - low))  # for what stands at the top
     losses[0].set_ylabel("validation loss (nats)")
     gaps[0].set_ylabel("training loss (nats),\nno multipliers − vectors")
-    _legend(figure, tiers)
+    _legend(figure, _any_again(panels, optimizers))
     wide = len(optimizers)
     middle, last = (LETTERS[row * wide : (row + 1) * wide] for row in (1, 2))
     intervals = ""
@@ -168,7 +183,10 @@ def draw(
         intervals = f"; ±, bands{bars}: 95%"
     window = int(numbers["window"].iloc[0])
     note = f"{', '.join(middle)}: means over {window} steps{intervals}"
-    note += f"; {', '.join(last)}, from left: {', '.join(tiers)}" if len(tiers) > 1 else ""
+    lines = [(letter, each) for letter, each in zip(last, of_each.values(), strict=True)
+             if len(each) > 1]  # fmt: skip
+    if lines:
+        note += f"; {', '.join(letter for letter, _ in lines)}, from left: {', '.join(tiers)}"
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, optimizers, strict=True):
@@ -190,14 +208,24 @@ def _name_arms(axis, rows: pd.DataFrame, costs: pd.DataFrame | None, unit: float
         axis.set_xlabel(rf"numbers: FLOPs of the arm's search ($10^{{{np.log10(unit):.0f}}}$)")
 
 
-def _legend(figure, shown: Sequence[str]) -> None:
-    """``shown``: the tiers; the first has none before it."""
+def _any_again(panels: Mapping[tuple, pd.DataFrame], optimizers: Sequence[str]) -> bool:
+    """Whether an arm has at some tier the losses of the tier before."""
+    for name in optimizers:
+        for _, own in panels["loss", name].groupby("multipliers"):
+            means = own.groupby("tier")["value"].mean()
+            if means.reindex(_tiers(own)).diff().eq(0).any():
+                return True
+    return False
+
+
+def _legend(figure, again: bool) -> None:
+    """``again``: whether hollow marks are there."""
     handles = [key(NAMES[kind], **look, ls="") for kind, look in LOOKS.items()]
     handles += [
         key("mean over seeds", lw=1.8, color="#777777"),
         key("the same seed", lw=0.6, color="#aaaaaa"),
     ]
-    if len(shown) > 1:
+    if again:
         said = "hollow, thin bar: nothing kept, as the tier before"
         handles.append(key(said, color="#777777", marker="o", ls="", **AGAIN))
     legend_below(figure, handles, 3, columnspacing=0.9)
@@ -216,7 +244,8 @@ def _losses(axis, rows: pd.DataFrame) -> None:
     for tier, table in tables.items():
         before = tables[columns[-1][0]] if columns else pd.DataFrame()
         both = table.columns.intersection(before.columns)
-        if len(both) and table[both].equals(before[both]):
+        # One arm alone says nothing of the other, which may not have been searched so far.
+        if {WITHOUT, WITH} <= set(both) and table[both].equals(before[both]):
             columns[-1].append(tier)
         else:
             columns.append([tier])
@@ -245,7 +274,11 @@ def _losses(axis, rows: pd.DataFrame) -> None:
 
 def _gains(axis, tables: dict[str, pd.DataFrame]) -> None:
     """What each kind of multipliers gains at the first and at the last tier, in its colour."""
-    first, last = next(iter(tables)), next(reversed(tables))
+    told = [tier for tier, table in tables.items()
+            if WITHOUT in table and any(kind in table for kind in SHORT)]  # fmt: skip
+    if not told:
+        return
+    first, last = told[0], told[-1]
     places = {first: (0.02, "left")} | ({last: (0.98, "right")} if last != first else {})
     for tier, (x, side) in places.items():
         table = tables[tier]

@@ -17,22 +17,30 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing import tiers
+from analysis.drawing.style import OPTIMIZER_NAMES
 from analysis.tables.context import Context
 from analysis.tables.trials import TunedTables
 
 EXPERIMENTS = ("tuning_ablation",)
-# The message of each row, by scale; of one tier there are two rows.
+# By scale; of one tier there are two rows.
 MESSAGES = {
-    "tiny": (
-        "Vectors lead at NONE (base LR tuned), trail at FULL, after a search that tied their LR",
-        "Vectors keep an early lead only in NONE; with Muon also in LRWD, until LR decay",
-        "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its "
-        "FLOPs",
+    "tiny": tiers.Messages(
+        {"Adam": 4, "Muon": 4},
+        (
+            "Vectors lead at NONE (base LR tuned), trail at FULL, after a search that tied "
+            "their LR",
+            "Vectors keep an early lead only in NONE; with Muon also in LRWD, until LR decay",
+            "Scalars, tuned in base LR only, bring most of full tuning's gain for a quarter of its "
+            "FLOPs",
+        ),
     ),
-    # Of the first tier alone: with more the figure has no messages until these are written anew.
-    "mini": (
-        "With the base LR tuned vectors gain with both optimizers; scalars gain more (AdamW)",
-        "Vectors gain early, lose it, and gain again while the LR decays",
+    "mini": tiers.Messages(
+        {"Adam": 2, "Muon": 1},
+        (
+            "With the base LR tuned vectors gain; with LRs of groups too it is open (AdamW)",
+            "Vectors lead early, lose that lead, and make up ground while the LR decays",
+            "Tuned LRs of groups gain without multipliers; with vectors no gain is seen (AdamW)",
+        ),
     ),
 }
 # What a tier tunes, and what the search at tiny alone did, in the words of the caption.
@@ -54,8 +62,13 @@ def numbers(tables: dict[str, TunedTables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """As ``analysis.drawing.tiers.draw``."""
-    there = set(numbers["tier"])
-    shown = {tier: what for tier, what in TUNED.items() if tier in there}
-    tuned = "; ".join(f"{tier} {what}" if len(shown) > 1 else what for tier, what in shown.items())
+    of_each = tiers.by_optimizer(numbers)
+    shown = {tier: [name for name, own in of_each.items() if tier in own] for tier in TUNED}
+    shown = {tier: names for tier, names in shown.items() if names}
+    parts = []
+    for tier, names in shown.items():
+        alone = f" ({OPTIMIZER_NAMES[names[0]]} alone)" if len(names) < len(of_each) else ""
+        parts.append(f"{tier} {TUNED[tier]}{alone}" if len(shown) > 1 else TUNED[tier])
+    tuned = "; ".join(parts)
     said = (f"tuned: {tuned}", TIED) if context.scale == "tiny" else (f"tuned: {tuned}",)
     return tiers.draw(numbers, context, MESSAGES, said)

@@ -13,11 +13,13 @@ from analysis.tables.context import Context
 from analysis.tables.trials import TunedTables
 
 EXPERIMENTS = ("tuning_apart",)
-# The message of each row, of AdamW and of Muon.
-MESSAGES = (
-    "All tuned: with AdamW scalars gain little, vectors trail; with Muon neither matters",
-    "Vectors keep an early lead at NONE, with Muon at LR = LRWD too, and nowhere else",
-    "Until all is tuned scalars lead at every cost of the search",
+MESSAGES = tiers.Messages(
+    {"Adam": 4, "Muon": 4},
+    (
+        "All tuned: with AdamW scalars gain little, vectors trail; with Muon neither matters",
+        "Vectors keep an early lead at NONE, with Muon at LR = LRWD too, and nowhere else",
+        "Until all is tuned scalars lead at every cost of the search",
+    ),
 )
 # What a tier tunes, and how, in the words of the caption.
 TUNED = (

@@ -25,6 +25,7 @@ from analysis.drawing.style import (
 )
 from analysis.quantities.tuning_ablation import OPTIMIZERS, agreement, noise_product, scales
 from analysis.tables.context import Context
+from analysis.tables.find import NothingFound
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("tuning_ablation",)
@@ -47,6 +48,10 @@ NOTHING = "The search kept no forward factor:\nthere is nothing to compare."
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
     """Columns: optimizer, seed, tensor, layer, tuned, learned, r of that seed; noise."""
+    there = set(tables["tuning_ablation"].trained["arm"])
+    read = [f"{name}_{of}" for name in OPTIMIZERS for of in ("NONE", "FULL", "LRM_LRWD")]
+    if lacking := [arm for arm in read if arm not in there]:
+        raise NothingFound(f"no runs of {', '.join(lacking)}; make tune finds what they train")
     found = scales(tables["tuning_ablation"])
     noise = {name: noise_product(tables["tuning_ablation"], name) for name in OPTIMIZERS.values()}
     r = agreement(found).stack().rename("r").reset_index()

@@ -467,6 +467,16 @@ def test_a_tier_that_one_arm_alone_has(missing):
     assert "gain at LR" in said and not {"gain at LRWD", "LR = LRWD"} & said
 
 
+@pytest.mark.parametrize("alone", ["MUON_NONE", "MUON_LRM_NONE"])
+def test_an_optimizer_with_one_arm_is_drawn(alone):
+    whole = realistic()
+    there = whole.runs["arm"].str.fullmatch(f"ADAM(_LRM)?_(NONE|LR)|{alone}")
+    scalars = whole.scalars[whole.scalars["run"].isin(whole.runs["run"][there])]
+    numbers, _, texts = drawn(fig7, TunedTables(whole.runs[there], scalars, trials=spent()))
+    assert set(numbers.query("optimizer == 'Muon'")["panel"]) <= {"loss", "cost"}
+    assert "No tier has runs" in " ".join(text.get_text() for text in texts)
+
+
 def test_one_seed_is_drawn():
     for figure in (fig7, tuning_mechanism):
         drawn(figure, realistic(seeds=1))

@@ -55,6 +55,7 @@ AGAIN = {"markerfacecolor": "white", "mew": 0.7, "alpha": 1}
 BEHIND = {"color": "white", "pad": 0.8}
 # Of the panels, row by row.
 LETTERS = "abcdef"
+NO_PAIR = "No tier has runs\nwithout and with vectors."
 NO_LOG = "There is no log\nof the search:\nrun make tune."
 
 
@@ -160,7 +161,7 @@ def draw(
     for axis, optimizer in zip(losses, optimizers, strict=True):
         _losses(axis, panels["loss", optimizer])
     for axis, optimizer in zip(gaps, optimizers, strict=True):
-        _gaps(axis, panels["gap", optimizer])
+        _gaps(axis, panels.get(("gap", optimizer)))
     if costs:
         for axis, optimizer in zip(costs[0], optimizers, strict=True):
             _costs(axis, panels.get(("cost", optimizer)), unit)
@@ -190,7 +191,7 @@ def draw(
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, optimizers, strict=True):
-        if len(tiers) > 1:
+        if len(tiers) > 1 and ("gap", optimizer) in panels:
             name_ends(axis, _gap_ends(panels["gap", optimizer]), at=1.05)
     return figure
 
@@ -304,8 +305,13 @@ def _said(values: pd.Series) -> str:
     return with_half(values, 4 if nearest < 0.0005 else 3)
 
 
-def _gaps(axis, rows: pd.DataFrame) -> None:
+def _gaps(axis, rows: pd.DataFrame | None) -> None:
     """Means over seeds of each tier, with intervals over seeds."""
+    axis.set_xlabel("step")
+    if rows is None:
+        axis.text(0.5, 0.5, NO_PAIR, transform=axis.transAxes, ha="center", va="center",
+                  fontsize=7, color="#444444")  # fmt: skip
+        return
     for tier, own in _gap_tables(rows):
         middle = [interval(values) for values in own.to_numpy()]
         look = TIER_LOOKS[tier] | {"zorder": 3}
@@ -319,7 +325,6 @@ def _gaps(axis, rows: pd.DataFrame) -> None:
                   xycoords=axis.get_xaxis_transform(), textcoords="offset points",
                   color="#555555", fontsize=SMALL, bbox=BEHIND)  # fmt: skip
     axis.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axis.set_xlabel("step")
 
 
 def _gap_tables(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:

@@ -38,8 +38,8 @@ MESSAGES = {
         {"Adam": 2, "Muon": 1},
         (
             "With the base LR tuned vectors gain; with LRs of groups too it is open (AdamW)",
-            "Vectors lead early, lose that lead, and make up ground while the LR decays",
-            "Tuned LRs of groups gain without multipliers; with vectors no gain is seen (AdamW)",
+            "Vectors lead early, fall behind or level, and make up ground while the LR decays",
+            "Tuned LRs of groups gain without multipliers; with vectors it is open (AdamW)",
         ),
     ),
 }

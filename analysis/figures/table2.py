@@ -1,10 +1,11 @@
 """Table 2 (section 5.2): scores of each task and arm at the end of the long run.
 
 Percentages, means over the checkpoints at the minimum LR and over seeds, with 95% intervals. Tasks
-in grey do not count: without multipliers their score lies too near to chance or to 100. Below, the
-paper's own table, of other tasks and one run an arm. The last lines say how large the spread
-between seeds would have to be for chance to explain the paper's differences, and how large it is
-here: an order of magnitude, and ours.
+in grey do not count: without multipliers their score lies too near to chance or to 100, that of
+these seeds or, where the criteria name the tasks, of one before. Below, the paper's own table, of
+other tasks and one run an arm. The last lines say how large the spread between seeds would have to
+be for chance to explain the paper's differences, and how large it is here: an order of magnitude,
+and ours.
 """
 
 from __future__ import annotations

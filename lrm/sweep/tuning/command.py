@@ -80,22 +80,25 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     log = TrialLog(folder / published.name, published if options.from_published else None)
     tuning = Tuning([ArmTuning(experiment, base, arms[base.arm], log) for base in bases], results)
     first = tuning.first()
-    for arm in tuning.arms if options.from_published else ():
-        if arm.records and not arm.goes_on:
-            raise UserError(
-                f"--from-published: of the {len(arm.records)} trials of {arm.name} in {published} "
-                "none is one that this search asks for: settings, text or versions of packages "
-                "differ; leave the flag out to begin anew"
-            )
+    there = {log.records[id]["arm"] for id in log.published}
+    known = [arm for arm in tuning.arms if arm.name in there]
+    strange = [arm.name for arm in known if not arm.goes_on]
+    said = (f"of the trials of {', '.join(strange)} in {published} none is one that this search "
+            "asks for: settings, text or versions of packages differ")  # fmt: skip
+    if strange and len(strange) == len(known):
+        raise UserError(f"--from-published: {said}; leave the flag out to begin anew")
     places = f"{log.path} and {published}" if options.from_published else log.path
     complete = not (options.only or options.until)
     if options.publish and not complete:
         _check_kept(log, published)  # before the trials, and not after them
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {places}", flush=True)
+    if strange:
+        print(f"{said}; they begin anew", flush=True)
     if is_listed(published) and (lost := log.lacks(published)):
         print(f"not begun from {lost} trials of {published}; --from-published does so", flush=True)
 
     def keep() -> None:
+        log.complete()
         for name, text in tuning.presets():
             make_folder(folder)
             write_atomic(folder / f"{name}.yaml", text.encode())

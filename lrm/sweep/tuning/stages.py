@@ -151,7 +151,7 @@ class ArmSearch:
         """Change groups as long as that gains, then compare with ``before`` in full runs."""
         short = before.at(before.lr + self._shift)
         if self._search.short_lr:
-            self.incumbent = short
+            self.incumbent = None  # lower rates trail early, as in the first stage
             short = yield from self._settled(short, self._search.seeds, full=False)
         shift = short.lr - before.lr
         found, single = yield from self._changed(stage, short)

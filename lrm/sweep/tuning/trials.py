@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,8 +144,8 @@ class TrialLog:
     """Every trial of a search, one JSON line each, appended as it ends.
 
     A trial in the log is not run again, whether or not its directory is still there; nor is one
-    of a ``published`` log, whose trials are written to this one before the first that is added:
-    what is read of a search is all of it. Raises UserError where a file is no such log.
+    of a ``published`` log, whose trials an own log takes over: what is read of a search is all of
+    it. ``published`` holds their ids. Raises UserError where a file is no such log.
     """
 
     def __init__(self, path: Path, published: Path | None = None):
@@ -153,6 +153,7 @@ class TrialLog:
         there = {} if published is None else _records(read_listed(published), published)
         own = _records(path.read_bytes(), path) if path.exists() else {}
         self.records = there | own
+        self.published = frozenset(there)
         self._unwritten = [record for id, record in there.items() if id not in own]
         if path.exists():
             _cut(path)
@@ -169,13 +170,21 @@ class TrialLog:
 
     def add(self, record: dict[str, Any]) -> None:
         """Append one record, at once on disk."""
-        make_folder(self.path.parent)
         self.records[record["id"]] = record
+        self._append([*self._unwritten, record])
+
+    def complete(self) -> None:
+        """Give an own log that there is the published trials that it lacks."""
+        if self._unwritten and self.path.exists():
+            self._append(self._unwritten)
+
+    def _append(self, records: Sequence[dict[str, Any]]) -> None:
+        make_folder(self.path.parent)
         with self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(map(_line, (*self._unwritten, record))))
+            file.write("".join(map(_line, records)))
             file.flush()
             os.fsync(file.fileno())
-        self._unwritten.clear()
+        self._unwritten = []
 
 
 def _records(content: bytes, path: Path) -> dict[str, dict[str, Any]]:

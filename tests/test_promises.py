@@ -121,6 +121,8 @@ def test_a_search_names_what_there_is(tmp_path):
         with_search(groups={**groups, "extra": ["projectr"]})
     with pytest.raises(UserError, match="first_stage_only names '.*SCALR', which is no arm"):
         with_search(first_stage_only=["*SCALR"])
+    with pytest.raises(UserError, match="only_changes names 'MUN.*', which is no arm"):
+        with_search(only_changes={"MUN*": {}})
     with pytest.raises(ValueError, match="trials: 2 are fewer than the 5 base LRs"):
         Search.model_validate({"groups": {}, "stages": {"NONE": {}}, "trials": 2})
 

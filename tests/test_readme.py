@@ -105,7 +105,8 @@ def make(folder, *arguments):
 
 @pytest.mark.parametrize(("target", "name"), [("probe", "MODEL"), ("evaluate", "RUN")])
 def test_make_asks_for_what_is_not_named(target, name, tmp_path):
-    (tmp_path / f".{'dev' if target == 'probe' else 'evaluation'}").touch()
+    for made in (".core", ".dev" if target == "probe" else ".evaluation"):  # else it is installed
+        (tmp_path / made).touch()
     done = run_make(ROOT, target, f"VENV={tmp_path}")
     assert (
         done.returncode == 2 and f"error: no {name.lower()} is named; give {name}=" in done.stderr

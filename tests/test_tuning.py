@@ -46,9 +46,9 @@ def rules(**more) -> Search:
     return Search.model_validate({"groups": GROUPS, "stages": STAGES, **more})
 
 
-def searched(search: Search, loss) -> ArmSearch:
+def searched(search: Search, loss, arm: str = "ADAM") -> ArmSearch:
     """The search of an arm whose trials have these losses."""
-    arm = ArmSearch(search, search.stages)
+    arm = ArmSearch(search, search.stages_of(arm))
     asking = arm.run()
     asked = next(asking)
     try:
@@ -107,6 +107,32 @@ def test_changes_that_gain_are_kept_and_go_further():
     none, lr, full = (decision.point for decision in arm.decisions)
     assert none == Point() and dict(lr.factors) == {("lr", "mlp"): 4.0}
     assert dict(full.factors) == {("lr", "mlp"): 4.0, ("forward", "mlp"): 0.5}
+
+
+def test_an_arm_may_try_only_what_another_search_has_kept():
+    """Every factor gains; of those that the arm may try, the MLP's goes further."""
+
+    def loss(trial):
+        changed = sum(abs(math.log2(value)) for _, value in trial.point.factors)
+        return abs(trial.point.lr) - 0.1 * changed + noise(trial, 1e-4)
+
+    search = rules(only_changes={"MUON*": {"LR": {"mlp": (0.5,)}, "FULL": {}}})
+    arm = searched(search, loss, "MUON_LRM")
+    tried = {trial.point.factors for trial in arm.losses}
+    assert tried == {(), ((("lr", "mlp"), 0.5),), ((("lr", "mlp"), 0.25),)}
+    assert dict(arm.decisions[1].point.factors) == {("lr", "mlp"): 0.25}
+    assert arm.decisions[2].notes == ("this tier has nothing to try",)
+    assert search.stages_of("ADAM") == search.stages
+
+
+@pytest.mark.parametrize("changes, message", [
+    ({"LRS": {}}, "only_changes.ADAM.LRS: no such stage; there are NONE, LR, FULL"),
+    ({"FULL": {"projector": (2.0,)}}, "'projector' is no group of this stage; its groups are mlp"),
+    ({"NONE": {"mlp": (2.0,)}}, "'mlp' is no group of this stage; it has none"),
+])  # fmt: skip
+def test_changes_of_a_stage_that_is_not_there(changes, message):
+    with pytest.raises(ValueError, match=message):
+        rules(only_changes={"ADAM": changes})
 
 
 def test_two_changes_that_only_gain_alone_are_not_combined():

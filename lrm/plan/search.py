@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -16,6 +17,7 @@ from lrm.plan import groups
 Quantity = Literal["lr", "weight_decay", "forward"]
 # Stands in a group for the LR of all multipliers.
 MULTIPLIERS = "multipliers"
+Factor = Annotated[float, Field(gt=0)]
 
 
 class Stage(Strict):
@@ -28,6 +30,8 @@ class Stage(Strict):
     groups: tuple[str, ...] = ()
     # Of its short runs, where the search's is too short for what the stage changes to act.
     length: float | None = Field(None, gt=0, le=1)
+    # Of each group the factors to try, where they are not those of the search.
+    changes: dict[str, tuple[Factor, ...]] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _there_is_something_to_tune(self) -> Stage:
@@ -55,7 +59,10 @@ class Search(Strict):
     # Base LRs lie on a grid of this ratio around the scale's, with so many on either side at first.
     lr_ratio: float = Field(2**0.5, gt=1, le=4)
     reach: int = Field(2, ge=1, le=8)
-    factors: tuple[Annotated[float, Field(gt=0)], ...] = Field((0.5, 2.0), min_length=1)
+    factors: tuple[Factor, ...] = Field((0.5, 2.0), min_length=1)
+    # Patterns of arms that try, in a stage, these factors of these groups and no others: for a
+    # search that only asks whether what another one has kept holds here too.
+    only_changes: dict[str, dict[str, dict[str, tuple[Factor, ...]]]] = Field(default_factory=dict)
     # A group whose factor was kept may go further in the same direction.
     rounds: int = Field(2, ge=1, le=8)
     seeds: tuple[int, ...] = Field((0, 1), min_length=2)
@@ -100,6 +107,21 @@ class Search(Strict):
         return self
 
     @model_validator(mode="after")
+    def _changes_are_of_its_stages(self) -> Search:
+        for pattern, stages in self.only_changes.items():
+            for name, changes in stages.items():
+                where = f"only_changes.{pattern}.{name}"
+                if name not in self.stages:
+                    raise ValueError(f"{where}: no such stage; there are {', '.join(self.stages)}")
+                there = self.stages[name].groups
+                if unknown := [group for group in changes if group not in there]:
+                    raise ValueError(
+                        f"{where}: {unknown[0]!r} is no group of this stage; "
+                        f"{'its groups are ' + ', '.join(there) if there else 'it has none'}"
+                    )
+        return self
+
+    @model_validator(mode="after")
     def _the_first_sweep_fits(self) -> Search:
         if self.trials is not None and self.trials < 2 * self.reach + 1:
             raise ValueError(
@@ -107,6 +129,19 @@ class Search(Strict):
                 f"which a search of reach {self.reach} begins"
             )
         return self
+
+    def stages_of(self, arm: str) -> dict[str, Stage]:
+        """The stages of an arm, each with what it may change."""
+        names = list(self.stages)
+        if any(fnmatch.fnmatchcase(arm, pattern) for pattern in self.first_stage_only):
+            names = names[:1]
+        found = {name: self.stages[name] for name in names}
+        for pattern, stages in self.only_changes.items():
+            if fnmatch.fnmatchcase(arm, pattern):
+                for name in stages.keys() & found.keys():
+                    own = {"groups": tuple(stages[name]), "changes": stages[name]}
+                    found[name] = found[name].model_copy(update=own)
+        return found
 
     def patterns(self, group: str) -> tuple[str, ...]:
         """The patterns of a group, without ``multipliers``."""

@@ -129,12 +129,13 @@ def _base(experiment: Experiment, scale: str, arm: str) -> TrainRun:
 
 def _check_names(experiment: Experiment, search: Search, scale: str) -> None:
     """UserError where the search names tensors or arms that there are not."""
-    for pattern in search.first_stage_only:
-        if not fnmatch.filter(experiment.arms, pattern):
-            raise UserError(
-                f"{experiment.path}: search.first_stage_only names {pattern!r}, which is no arm; "
-                f"there are {', '.join(experiment.arms)}"
-            )
+    for rule in ("first_stage_only", "only_changes"):
+        for pattern in getattr(search, rule):
+            if not fnmatch.filter(experiment.arms, pattern):
+                raise UserError(
+                    f"{experiment.path}: search.{rule} names {pattern!r}, which is no arm; "
+                    f"there are {', '.join(experiment.arms)}"
+                )
     wanted = {(group, pattern) for group in search.groups for pattern in search.patterns(group)}
     for arm in experiment.arms_at(scale):
         plans = _base(experiment, scale, arm).plans
@@ -167,8 +168,8 @@ def _arms(
     found = {}
     for arm in there:
         if not only or matches_any(arm, only):
-            alone = matches_any(arm, search.first_stage_only)
-            found[arm] = {name: search.stages[name] for name in (names[:1] if alone else asked)}
+            stages = search.stages_of(arm)
+            found[arm] = {name: stages[name] for name in asked if name in stages}
     missed = selecting_none(there, only)
     if missed or not found:
         said = " ".join(f"--only {shown(pattern)}" for pattern in missed)

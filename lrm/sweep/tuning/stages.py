@@ -149,6 +149,9 @@ class ArmSearch:
 
     def _tuned(self, stage: Stage, before: Point) -> Generator[list[Trial], Losses, Point]:
         """Change groups as long as that gains, then compare with ``before`` in full runs."""
+        if not stage.groups:
+            self._notes.append("this tier has nothing to try")
+            return before
         short = before.at(before.lr + self._shift)
         if self._search.short_lr:
             self.incumbent = None  # lower rates trail early, as in the first stage
@@ -202,7 +205,8 @@ class ArmSearch:
         Second: the point with that change alone which gained most in the first round.
         """
         search = self._search
-        changes = [(group, factor) for group in stage.groups for factor in search.factors]
+        changes = [(group, factor) for group in stage.groups
+                   for factor in stage.changes.get(group, search.factors)]  # fmt: skip
         point = alone = before
         for _ in range(search.rounds):
             kept = yield from self._kept(stage, point, changes)

@@ -11,3 +11,5 @@ LOOKS = {
     "er": ("#661100", "ER", "v"), "unified": ("#DDAA33", "unified", "*"),
     "scalar": ("#7F6BB0", "one number", "d"), "frozen": ("#6B8E6B", "frozen", "H"),
 }  # fmt: skip
+# Of optimizers, where a figure sets them apart: neither has the colour of a design or an arm.
+OPTIMIZERS = {"Muon": "#00796B", "AdamW": "#D1495B"}

@@ -140,6 +140,8 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> Non
         where = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.03)}
     said = axis.legend(handles=exponents, fontsize=SMALL, handlelength=0.6, handletextpad=0.5,
                        labelspacing=0.25, borderaxespad=0.1, **where)  # fmt: skip
+    said.get_frame().set(facecolor="white", edgecolor="none")
+    said.set_frame_on(True)  # no line of the grid through numbers
     for text, handle in zip(said.get_texts(), exponents, strict=True):
         text.set_color(shade(handle.get_color(), -0.3))
     said.set_in_layout(not beside)

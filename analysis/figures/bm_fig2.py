@@ -73,5 +73,5 @@ def draw(numbers: pd.DataFrame, context: Context):
         figure,
         context,
         f"{SAID}; cut at {TOP:g} nats\n"
-        "g: numbers are exponents of d, 95%; hollow: in some seeds the last factor that was tried",
+        "g: exponents of d, 95%; hollow: some seeds end at the last factor tried; no mark: all do",
     )

@@ -70,7 +70,7 @@ def draw(numbers: pd.DataFrame, context: Context):
                    ls=line) for recipe, line in _COMPARED.items()]  # fmt: skip
     handles += [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
     legend_below(figure, handles, (len(handles) + 1) // 2, **DASHED_KEYS)
-    note = "LRs tuned at one width   a: Δ of one update; grey: what BM1 allows"
+    note = "LRs tuned at one width   a: Δ of one update; grey: within ± 0.1"
     return caption(figure, context, f"{note}   b: medians, range")
 
 

@@ -31,7 +31,7 @@ LOOKS = {
 # Beyond so much above the lowest a loss is not drawn.
 _TOP = 0.15
 MESSAGE = (
-    "With steepest descent the best scale lies between the root and the size of heads,\n"
+    "With steepest descent the best scale's exponent lies between −1 and −½,\n"
     "and both, carried to larger heads, cost alike within 0.01 nats"
 )
 _CARRIED = {found.BY_SIZE: ("^", "by the size"), found.BY_ROOT: ("v", "by its root")}

@@ -83,7 +83,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     first.annotate("LR decay →", (numbers["decays_from"].max(), 0.04),
                    xycoords=("data", "axes fraction"), xytext=(-4, 0), textcoords="offset points",
                    ha="right", va="bottom", fontsize=SMALL)  # fmt: skip
-    note = "learned scalars, multipliers' LR: 5 × that of figure 5; axes span the same decades"
+    note = (
+        "learned scalars, multipliers' LR: 5 × that of figure 5; first steps left out; "
+        "axes span the same decades"
+    )
     # Other arms have seeds that this one lacks.
     seeds = sorted(map(int, numbers["seed"].unique()))
     if len(seeds) > 1:

@@ -27,9 +27,9 @@ MESSAGE = (
     "the gradient of the stream, times d, grows with the width under muP and falls under SP"
 )
 COLUMNS = {
-    "q̃": r"$\tilde{q}$",
-    "k̃": r"$\tilde{k}$",
-    "∂h": r"$\partial h \cdot d$",
+    "q̃": r"query $\tilde{q}$",
+    "k̃": r"key $\tilde{k}$",
+    "∂h": r"stream $\partial h \cdot d$",
     "∂q̃": r"$\partial\tilde{q} \cdot d$",
     "∂k̃": r"$\partial\tilde{k} \cdot d$",
 }
@@ -71,4 +71,10 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles = [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
     legend_below(figure, handles, len(handles))
     drawn = dataclasses.replace(context, seeds=sorted(numbers["seed"].unique()))
-    return caption(figure, drawn, f"LR {numbers['lr'].iloc[0]:g} at every width; medians, range")
+    smallest = f"{of_widths[0]:g}"
+    note = (
+        f"LR {numbers['lr'].iloc[0]:g} at every width; medians, range   SP: standard "
+        "parametrization\ntilde: before normalising; ∂: gradient of the loss; at "
+        f"$d$ = {smallest} both recipes are one model"
+    )
+    return caption(figure, drawn, note)

@@ -35,7 +35,7 @@ LOOKS = {
 }
 MESSAGE = (
     "With muP the best learning rate hardly moves with the width; in a standard\n"
-    "parametrization (SP) that of the largest width is below that of the smallest"
+    "parametrization (SP) it is lower at the largest than at the smallest, by no steady fall"
 )
 # Of the rates that were tried, those that have a number.
 _NAMED = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.1, 0.2, 0.4, 0.8)
@@ -48,11 +48,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three recipes and their best LRs."""
-    return panels(numbers, context, LOOKS, MESSAGE)
+    return panels(numbers, context, LOOKS, MESSAGE, "no mark: no best rate inside those tried")
 
 
-def panels(numbers: pd.DataFrame, context: Context, looks: Looks, message: str):
-    """A panel for each recipe, and one of the best LRs."""
+def panels(numbers: pd.DataFrame, context: Context, looks: Looks, message: str, said: str):
+    """A panel for each recipe, and one of the best LRs, of which the caption has ``said``."""
     count = len(looks) + 1
     rates = sorted(numbers.loc[numbers["quantity"] == "loss", "rate"].unique())
     named = [rate for rate in rates if rate in _NAMED] or [rates[0], rates[-1]]
@@ -69,5 +69,7 @@ def panels(numbers: pd.DataFrame, context: Context, looks: Looks, message: str):
     last = "abcde"[len(looks)]
     label(axes[-1], f"{last}   Best rate", xlabel="width $d$", ylabel="best learning rate")
     legends(figure, numbers, looks, f"a–{'abcde'[len(looks) - 1]}", last)
-    note = f"{SAID}; cut at {TOP:g} nats\n{last}: of a parabola; numbers: exponents of d, 95%"
+    note = (
+        f"{SAID}; cut at {TOP:g} nats\n{last}: of a parabola; numbers: exponents of d, 95%; {said}"
+    )
     return caption(figure, context, note)

@@ -31,4 +31,5 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three recipes and their best LRs."""
-    return panels(numbers, context, LOOKS, MESSAGE)
+    said = "at the smallest $d$ recipes are one model"
+    return panels(numbers, context, LOOKS, MESSAGE, said)

@@ -24,11 +24,17 @@ from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
-TITLES = {"a": "mean $β$", "b": "s.d. of $z$", "c": "$|\\cos(q, k)|$", "d": "memory (tokens)"}
+TITLES = {
+    "a": "mean $β$",
+    "b": "s.d. of $z$",
+    "c": "largest $|\\cos(q, k)|$",
+    "d": "memory (tokens)",
+}
 MESSAGE = (
     "With muP gates spread alike at every width, with SP more in wider models;\n"
     "the median head remembers about a tenth of a sequence, or less"
 )
+_APART = 1.06  # recipes stand beside each other
 _LINES = {"written": "-", "alpha": "-", "beta": "--", "cosine": "-", "memory": "-"}
 
 
@@ -75,6 +81,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         rows = numbers[numbers["panel"] == panel]
         for (quantity, recipe), own in rows.groupby(["quantity", "recipe"]):
             colour, marker, _ = LOOKS[recipe]
+            own = own.assign(width=own["width"] * _APART ** (list(LOOKS).index(recipe) - 1))
             mean = own.groupby("width")["value"].mean()
             axis.plot(mean.index, mean, color=colour, marker=marker, ms=3.4, lw=1.2,
                       ls=_LINES[quantity])  # fmt: skip
@@ -99,7 +106,8 @@ def draw(numbers: pd.DataFrame, context: Context):
                 key("c: independent directions", **{**NEUTRAL, "ls": ":"})]  # fmt: skip
     legend_below(figure, handles, 3, **DASHED_KEYS)
     note = f"LR {_lr():g}, end of training; points: seeds; lines: means, 95%   "
-    note += f"d: of {numbers['length'].iloc[0]:g} tokens in a sequence"
+    note += f"d: median head; a sequence has {numbers['length'].iloc[0]:g} tokens\n"
+    note += "β: write gate; z: gates before their nonlinearity; c: of five places, biased up"
     return caption(figure, context, note)
 
 

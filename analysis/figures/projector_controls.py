@@ -32,8 +32,8 @@ EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
 CONTROLS = {
     "": "as in the sweep",
-    "_BATCH_QUARTER": "batch × 1/4",
-    "_BATCH_FOURFOLD": "batch × 4",
+    "_BATCH_QUARTER": "batch, tokens × 1/4",
+    "_BATCH_FOURFOLD": "batch, tokens × 4",
     "_INIT_QUARTER": "initial norm × 1/4",
     "_INIT_FOURFOLD": "initial norm × 4",
     "_BETA2": r"$\beta_2$ = 0.99",
@@ -58,7 +58,6 @@ MESSAGE = (
     "removes most of it at S = 1/8, a third of the way at S = 8"
 )
 # What the panels show, by S.
-LOSSES = {0.125: "other batches:\na third less", 8.0: "batch × 4:\nhalf"}
 NORMS = {0.125: "frozen > 2 × noise\nwithout a factor", 8.0: "frozen below\nnoise"}
 RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
 # Look and name of the strips, in the order of ``SPREAD``.
@@ -107,11 +106,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     losses = numbers.pivot_table("loss", "arm", "S")
     explores = max(context.seeds) < FIRST_JUDGING_SEED
     letters, spread = iter("abcdefgh"), SPREAD if context.scale == "tiny" else {}
-    losses_say, norms_say = (LOSSES, NORMS) if written_of(context) else ({}, {})
+    norms_say = NORMS if written_of(context) else {}
     of_loss, of_norm = axes[: len(swept)], axes[len(swept) :]
     for axis, s in zip(of_loss, swept, strict=True):
         _losses(axis, losses, s, names, explores, spread.get(s, ()))
-        title = _title(f"{next(letters)}   Loss", s, losses_say)
+        title = _title(f"{next(letters)}   Loss", s, {})
         label(axis, title, xlabel="FPN − VPN (nats)")
     for axis, s in zip(of_norm, swept, strict=True):
         own = numbers[numbers["S"] == s]

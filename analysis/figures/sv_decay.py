@@ -90,7 +90,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     for axis, title in zip(axes, TITLES.values(), strict=False):
         label(axis, title, xlabel="step")
         plain_log_axis(axis)
-    axes[2].set_ylabel("largest eigenvalue")
+    axes[2].set_ylabel("largest eigenvalue\nof the Hessian")
     rows = panels["d"]
     draw_gaps(axes[3], rows, SPLIT["d"], below=0.25)
     low, high = rows["value"].min(), rows["value"].max()
@@ -100,7 +100,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(
         axes[3],
         "d   DNP: more than inputs decay",
-        xlabel="← better     difference of the loss (nats)",
+        xlabel="← better   loss − inputs alone (nats)",
     )
     handles = [key(name, color=colour, ls=line) for colour, name, line in LOOKS.values()]
     legend_below(figure, handles, 4)

@@ -24,7 +24,7 @@ LENGTHS = {
     "b": {"none": {"NONE_TUNED": 1.0, "NONE_TUNED_1.2": 1.2}, "standard": {"STANDARD_TUNED": 1.0}},
 }
 MESSAGE = "Removing vectors costs the scale of the LM head alone: a fixed factor makes up for it"
-TITLES = {"a": "a   One LR", "b": "b   Each its own LR"}
+TITLES = {"a": "a   One LR", "b": "b   Own LRs"}
 
 
 def _against(name: str, arm: str, against: str, design: str) -> Comparison:
@@ -90,4 +90,5 @@ def draw(numbers: pd.DataFrame, context: Context):
     said = "standard vectors at the usual length"
     handles.append(key(said, color=LOOKS["standard"][0], lw=0.8, ls=":"))
     legend_below(figure, handles, 3)
-    return caption(figure, context, f"a, b: medians and range of seeds; {told_of_points(numbers)}")
+    note = "a, b: medians and range of seeds; b: each the LR that two other seeds chose\n"
+    return caption(figure, context, note + told_of_points(numbers))

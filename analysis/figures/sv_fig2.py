@@ -50,7 +50,7 @@ NAMES = {
     "norm.attention.out": "output norm", "norm.mlp.down": "output norm",
 }  # fmt: skip
 MATRICES = ("embedding", "query", "key", "value", "out", "gate", "up", "down", "LM head")
-COLOURS = {"input": "#0072B2", "output": "#B35900", "matrix": "#dddddd"}
+COLOURS = {"input": "#117733", "output": "#CC6677", "matrix": "#dddddd"}
 # Of all boxes of a row together and of each, where rows are 1 apart.
 _WIDTH, _HEIGHT = 4.2, 0.62
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import pandas as pd
 
+from analysis.drawing.designs import OPTIMIZERS
 from analysis.drawing.pairs import draw_pairs, numbers_of
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "MOE_*")}
 PAIRS = {
-    "mixture of experts": ("MOE_UNIFIED", "MOE_STANDARD", "#117733", "s"),
-    "dense": ("UNIFIED", "STANDARD", "#B8860B", "o"),
+    "mixture of experts": ("MOE_UNIFIED", "MOE_STANDARD", "#607D8B", "s"),
+    "dense": ("UNIFIED", "STANDARD", OPTIMIZERS["AdamW"], "o"),
 }
 
 MESSAGE = "The unified design gains with a mixture of experts too"

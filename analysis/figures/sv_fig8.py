@@ -11,6 +11,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import judging_alone
+from analysis.drawing.designs import OPTIMIZERS
 from analysis.drawing.pairs import draw_pairs, numbers_of
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
@@ -22,8 +23,8 @@ EXPERIMENTS = {
 }
 OWN = "AdamW, own LR"
 PAIRS = {
-    "Muon": ("MUON_UNIFIED", "MUON_STANDARD", "#332288", "s"),
-    "AdamW": ("UNIFIED", "STANDARD", "#B8860B", "o"),
+    "Muon": ("MUON_UNIFIED", "MUON_STANDARD", OPTIMIZERS["Muon"], "s"),
+    "AdamW": ("UNIFIED", "STANDARD", OPTIMIZERS["AdamW"], "o"),
     OWN: ("UNIFIED_TUNED", "STANDARD", "#CC6677", "^"),
 }
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.axes import median
+from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, headline, key, legend_below, page
-from analysis.drawing.style import NEUTRAL, SMALL
+from analysis.drawing.style import ARM_COLOURS, NEUTRAL, SMALL
 from analysis.quantities.designs import course_of_gap
 from analysis.quantities.unified import constant_share
 from analysis.tables.context import Context, stacked
@@ -20,9 +21,9 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"sv_unified": ("STANDARD *", "UNIFIED *", "WSD_*")}
 # By name: the two arms, a colour and a line.
 PAIRS = {
-    "unified, WSD": ("WSD_UNIFIED", "WSD_STANDARD", "#AA4499", "-"),
-    "unified, cosine": ("UNIFIED", "STANDARD", "#888888", "-"),
-    "multipliers, WSD (ours)": ("WSD_MULTIPLIERS", "WSD_STANDARD", "#117733", "--"),
+    "unified, WSD": ("WSD_UNIFIED", "WSD_STANDARD", LOOKS["unified"][0], "-"),
+    "unified, cosine": ("UNIFIED", "STANDARD", LOOKS["unified"][0], ":"),
+    "multipliers, WSD (ours)": ("WSD_MULTIPLIERS", "WSD_STANDARD", ARM_COLOURS["VPN"], "--"),
 }
 
 

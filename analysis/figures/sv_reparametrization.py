@@ -16,7 +16,7 @@ from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_point
 from analysis.drawing.page import caption, key, label, legend_below, page
 from analysis.drawing.style import SMALL
 from analysis.tables.context import Context
-from analysis.tables.results import Tables
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
 EXPERIMENTS = ("sv_reparametrization",)
 
@@ -94,7 +94,9 @@ def draw(numbers: pd.DataFrame, context: Context):
              for design, name in (("or", "OR"), ("er", "ER"), ("none", "control"))]  # fmt: skip
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     legend_below(figure, marks, len(marks), handletextpad=0.3)
-    return caption(figure, context, told_of_points(numbers))
+    judging = numbers.loc[numbers["seed"] >= FIRST_JUDGING_SEED, "seed"].nunique()
+    n = f"n = {judging} seeds that judge" if judging else ""
+    return caption(figure, context, told_of_points(numbers), n)
 
 
 def _zero(axis, name: str, colour: str) -> None:

@@ -2,8 +2,8 @@
 
 a: norm of the residual stream in two precisions, without weight decay on multipliers, at their LR
 in figure 4 and at ten times it, and there with weight decay, which holds them. Lines are medians,
-bands the range of seeds, outlined for bfloat16. b: what drift costs at that LR: loss after the LR
-decay, without weight decay less with it, paired by seed, in each precision and the difference of
+bands the range of seeds, outlined for bfloat16. b: what leaving that weight decay out costs: loss
+after the LR decay, without less with it, paired by seed, in each precision and the difference of
 the two. c: loss of log-scale multipliers less that of direct ones, at the LR of figure 4 and at
 five times it, each on an axis of its own.
 """
@@ -67,9 +67,9 @@ COSTS = {
 LOGS = {"LR of figure 4": {"LOG": 1, "FREE": -1}, "five times it": {"LOG_FAST": 1, "FAST": -1}}
 # The rows' names in the figure, with the multipliers' LR of the arms in LOGS.
 NAMES = {
-    "drift in float32": "cost of drift,\nfloat32",
-    "drift in bfloat16": "cost of drift,\nbfloat16",
-    "bfloat16 − float32": "bfloat16\n− float32",
+    "drift in float32": "no weight decay\n− with, float32",
+    "drift in bfloat16": "no weight decay\n− with, bfloat16",
+    "bfloat16 − float32": "the second\n− the first",
     "LR of figure 4": "LR {FREE:g}, as\nin figure 4",
     "five times it": "LR {FAST:g}\n(five times)",
 }
@@ -132,8 +132,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         named = [names[row] for row in rows]
         _gaps(axes[place], named, shown[judging[own]], shown[~judging[own]], colour, digits)
     label(axes["a"], title, xlabel="step", ylabel="RMS of the residual stream")
-    shown = finding(context, "drift costs more in bfloat16", "cost of drift")
-    label(axes["b"], f"b   {faster}: {shown}", xlabel=DIFFERENCE)
+    shown = finding(context, "it costs more in bfloat16", "what it costs")
+    label(axes["b"], f"b   No weight decay, {faster}:\n     {shown}", xlabel=DIFFERENCE)
     shown = f": no difference seen\n     at LR {rates['FREE']:g}, worse at {rates['FAST']:g}"
     label(axes["c"], f"c   Log-scale less direct{finding(context, shown, '')}")
     axes[fast].set_xlabel(DIFFERENCE)
@@ -143,9 +143,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     every, shown = streams["seed"].nunique(), gaps.loc[judging, "seed"].nunique()
     ratio = np.ptp(axes[fast].get_xlim()) / np.ptp(axes["c"].get_xlim())
     note = (
-        "LR, weight decay: the multipliers'; drift: multipliers without weight decay; "
-        "a: medians and range\n"
-        "cost of drift: loss after LR decay, without − with weight decay; "
+        "LR, weight decay: the multipliers'; a: medians and range\n"
+        "b: loss after LR decay, without − with weight decay on multipliers; "
         f"the criterion asks that {judged['thresholds']['share']:.0%} of the runs diverge\n"
         "c: loss after LR decay, log-scale (multiplier kept as its logarithm) − direct; "
         f"the axes differ {ratio:.0f}-fold\n"

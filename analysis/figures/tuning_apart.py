@@ -18,7 +18,7 @@ MESSAGES = tiers.Messages(
     (
         "All tuned: with AdamW scalars gain little, vectors trail; with Muon neither matters",
         "Vectors keep an early lead at NONE, with Muon at LR = LRWD too, and nowhere else",
-        "Until all is tuned scalars lead at every cost of the search",
+        "Scalars lead at every cost of the search with AdamW; with Muon until all is tuned",
     ),
 )
 # What a tier tunes, and how, in the words of the caption.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.patches import Patch
 
 from analysis.drawing.page import caption, headline, key, legend_below, page
 from analysis.drawing.style import (
@@ -49,8 +50,8 @@ GROUPS = (
 # By control of which the message speaks: that from which its arrow comes.
 STEPS = {"_LR": "_NONE", "_LRM_VECTORS": "_LRM_NONE"}
 MESSAGE = (
-    "AdamW: LR × 4 gains with vectors +{with_}, with none +{without} nats ({seeds}).\n"
-    "With AdamW the fully tuned model without multipliers leads"
+    "AdamW, 4 × the LR of norms, convolutions, biases: vectors +{with_}, none (at a lower base\n"
+    "LR too) +{without} nats ({seeds}). The fully tuned model without multipliers leads"
 )
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 ADAM = OPTIMIZER_NAMES["Adam"]
@@ -132,7 +133,7 @@ def _legend(figure, seeds: dict[int, str]) -> None:
     grey = {"color": "#444444", "ms": 3.6, "mew": 0.7, "ls": ""}
     fills = {name: fill.get("markerfacecolor", "#444444") for name, fill in FILLS.items()}
     handles = [
-        key(f"{said}: {name}", marker="o", **grey | {"mfc": fill})
+        Patch(fc=fill, ec="#444444", lw=0.7, label=f"{said}: {name}")
         for said, (name, fill) in zip(("full", "hollow"), fills.items(), strict=True)
     ]
     handles += [key(f"seed {seed}", marker=marker, **grey) for seed, marker in seeds.items()]

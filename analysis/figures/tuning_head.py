@@ -32,7 +32,7 @@ LINES = {
     "vectors": (WITH, False),
     "vectors, and a scalar\non the LM head": (WITH, True),
 }
-MESSAGE = "With Muon vectors and a scalar on the LM head gain; no other arm here is seen to"
+MESSAGE = "With Muon, vectors plus a scalar on the LM head gain; no other arm is seen to"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

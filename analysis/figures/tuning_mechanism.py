@@ -33,7 +33,7 @@ BLOCKS = ("MLP", "attention", "SSM", "embedding")
 # A narrow box, full where the search kept a factor.
 BOX = [(-0.25, -1), (0.25, -1), (0.25, 1), (-0.25, 1), (-0.25, -1)]
 TUNED = {"color": "#222222", "marker": BOX, "ms": 5, "mew": 0.7, "ls": ""}
-DEFAULT = {"markerfacecolor": "white"}
+DEFAULT = {"markerfacecolor": "none"}
 MESSAGE = (
     "For the MLP learned products are near the tuned factor, and noise alone comes as near;\n"
     "for the embedding 0.6 to 0.7, where the search chose 2; elsewhere the search kept 1"

@@ -50,8 +50,8 @@ GROUPS = (
 # By control of which the message speaks: that from which its arrow comes.
 STEPS = {"_LR": "_NONE", "_LRM_VECTORS": "_LRM_NONE"}
 MESSAGE = (
-    "AdamW, 4 × the LR of norms, convolutions, biases: vectors +{with_}, none (at a lower base\n"
-    "LR too) +{without} nats ({seeds}). The fully tuned model without multipliers leads"
+    "AdamW, LR of norms, convolutions, biases × 4: vectors +{with_}, none +{without} nats\n"
+    "(none at a lower base LR too; {seeds}). Fully tuned, none leads"
 )
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 ADAM = OPTIMIZER_NAMES["Adam"]

@@ -50,8 +50,8 @@ GROUPS = (
 # By control of which the message speaks: that from which its arrow comes.
 STEPS = {"_LR": "_NONE", "_LRM_VECTORS": "_LRM_NONE"}
 MESSAGE = (
-    "AdamW, LR of norms, convolutions, biases × 4: vectors +{with_}, none +{without} nats\n"
-    "(none at a lower base LR too; {seeds}). Fully tuned, none leads"
+    "AdamW, LR of norms, convolutions, biases × 4: +{with_} nats with vectors, +{without}\n"
+    "without (base LR lower too; {seeds}). Fully tuned, the model without leads"
 )
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 ADAM = OPTIMIZER_NAMES["Adam"]

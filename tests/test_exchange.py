@@ -293,6 +293,23 @@ def test_norms_of_a_checkpoint(tmp_path):
         assert (target / f"norms.{kind}").stat().st_size > 500
 
 
+def test_experts_that_are_stored_with_inputs_first_have_rows_that_are_outputs(tmp_path):
+    config = transformers.GptOssConfig(
+        vocab_size=32, hidden_size=8, intermediate_size=12, num_hidden_layers=1, head_dim=4,
+        num_attention_heads=2, num_key_value_heads=1, num_local_experts=3, num_experts_per_tok=2,
+        layer_types=["full_attention"],
+    )  # fmt: skip
+    model = transformers.GptOssForCausalLM(config)
+    model.save_pretrained(tmp_path)
+    table = measure_checkpoint.norms(tmp_path).set_index(["tensor", "stat"])["value"]
+    experts = model.model.layers[0].mlp.experts
+    for name, width in (("gate_up_proj", 24), ("down_proj", 8)):
+        stack = getattr(experts, name).detach()
+        assert stack.shape[-1] == width  # outputs come last
+        found = table[f"model.layers.*.mlp.experts.{name}", "row_norms"]
+        np.testing.assert_allclose(found, stack.square().mean(1).sqrt().flatten(), rtol=1e-6)
+
+
 def test_the_command_exports_and_probes(finished, tmp_path):
     """As a user calls it: a folder that transformers loads, then the norms of its matrices."""
 

@@ -356,13 +356,13 @@ def test_errors_name_the_culprit():
     model = nn.Sequential(nn.Linear(4, 6), nn.LayerNorm(6))
     for placement, message in [
         ("everything", "unknown placement 'everything'; use one of all, hidden, scalar"),
-        ({"head.*": "row"}, "pattern 'head.*' matches no matrix"),
-        ({"1.*": "row"}, "write vectors out in full"),
+        ({"head.*": "row"}, "pattern 'head.*' matches no parameter's name"),
+        ({"1.*": "row"}, "matches no matrix of the model; write 1.weight and the like out in full"),
         ({"0.weight": "rows"}, "0.weight: unknown kind 'rows'"),
         ({"1.weight": "column"}, r"1.weight: a column multiplier needs a matrix, .* \(6,\)"),
         ({"0.weight": [(0, 4, "row"), (3, 6, "row")]}, "rows 3 to 6 overlap others"),
         ({"0.weight": [(4, 7, "row")]}, "rows 4 to 7 .* not among its 6"),
-        ({"0.weight": "none"}, "leaves every parameter without"),
+        ({"0.weight": "none"}, "leaves every parameter without multipliers; name parameters by"),
         (lambda name, module, parameter: None, "leaves every parameter without"),
     ]:
         with pytest.raises(UserError, match=message):

@@ -166,6 +166,9 @@ def test_recipe(title, recipe):
         beside, again = names["beside"], names["again"].state_dict()
         assert len(beside) == 8  # rows and columns of two matrices in each of two layers
         assert all(torch.equal(again[name], value) for name, value in beside.items())
+        with torch.no_grad():
+            logits = [names[name](names["batches"][0]).logits for name in ("again", "merged")]
+        torch.testing.assert_close(*logits)
     elif title == "Going on with another placement":
         with torch.no_grad():
             logits = [names[name].eval()(names["batches"][0]).logits for name in ("model", "again")]

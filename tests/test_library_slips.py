@@ -203,6 +203,11 @@ def test_the_report_says_why_there_are_none_and_what_is_odd():
         "1 whose role is told by their names alone, matrices as outputs × inputs; role={...} says "
         "another one, such as 'transposed'",
     ]
+    odd = nn.ModuleList([nn.Linear(4, 4), nn.Module()])
+    odd[1].codebook = nn.Parameter(torch.ones(4, 4))
+    [line] = [said for said in repr(lrm.attach_multipliers(odd, "hidden")).splitlines()
+              if "codebook" in said and "taken for vectors" in said]  # fmt: skip
+    assert line.startswith("1 of several rows and columns that their names do not tell")
     model.to(torch.float8_e4m3fn)
     assert {p.dtype for n, p in model.named_parameters() if "multipliers" in n} == {torch.float32}
 

@@ -12,6 +12,7 @@ from torch import nn
 import lrm
 from lrm.errors import UserError
 from lrm.multipliers import classes
+from lrm.multipliers.library import known_roles
 from lrm.multipliers.roles import roles
 
 
@@ -262,6 +263,47 @@ def test_one_autocast_around_the_whole_loop(implementation):
                 losses[-1].append(loss.item())
     around, step_by_step = losses
     assert around == step_by_step and around[-1] < 0.9 * around[0]
+
+
+@pytest.mark.parametrize("kind", ["scalar", "column"])
+def test_autocast_around_the_loop_sees_weights_that_learn_where_inputs_are_scaled(kind):
+    """Few tokens, and no ``same_weights``: W itself goes into the product."""
+    layer, x = nn.Linear(64, 64, bias=False), torch.randn(1, 64)
+    lrm.attach_multipliers(layer, {"weight": kind})
+    with torch.autocast("cpu", torch.bfloat16):
+        before = layer(x)
+        with torch.no_grad():
+            layer.weight.mul_(2)
+        assert torch.equal(layer(x), 2 * before)
+
+
+def test_measuring_leaves_gradients_that_are_infinite():
+    model = nn.Linear(4, 3)
+    model(torch.randn(2, 4)).sum().backward()
+    model.weight.grad[0, 0] = torch.inf
+    before = model.weight.grad.clone()
+    assert lrm.clip_grad_norm_(model, float("inf")) == torch.inf
+    assert torch.equal(model.weight.grad, before)
+
+
+def test_roles_are_known_after_layers_were_compiled():
+    """Compiling a layer gives its parameters other names."""
+    model = nn.ModuleList([InputsFirst(), InputsFirst()])
+    lrm.attach_multipliers(model, role={"*.W": "transposed", "*.W_out": "vector"})
+    before = known_roles(model)
+    model[0] = torch.compile(model[0], backend="eager")
+    after = known_roles(model)
+    assert after["0._orig_mod.W"] == after["1.W"] == "transposed"
+    assert after["0._orig_mod.W_out"] == after["1.W_out"] == "vector"
+    assert list(after.values()) == list(before.values())
+
+
+def test_groups_of_a_compiled_model_know_the_names_that_it_had():
+    model = torch.compile(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)), backend="eager")
+    lrm.attach_multipliers(model)
+    groups = lrm.build_param_groups(model, 1e-3, 0.1, no_decay=["0.weight"])
+    decays = sorted((g["weight_decay"], len(g["params"])) for g in groups if g["kind"] == "matrix")
+    assert decays == [(0.0, 1), (0.1, 1)]
 
 
 @pytest.mark.cuda

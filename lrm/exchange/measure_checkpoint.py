@@ -29,6 +29,9 @@ _LAYER = re.compile(r"(?<=\.)\d+(?=\.)")
 # Models of transformers whose linear maps are a Conv1D, and the names of these maps.
 _OF_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")
 _CONV1D = re.compile(r"\b(c_attn|q_attn|c_proj|c_fc)\.weight$")
+# Models whose experts are stacks of matrices with inputs first, and the names of these.
+_EXPERTS_TURNED = ("gpt_oss", "openai_privacy_filter", "llama4", "llama4_text", "aria", "aria_text")
+_EXPERTS = re.compile(r"\bexperts\.((gate_up|down)_proj|fc[12]\.weight)$")
 # A word in the names of convolutions; those of audio have three dimensions, as stacks have.
 _CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
 # What transformers reads of a folder that holds its weights more than once, the first first.
@@ -38,14 +41,15 @@ _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 def norms(folder: Path) -> pd.DataFrame:
     """One row per matrix and axis: tensor (``*`` for the layer), layer, stat, columns, value.
 
-    ``value`` holds the root mean square of each row or column; ``columns`` over how many
-    entries. Rows are outputs, also of GPT-2's linear maps, which are stored with inputs first.
-    Stacks of matrices (experts) count as one matrix with all of their rows, and a convolution's
-    rows are its filters; of the columns of both nothing is said. Convolutions of one input channel
-    (depthwise) are left out. Of a folder that holds weights more than once ``model.safetensors`` is
-    read, or what its index lists. Raises UserError where there are no safetensors, where they are
-    damaged, and where they hold multipliers beside weights, whose norms alone would not be those of
-    W̄, a tensor twice, or values that are not finite.
+    ``value`` holds the root mean square of each row or column; ``over`` says of how many entries.
+    Rows are outputs, also of GPT-2's linear maps and of GPT-OSS's, Llama 4's and Aria's experts,
+    which are stored with inputs first. Those of DBRX's ``w2`` are inputs. Stacks of matrices
+    (experts) count as one matrix with all of their rows, and a convolution's rows are its filters;
+    of the columns of both nothing is said. Convolutions of one input channel (depthwise) are left
+    out. Of a folder that holds weights more than once ``model.safetensors`` is read, or what its
+    index lists. Raises UserError where there are no safetensors, where they are damaged, and where
+    they hold multipliers beside weights, whose norms alone would not be those of W̄, a tensor
+    twice, or values that are not finite.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -54,7 +58,7 @@ def norms(folder: Path) -> pd.DataFrame:
             "safetensors is not installed; run pip install 'lrm-suite[evaluation]'"
         ) from None
     seen: dict[str, Path] = {}
-    rows, turned = [], _model_type(folder) in _OF_CONV1D
+    rows, kind = [], _model_type(folder)
     for file in _files(folder):
         try:
             with safe_open(file, framework="pt") as tensors:
@@ -71,8 +75,7 @@ def norms(folder: Path) -> pd.DataFrame:
                         )
                     seen[name] = file
                     weight = tensors.get_tensor(name)
-                    is_turned = turned and _CONV1D.search(name) and weight.dim() == 2
-                    rows += _measured(name, weight.T if is_turned else weight)
+                    rows += _measured(name, _outputs_first(kind, name, weight))
         except (OSError, SafetensorError) as error:
             raise UserError(f"{file} is damaged ({error}); fetch it again") from None
     if not rows:
@@ -103,6 +106,13 @@ def _model_type(folder: Path) -> str | None:
         return json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
     except (OSError, ValueError, AttributeError):
         return None
+
+
+def _outputs_first(kind: str | None, name: str, weight: torch.Tensor) -> torch.Tensor:
+    """``weight`` of a model of that kind, which may be stored with inputs first."""
+    of_linear = kind in _OF_CONV1D and weight.dim() == 2 and _CONV1D.search(name)
+    of_experts = kind in _EXPERTS_TURNED and weight.dim() == 3 and _EXPERTS.search(name)
+    return weight.mT if of_linear or of_experts else weight
 
 
 def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:

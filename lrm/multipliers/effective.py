@@ -324,7 +324,9 @@ class EffectiveWeight(nn.Module):
             before.append(values.pop("scalar"))
         for value in before:
             x = (x * value).to(x.dtype)
-        y = nn.functional.linear(x, weight)
+        # Autocast keeps its casts of parameters until it is left, and none of their views: W would
+        # stay as it was while it learns.
+        y = nn.functional.linear(x, weight.view_as(weight))
         for value in values.values():
             y = (y * value).to(y.dtype)
         return y if bias is None else y + bias.to(y.dtype)

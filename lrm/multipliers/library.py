@@ -151,7 +151,7 @@ def build_param_groups(
 ) -> list[dict[str, Any]]:
     """Parameter groups for any torch optimizer, with the paper's rules of decay (appendix A).
 
-    Matrices, embeddings and convolutions decay, vectors (depthwise convolutions too) do not.
+    Matrices, embeddings, heads and convolutions decay, vectors (depthwise convolutions too) do not.
     Multipliers are in groups of their own with the LR and the light decay they were attached with,
     or those given here. Each group has a ``kind``: ``matrix``, ``embedding`` (one that is the head
     too), ``head``, ``convolution``, ``vector`` or ``multiplier``, so that ``torch.optim.Muon`` can
@@ -167,6 +167,7 @@ def build_param_groups(
     Warns where no multiplier learns, as behind tools that freeze what they find.
     """
     check_model(model, "build_param_groups")
+    model = uncompiled(model)  # patterns are of the names that the model had
     _check_shapes(model, "build_param_groups")
     _check_rates({"lr": lr, "weight_decay": weight_decay})
     _check_sharding(model)
@@ -269,8 +270,9 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Clip the gradients of everything but the multipliers by their global norm (section 4.3).
 
-    In both implementations the norm is that of the gradients of W, not of W̄. Returns it, before
-    clipping, a scalar; 0 where multipliers alone have gradients. All arguments but the first are
+    That is the norm of all entries together, as torch has it, and no root mean square. In both
+    implementations the gradients are those of W, not of W̄. Returns it, before clipping, a scalar; 0
+    where multipliers alone have gradients. All arguments but the first are
     those of torch's function, and a ``max_norm`` of inf measures only. Raises UserError for one
     that is not positive, where there are no gradients, and in ``optimizer`` within
     ``same_weights``, where they are not there yet.
@@ -294,7 +296,8 @@ def clip_grad_norm_(
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
     gradients = [parameter.grad for parameter in parameters]
     norm = whole(torch.nn.utils.get_total_norm(gradients, norm_type, error_if_nonfinite, foreach))
-    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm, foreach)
+    if bool(max_norm < math.inf):  # torch's factor of inf / inf would write NaN into all gradients
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm, foreach)
     return norm
 
 
@@ -303,8 +306,9 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
 
     Parameters, their names and the output are then those of a model that never had any. Build a
     new optimizer to train it further. A model without multipliers stays as it is. Raises UserError
-    where they belong to a larger model, where modules outside of theirs share a weight, and within
-    ``torch.inference_mode()``.
+    where they belong to a larger model, where modules outside of theirs share a weight, where a
+    module was parametrized or lost its weight since, for designs of scale vectors that are no
+    factor of a weight, and within ``torch.inference_mode()``.
     """
     check_model(model, "merge_multipliers")
     for handle in _of_whole(model, "merge_multipliers"):
@@ -313,7 +317,11 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
 
 
 def effective_weights(model: nn.Module) -> dict[str, Tensor]:
-    """W̄ of every parameter that has multipliers, by the parameter's name; copies."""
+    """W̄ of every parameter that has multipliers, by the parameter's name; copies.
+
+    Each has the shape and dtype of its W, and no graph. Of weights that are sharded it is sharded
+    too. Raises UserError where the multipliers belong to a larger model.
+    """
     check_model(model, "effective_weights")
     found = {}
     for handle in _of_whole(model, "effective_weights"):
@@ -329,8 +337,8 @@ def same_weights(model: nn.Module) -> Iterator[None]:
     Nothing may change a weight within it, and in ``optimizer`` the gradients are there when it
     ends: what backward() has given cannot be dropped by zero_grad() before that. A step of an
     optimizer within it raises UserError. So does reading a weight that was changed in place, as by
-    the exchange for an average, and a backward() behind it, at the next step. Only writes by
-    ``.data`` go unseen.
+    the exchange for an average. In ``optimizer`` so does a backward() behind it, at the next step.
+    Only writes by ``.data`` go unseen.
     With DistributedDataParallel give it the wrapped model, and have all micro-batches but the last
     in its ``no_sync()``. Compiled modules build W̄ each time in ``forward``.
     """
@@ -494,9 +502,12 @@ def known_roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict
     Roles that are ``said`` here stand above all.
     """
     known = roles(model)
+    # By the parameter itself: layers that were wrapped since (compiled, checkpointed) are called
+    # otherwise.
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     for handle in _handles(model):
-        path = _path(model, handle)
-        inner = {f"{path}{name}": role for name, role in handle.roles.items()}
+        _path(model, handle)  # refuses a shallow copy
+        inner = {names.get(id(held)): role for held, role in handle.held_roles()}
         known |= {name: role for name, role in inner.items() if name in known}
     return known | said_roles(model, said or {})
 

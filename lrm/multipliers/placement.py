@@ -85,7 +85,11 @@ def targets(
         form = layout(module, attribute, parameters[name], inputs_first=turned)
         found += _targets(name, kind, form, parameters[name], settings)
     if not found:
-        raise UserError("this placement leaves every parameter without multipliers")
+        said = "" if isinstance(placement, Mapping) or callable(placement) else f" {placement!r}"
+        raise UserError(
+            f"placement{said} leaves every parameter without multipliers; name parameters by "
+            "patterns, tell by role={...} which are matrices, or use placement='convolutions'"
+        )
     return found
 
 
@@ -138,8 +142,14 @@ def _matched(
         if pattern not in every:
             names = [name for name in names if kind_of[name] in _WILD]
         if not names:
+            if other := matched(model, pattern):
+                raise UserError(
+                    f"pattern {pattern!r} matches no matrix of the model; write {other[0]} and the "
+                    "like out in full"
+                )
             raise UserError(
-                f"pattern {pattern!r} matches no matrix of the model; write vectors out in full"
+                f"pattern {pattern!r} matches no parameter's name; model.named_parameters() has "
+                "them"
             )
         found |= dict.fromkeys(names, kind)
     return found

@@ -95,11 +95,19 @@ class Attached(Multipliers):
              "in half precision: their multipliers are in float32"),
             ([name for name in weights if self._coarse(name)],
              "whose multipliers are in half precision, too coarse to learn in"),
-            (self._by_name,
+            ([name for name in self._by_name if self.roles[name] != "vector"],
              "whose role is told by their names alone, matrices as outputs × inputs; role={...} "
              "says another one, such as 'transposed'"),
+            ([name for name in self._by_name if self.roles[name] == "vector"],
+             "of several rows and columns that their names do not tell: taken for vectors, without "
+             "multipliers and decay; role={...: 'matrix'} says otherwise"),
         )  # fmt: skip
         return [f"{len(names)} {what} (the first is {names[0]})" for names, what in found if names]
+
+    def held_roles(self) -> list[tuple[nn.Parameter, str]]:
+        """Every parameter, as it is held now, with its role when multipliers were attached."""
+        return [(held, role) for name, role in self.roles.items()
+                if (held := self.find(name)) is not None]  # fmt: skip
 
     def merge(self) -> nn.Module:
         """As in ``Multipliers``; the model then saves no placement and asks for none.
@@ -140,7 +148,8 @@ class Attached(Multipliers):
         ``weight_norm`` is that of W, ``effective_norm`` that of W̄, by parameter;
         ``scalar_multiplier``, ``row_multiplier`` and ``column_multiplier`` those of the
         multipliers, by target, and ``row_magnitude_multiplier`` and the like those of magnitudes.
-        The parts of a model may lie on several devices.
+        The parts of a model may lie on several devices. Weights that are sharded over processes are
+        gathered one after the other, for which every process has to call it.
         """
         found: dict[str, Tensor] = {}
         for name, weight in self.weights.items():

@@ -137,7 +137,7 @@ demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainin
 	@$(BIN)/python -m analysis.demo --results '$(RESULTS)'
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
-all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure: the paper's trained and drawn, ours drawn from the reference (FROM=runs: trained too)
+all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure of the paper that SCALE has, trained and drawn; ours drawn from the published runs (FROM=runs: trained too)
 	@$(call train,$(OWN))
 	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
 	@$(if $(UNTUNED),$(tell_untuned),:)
@@ -154,7 +154,7 @@ borrowed_figures: $(VENV)/.core
 COMPARED = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
 # Ours of them that are published are not trained, as in make all.
 LENT = $(filter-out sv_fig% sv_theory,$(filter $(BORROWED),$(COMPARED)))
-scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: its figures trained in one sweep and drawn, ours drawn from the reference (FROM=runs: trained too)
+scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: its figures trained in one sweep and drawn, ours drawn from the published runs (FROM=runs: trained too)
 	@$(call train,$(filter-out $(LENT),$(COMPARED)))
 	@$(call draw,$(filter-out $(LENT),$(COMPARED)))
 	@$(if $(LENT),$(call draw,$(LENT)) --source reference,:)
@@ -181,7 +181,7 @@ $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.eval
 $(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(BIN)/python experiments/$@/run.py $(options)
 
-tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*', UNTIL=NONE ends with that tier
+tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*', UNTIL=NONE ends with that tier, SEARCH=steepest_search runs that search
 	@$(if $(CLUSTER),echo "error: a search does not run by jobs; leave CLUSTER out" >&2; exit 2)
 	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results '$(RESULTS)' $(if $(PUBLISH),--publish) \
 		$(if $(FROM_PUBLISHED),--from-published) $(if $(UNTIL),--until '$(UNTIL)') $(foreach one,$(ONLY),--only '$(one)')
@@ -205,7 +205,7 @@ readme: $(VENV)/.report  ## write the published results into README.md and exper
 	@$(BIN)/python -m analysis.report.overview
 	@$(BIN)/python -m analysis.report.idea
 
-publish: $(VENV)/.core  ## make finished runs the reference: EXPERIMENT=projector SEEDS=100-107
+publish: $(VENV)/.core  ## publish finished runs, in results/reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results '$(RESULTS)'
 
 evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transformers with TASKS: RUN=results/runs/long_run/<id> STEP=11434
@@ -217,12 +217,12 @@ probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=fo
 	@table=$$($(BIN)/lrm probe '$(MODEL)' --results '$(RESULTS)') \
 		&& $(BIN)/python -m analysis.explore.checkpoint_norms "$$(dirname "$$table")"
 
-bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, ONLY='multipliers* parts', PUBLISH=name (20 or more) keeps it in the reference
+bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, ONLY='multipliers* parts', PUBLISH=name (20 or more) publishes it
 	@$(BIN)/python -m lrm.bench --results '$(RESULTS)' $(if $(PAIRS),--pairs $(PAIRS)) $(foreach one,$(ONLY),--only '$(one)') \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
 # A part that time has ended is no failure: what there is of it is drawn, and the next call goes on.
-gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PART=speed, NAME=mine, AGAIN=1, PEAK=989e12 FLOPs/s of a card without a known peak, TOY=1 tries it on a CPU
+gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PART=speed, MINUTES=9, NAME=mine, AGAIN=1, PEAK=989e12 FLOPs/s of a card without a known peak, TOY=1 tries it on a CPU
 	@record=$$($(BIN)/python -m lrm.bench.gpu --results '$(RESULTS)' $(if $(PART),--part $(PART)) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(TOY),--toy) \
 		$(if $(AGAIN),--again) $(if $(PEAK),--peak-flops $(PEAK))) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"

@@ -15,11 +15,12 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, SMALL, plain_log_axis, ramp
+from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, plain_log_axis, ramp
 from analysis.drawing.transfer import MUP, SAID, STEEPEST, valley
 from analysis.quantities import steepest_heads as found
 from analysis.quantities import transfer
 from analysis.tables.context import Context
+from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("steepest_heads",)
@@ -91,6 +92,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         axes[2].axvline(power, **NEUTRAL)
         axes[2].annotate(name, (power, 1), xycoords=("data", "axes fraction"), xytext=(2, -1),
                          textcoords="offset points", va="top", fontsize=SMALL)  # fmt: skip
+    matters = criteria_of("steepest_heads")["BM5"]["smallest_effect"]
+    axes[3].axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
     axes[3].axvline(0, **NEUTRAL)
     axes[3].set_yticklabels([])
     axes[1].set_yticklabels([])
@@ -99,7 +102,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles += [key(f"best of the smallest, carried {name}", color=colours[sizes[-1]],
                     marker=marker, lw=0, ms=5) for marker, name in _CARRIED.values()]  # fmt: skip
     legend_below(figure, handles, 2)
-    note = f"{SAID}; cut at {_TOP:g} nats\nc, d: points are seeds, bars means, 95%"
+    note = f"{SAID}; cut at {_TOP:g} nats\nc, d: points are seeds, bars means, 95%; "
+    note += f"d, grey: ± {matters:g}"
     return caption(figure, context, note)
 
 

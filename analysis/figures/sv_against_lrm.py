@@ -14,7 +14,7 @@ from analysis.drawing.axes import judging_alone, median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
-from analysis.drawing.style import NEUTRAL, power_of_two
+from analysis.drawing.style import NEUTRAL, NOT_JUDGED, power_of_two
 from analysis.quantities.designs import scale_gap
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
@@ -79,6 +79,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         axes[panel].set_xlim(low - 0.1 * (high - low), high + 0.75 * (high - low))
         axes[panel].set_ylim(-0.7, len(compared) - 0.6)
         write_gaps(axes[panel], rows, compared)
+    matters = criteria_of("sv_against_lrm")["X2"]["smallest_effect"]
+    axes["c"].axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
     label(axes["a"], "a   Gains", xlabel="loss without − loss with (nats)      better →")
     label(
         axes["c"],
@@ -104,7 +106,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         for design, name in SCALED.values()
     ]
     legend_below(figure, handles, 2)
-    note = "S: a fixed factor on every matrix; b: medians and range\n"
+    note = f"S: a fixed factor on every matrix; b: medians and range; c, grey: ± {matters:g}\n"
     note += "unified design: vectors on both sides, a norm between, magnitude and direction apart\n"
     return caption(figure, context, note + told_of_points(numbers), n=_counts(numbers))
 

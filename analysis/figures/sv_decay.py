@@ -13,7 +13,7 @@ import pandas as pd
 from analysis.drawing.axes import judging_alone, median
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, SMALL, plain_log_axis
+from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, plain_log_axis
 from analysis.quantities.vector_decay import sizes
 from analysis.tables.context import Context, stacked
 from analysis.tables.criteria import criteria_of
@@ -97,6 +97,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[3].set_xlim(low - 0.1 * (high - low), high + 1.3 * (high - low))
     axes[3].set_ylim(-0.7, 1.5)
     write_gaps(axes[3], rows, SPLIT["d"])
+    matters = criteria_of("sv_decay")["SV7b.2"]["smallest_effect"]
+    axes[3].axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
     label(
         axes[3],
         "d   DNP: more than inputs decay",
@@ -105,6 +107,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles = [key(name, color=colour, ls=line) for colour, name, line in LOOKS.values()]
     legend_below(figure, handles, 4)
     note = f"a to c: medians and range; {told_of_points(numbers)}\n"
-    note += "DNP: vectors on both sides of a matrix, a norm between; a, b: equal lines coincide"
+    note += "DNP: vectors on both sides of a matrix, a norm between; a, b: equal lines coincide; "
+    note += f"d, grey: ± {matters:g}"
     counts = numbers.groupby(numbers["panel"].eq("d"))["seed"].nunique()
     return caption(figure, context, note, f"n = {counts[False]} seeds, in d {counts[True]}")

@@ -13,6 +13,7 @@ from lrm.model.blocks.gdn_module import PLACES
 from lrm.plan.experiment import load
 from lrm.train.activation_gradients import activation_gradients
 from lrm.train.learner import build
+from lrm.train.sharding import recompute
 
 
 @pytest.fixture
@@ -42,6 +43,21 @@ def hooked(learner, batch, settings):
         handle.remove()
     learner.zero_grad()
     return {name: each.grad.double().square().mean().sqrt().item() for name, each in kept.items()}
+
+
+def test_layers_that_are_computed_again_leave_out_none(settings, batch):
+    config = settings()
+    (norms, _), (again, _) = (
+        activation_gradients(learner, batch, config)
+        for learner in (build(config, 0), _computed_again(build(config, 0)))
+    )
+    assert norms["activation_gradient_norm"] == again["activation_gradient_norm"]
+    assert {"attention.out@0", "ssm.out@1"} <= set(norms["activation_gradient_norm"])
+
+
+def _computed_again(learner):
+    recompute(learner.model.model.layers)
+    return learner
 
 
 @pytest.mark.parametrize("implementation", ["forward", "optimizer"])

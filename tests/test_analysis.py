@@ -21,7 +21,7 @@ from analysis.tables.compact import Kept, of_tensors, scalars
 from lrm.errors import UserError
 from lrm.model.config import ModelConfig
 from lrm.plan.config import Execution
-from lrm.plan.cost import flops_per_token, of_one_device
+from lrm.plan.cost import flops_per_token, of_one_device, of_simulation
 from lrm.plan.rules import resolve
 from lrm.plan.run import Cost, TrainRun
 from lrm.plan.timescales import products
@@ -154,3 +154,7 @@ def test_costs(settings):
     assert found.dollars == pytest.approx(found.seconds / 3600 * 16)
     found = of_one_device(3600, 1e12, run.cost)
     assert (found.seconds, found.dollars) == (3600.0, 2.0)
+    # Beside a GPU noise is simulated on a core.
+    beside = run.cost.model_copy(update={"simulated_per_second": 1e10})
+    assert of_simulation(36, 1e12, beside).seconds == 3600.0
+    assert of_simulation(3600, 1e12, run.cost).seconds == 3600.0

@@ -89,6 +89,13 @@ def test_long_runs_come_first_so_that_workers_end_together():
         assert flops == sorted(flops, reverse=True)
 
 
+def test_noise_does_not_keep_gpus_from_training():
+    runs = load(EXPERIMENTS / "table1" / "config.yaml").runs("small", [0])
+    _, *rest = ordered([(run, Path()) for run in runs])
+    kinds = [run.kind for run, _ in rest]
+    assert kinds == sorted(kinds, reverse=True) and {"brownian", "train"} == set(kinds)
+
+
 def test_precedence(experiment):
     """use < experiment < scale < arm < grid point < --set."""
     text = BODY + "optimizer: {lr: 0.1}\nscales: {smoke: {optimizer: {lr: 0.2}}}\n"

@@ -13,7 +13,9 @@ from lrm.model.config import ExpertsConfig, ModelConfig
 from lrm.model.falcon_h1 import FalconH1
 from lrm.model.init import initialize
 from lrm.model.tensors import addresses
-from lrm.plan.cost import flops_per_token
+from lrm.plan.config import Execution
+from lrm.plan.cost import Cost, flops_per_token
+from lrm.plan.run import TrainRun
 from lrm.train.learner import build
 from lrm.train.step import train_step
 
@@ -180,6 +182,17 @@ def test_the_objective_has_the_imbalance(settings):
         for layer in range(given.model.num_hidden_layers)
     ]
     torch.testing.assert_close(objective - loss, 0.01 * torch.stack(wanted).mean())
+
+
+def test_parts_of_a_batch_balance_their_own_experts(settings):
+    """So their size is a part of what the run is; without experts it is not."""
+
+    def ids(given):
+        runs = (TrainRun("x", "smoke", "A", {}, 0, given, Execution(micro_batch=size), Cost(),
+                         corpus="c") for size in (0, 2, 4))  # fmt: skip
+        return len({run.id for run in runs})
+
+    assert ids(settings_of(settings)) == 3 and ids(settings()) == 1
 
 
 def test_a_token_passes_through_its_experts_alone():

@@ -85,6 +85,14 @@ def test_logits_are_also_centred(settings):
     )
 
 
+def test_norms_of_activations_are_means_over_tokens_however_many_pass_at_a_time(settings):
+    model, tokens = build(settings(), 0).model, torch.randint(0, 300, (5, 8))
+    with torch.no_grad():
+        whole, parts = (probes.activation_norms(model, tokens, size) for size in (0, 2))
+    for stat, values in whole.items():
+        assert parts[stat] == pytest.approx(values, rel=1e-5)
+
+
 @pytest.mark.parametrize("implementation", ["forward", "optimizer"])
 def test_signal_and_noise_of_gradients_by_hand(settings, implementation):
     """Against the same sums from each batch's gradients, held whole."""

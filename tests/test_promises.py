@@ -156,6 +156,17 @@ def test_estimates_know_the_size_of_the_model(smoke_results):
     assert speed.measured(smoke_results, trained) == pytest.approx(ratio)
     deep = experiment.runs("smoke", [0], ["model.num_hidden_layers=40"])
     assert speed.measured(smoke_results, deep) is None
+    # A run by one process is an eighth as fast as eight devices are planned to be.
+    eight = experiment.runs("smoke", [0], ["cost.devices=8"])
+    assert speed.measured(smoke_results, eight) == pytest.approx(ratio)
+
+
+def test_a_dry_run_says_how_often_text_is_read(tmp_path):
+    experiment = load(ROOT / "experiments" / "sv_unified" / "config.yaml")
+    runs = experiment.runs("paper", [0])
+    assert "reads its text" not in dry_run.text(experiment, runs, tmp_path)
+    [run] = experiment.runs("paper", [0], ["data.tokens=50000000000"], ["STANDARD_1B *"])
+    assert "; reads its text 2.1 times" in dry_run.text(experiment, [run], tmp_path)
 
 
 def test_a_dry_run_says_what_is_left(smoke_results):

@@ -27,6 +27,8 @@ class Cost(Strict):
     device: str = "one CPU core"
     devices: int = Field(1, ge=1)  # devices that one run occupies
     flops_per_second: float = Field(2.0e10, gt=0)  # achieved, per device
+    # Of noise and theory, which are simulated on one core beside a GPU; null: as training.
+    simulated_per_second: float | None = Field(None, gt=0)
     price_per_hour: float = Field(0.0, ge=0)  # US dollars, per device
 
 
@@ -83,10 +85,16 @@ def times(estimate: Estimate, count: int) -> Estimate:
 
 
 def of_one_device(steps: int, flops_per_step: float, cost: Cost) -> Estimate:
-    """What is done without training costs: noise, theory and evaluations take one device."""
+    """What an evaluation costs, and what else takes one device."""
     flops = steps * flops_per_step
     seconds = flops / cost.flops_per_second
     return Estimate(0, 0, flops, seconds, seconds / 3600 * cost.price_per_hour)
+
+
+def of_simulation(steps: int, flops_per_step: float, cost: Cost) -> Estimate:
+    """What noise or theory costs, which take one device and compute on a core of the CPU."""
+    rate = cost.simulated_per_second or cost.flops_per_second
+    return of_one_device(steps, flops_per_step, cost.model_copy(update={"flops_per_second": rate}))
 
 
 def motion_flops(plan: TensorPlan, optimizer: OptimizerConfig, draws: int) -> float:

@@ -20,9 +20,10 @@ class Memory:
 
     ``state`` holds weights, gradients and the optimizer's state. ``gathered`` is the largest part
     of the model while it is whole: its weights, their copy in the precision that computes, and
-    their gradients. For the backward pass ``entering`` keeps what enters each layer, and ``within``
-    what its matrices take and give. ``copy`` is what the first process needs more: the weights and
-    gradients of the whole copy on which a model in parts is measured.
+    their gradients. In half precision a copy of all weights stays until the backward pass. For the
+    backward pass ``entering`` keeps what enters each layer, and ``within`` what its matrices take
+    and give. ``copy`` is what the first process needs more: the weights and gradients of the whole
+    copy on which a model in parts is measured.
     """
 
     state: int
@@ -47,7 +48,7 @@ def of_process(run: TrainRun, processes: int = 1) -> Memory:
 
     Each of those has all of the model and its share of the batch.
     """
-    parallel, parts = run.execution.parallel, 1
+    parallel, parts, entries = run.execution.parallel, 1, 0
     if parallel is not None:
         parts, processes = parallel.shard, parallel.replicate * parallel.shard
     half = run.execution.precision != "float32"
@@ -58,6 +59,7 @@ def of_process(run: TrainRun, processes: int = 1) -> Memory:
         moments = 2 if plan.optimizer == "adamw" else int(dict(plan.options).get("momentum") != 0)
         copies = 1 + plan.trainable * (1 + moments)
         state += copies * _FLOAT * size
+        entries += size
         multipliers = sum(each.size for each in plan.multipliers)
         state += 4 * _FLOAT * multipliers * parts  # they lie whole on each process
         copy += _FLOAT * ((1 + plan.trainable) * size + multipliers)
@@ -76,5 +78,7 @@ def of_process(run: TrainRun, processes: int = 1) -> Memory:
     within = max(inside) if run.execution.recompute else sum(inside)
     largest = max([outside, *layers.values()])
     gathered = largest * (2 * _FLOAT + 2 * half) if parts > 1 else largest * 2 * half
+    if parts > 1 and half:  # autocast's casts of all weights stay until they were used backwards
+        gathered += 2 * entries
     copy = copy if parallel is not None and processes > 1 else 0
     return Memory(state // parts, gathered, entering * len(layers), within, copy)

@@ -238,6 +238,12 @@ class TrainRun(Run):
     performed_together_by = "lrm.train.loop:train_together"
     trains = has_model = reads_corpus = True
 
+    def content(self) -> dict[str, Any]:
+        experts, micro_batch = self.settings.model.experts, self.execution.micro_batch
+        # The balance of experts is that of the tokens that pass together, and a part of the loss.
+        apart = experts is not None and experts.balance and micro_batch
+        return {**super().content(), **({"micro_batch": micro_batch} if apart else {})}
+
     def estimate(self) -> Estimate:
         return cost.of_training(self.settings, self.plans, self.cost)
 
@@ -303,7 +309,7 @@ class NoiseRun(Run):
     def estimate(self) -> Estimate:
         optimizer, draws = self.settings.optimizer, self.brownian.draws
         flops = sum(self._flops(plan, optimizer, draws) for plan in self.matched)
-        return cost.of_one_device(self.settings.train.steps, flops, self.cost)
+        return cost.of_simulation(self.settings.train.steps, flops, self.cost)
 
     _flops = staticmethod(cost.motion_flops)
 
@@ -376,7 +382,7 @@ class TheoryRun(Run):
             once = cost.of_training(self.settings, self.plans, self.cost)
             return cost.times(once, self.settings.theory.models(self.settings.train.batch_size))
         steps = self.settings.train.steps
-        return cost.of_one_device(steps, self.settings.theory.flops, self.cost)
+        return cost.of_simulation(steps, self.settings.theory.flops, self.cost)
 
     def summary(self) -> str:
         return f"{self.settings.theory.simulate}, {self.settings.train.steps} steps"

@@ -35,7 +35,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         dollars += own / 3600 * run.cost.devices * run.cost.price_per_hour
         disk += estimate.disk
         lines.append(f"{run.label}  [{state}]")
-        lines.append(f"  {run.summary()}, about {duration(own)}")
+        lines.append(f"  {run.summary()}, about {duration(own)}{_passes(run, estimate.tokens)}")
         if run.settings not in known:
             known[run.settings] = _tables(run)
         tables = known[run.settings]
@@ -55,6 +55,13 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         lines.append(f"{counted(damaged, 'finished run')} damaged: a sweep tells what to do, "
                      "and trains the others")  # fmt: skip
     return "\n".join(lines)
+
+
+def _passes(run: Run, tokens: float) -> str:
+    """How often a run reads its text, where that is said and is more than once."""
+    there = run.settings.data.tokens if run.reads_corpus else None
+    times = tokens / there if there else 0.0
+    return f"; reads its text {times:.1f} times" if times > 1.05 else ""
 
 
 def _memory(runs: list[Run]) -> list[str]:

@@ -62,10 +62,16 @@ def sweep(
 def ordered(jobs: Sequence[Job]) -> list[Job]:
     """The first job, then noise, then the longest first, so that workers end together.
 
-    Noise second: while the first run compiles the layers, others would wait for its code.
+    Noise second: while the first run compiles the layers, others would wait for its code. Beside
+    GPUs, which it would keep from training, it comes last.
     """
     first, *rest = jobs
-    return [first, *sorted(rest, key=lambda job: (job[0].trains, -job[0].estimate().flops))]
+    on_cores = first[0].cost.simulated_per_second is None
+
+    def place(job: Job) -> tuple[bool, float]:
+        return job[0].trains is on_cores, -job[0].estimate().flops
+
+    return [first, *sorted(rest, key=place)]
 
 
 class _Worker:

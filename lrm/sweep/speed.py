@@ -32,9 +32,9 @@ def measured(results: Path, runs: list[Run]) -> float | None:
         planned = alike.get(_shape(description["settings"]))
         if planned is None or planned.tokens == 0:
             continue
-        # The plan counts on one process a run.
-        seconds = planned.tokens / outcome["tokens_per_second"]
-        ratios.append(seconds * outcome.get("processes", 1) / planned.seconds)
+        # Of one device, of which the plan may count on several.
+        seconds = planned.tokens / outcome["tokens_per_second"] * outcome.get("processes", 1)
+        ratios.append(seconds / (planned.seconds * runs[0].cost.devices))
     return statistics.median(ratios) if ratios else None
 
 

@@ -126,8 +126,12 @@ def join() -> Iterator[Group]:
     # to the report, and an ordinary exit, while the watch calls the store, ends in C++'s terminate.
     with stop_delayed(lambda: watch.report(Stopped(stops[0]))) as stops:
         try:
-            # Without a backend named: gloo for tensors on the CPU, and NCCL for those on GPUs.
-            dist.init_process_group(store=store, rank=rank, world_size=world)
+            # Without a name torch takes the accelerator's backend alone, and runs on the CPU have
+            # none. The first process may measure for hours while the others wait for it.
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            dist.init_process_group(
+                backend, store=store, rank=rank, world_size=world, timeout=_FOREVER
+            )
             group = Processes(rank, world)
             yield group
             group.meet()  # all have done their work

@@ -167,7 +167,9 @@ class ProbeLog:
         """Measure and write; the steps before it have been written."""
         began = time.perf_counter()
         settings = self._settings
-        found = measure_norms(self._learner, self.views, self._tokens, self._autocast)
+        found = measure_norms(
+            self._learner, self.views, self._tokens, self._autocast, self._micro_batch
+        )
         found["clipped_fraction"] = {"model": self._steps.clipped_fraction()}
         factor = lr_factor(settings.schedule, settings.train.steps, max(done - 1, 0))
         found["lr_factor"] = {"model": factor}

@@ -247,7 +247,8 @@ class _Loop:
         parts = run.execution.parallel is not None and group.world > 1
         copy = make() if parts and group.rank == 0 else None
         if run.execution.recompute:
-            recompute(learner.model.model.layers)
+            for model in (learner.model, *([copy.model] if copy else [])):
+                recompute(model.model.layers)
         if run.after is not None:
             begin_with_predecessor(learner.multipliers, run, path.parent / run.after_id)
         board = stack.enter_context(Board(path, run.execution.tensorboard and group.rank == 0))
@@ -380,6 +381,7 @@ class _Loop:
         self.refresh_copy()
         if self.group.rank == 0:
             self.probes.take(done)
+        self.group.meet()  # without it NCCL's own limit counts while the first measures
 
     def refresh_copy(self) -> None:
         """Give the whole copy what a model in parts has now; all processes call this alike."""
@@ -389,7 +391,7 @@ class _Loop:
     def validate(self, done: int) -> None:
         self.log.write()
         train = self.settings.train
-        rows = self.run_.execution.micro_batch or train.batch_size
+        rows = self.run_.execution.micro_batch or train.batch_size // self.group.world
         lot = max(rows, VALIDATION_TOKENS // train.sequence_length)
         loss = validation_loss(self.learner, self.validation, lot, self.autocast)
         if not math.isfinite(loss):  # after the last update no step would tell

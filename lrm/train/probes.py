@@ -108,18 +108,25 @@ def tensor_norms(views: Views) -> Scalars:
 
 
 @torch.no_grad()
-def activation_norms(model: nn.Module, tokens: Tensor) -> Scalars:
-    """Norms of all tapped activations on ``tokens`` (sequences, length).
+def activation_norms(model: nn.Module, tokens: Tensor, micro_batch: int = 0) -> Scalars:
+    """Norms of all tapped activations on ``tokens`` (sequences, length), means over tokens.
 
-    Logits also centred per token (``centred_norm``): a shift common to the vocabulary does not
-    change the probabilities.
+    ``micro_batch`` sequences at a time, or all at once. Logits also centred per token
+    (``centred_norm``): a shift common to the vocabulary does not change the probabilities.
     """
-    activations: dict[str, Tensor] = {}
-    model(tokens, activations=activations)
-    norms = {key: token_rms(activation) for key, activation in activations.items()}
-    logits = _wide(activations["projector"])
-    centred = token_rms(logits - logits.mean(-1, keepdim=True))
-    return to_floats({"activation_norm": norms, "centred_norm": {"projector": centred}})
+    found: dict[str, dict[str, Tensor]] = {"activation_norm": {}, "centred_norm": {}}
+    for part in tokens.split(micro_batch or len(tokens)):
+        activations: dict[str, Tensor] = {}
+        model(part, activations=activations)
+        logits = _wide(activations["projector"])
+        centred = {"projector": token_rms(logits - logits.mean(-1, keepdim=True))}
+        norms = {key: token_rms(activation) for key, activation in activations.items()}
+        share = len(part) / len(tokens)
+        for stat, values in (("activation_norm", norms), ("centred_norm", centred)):
+            for key, value in values.items():
+                whole = found[stat].get(key)
+                found[stat][key] = value * share if whole is None else whole + value * share
+    return to_floats(found)
 
 
 class GradientStatistics:

@@ -24,6 +24,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from lrm.errors import UserError
+from lrm.model.activations import WithGradients
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.sharding import whole
 from lrm.optim.rows import Rows
@@ -96,7 +97,9 @@ def recompute(layers: nn.ModuleList) -> None:
     """Have each layer keep its input alone, and compute the rest again for the backward pass."""
 
     def wrapped(forward: Any, *inputs: Any) -> Any:
-        if not torch.is_grad_enabled():
+        # What is recorded of a pass with gradients must be that pass's, and not the second's.
+        records = any(isinstance(each, WithGradients) for each in inputs)
+        if not torch.is_grad_enabled() or records:
             return forward(*inputs)
         return checkpoint(forward, *inputs, use_reentrant=False)
 

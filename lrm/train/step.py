@@ -121,12 +121,15 @@ def gradient_statistics(
 
 
 def measure_norms(
-    learner: Learner, views: probes.Views, tokens: Tensor, autocast: Any
+    learner: Learner, views: probes.Views, tokens: Tensor, autocast: Any, micro_batch: int = 0
 ) -> probes.Scalars:
-    """Every norm of ``lrm.train.probes``, activations on ``tokens`` (sequences, length)."""
+    """Every norm of ``lrm.train.probes``, activations on ``tokens`` (sequences, length).
+
+    ``micro_batch`` of these sequences pass at a time, or all.
+    """
     learner.model.eval()
     found = probes.tensor_norms(views)
     with compiled.uncompiled(), autocast or contextlib.nullcontext():
-        found |= probes.activation_norms(learner.model, tokens)
+        found |= probes.activation_norms(learner.model, tokens, micro_batch)
     learner.model.train()
     return found

@@ -101,6 +101,7 @@ def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, 
                 remedy = "load the weights of a plain model before lrm.attach_multipliers"
             elif saved is None:
                 remedy = "attach with the placement with which it was made"
+                remedy += ", or load the parts of a checkpoint together"
             raise UserError(
                 f"the checkpoint's multipliers are not the model's: {name} has {kinds[0]} there "
                 f"and {kinds[1]} here; {remedy}"

@@ -34,7 +34,8 @@ def criteria_in(folder: Path) -> dict[str, dict[str, Any]]:
 def asked_by(folder: Path, claim: str) -> tuple[list[int], list[str]]:
     """What judges a claim of the experiment in ``folder``: its seeds, and patterns of its runs.
 
-    Without patterns it reads all runs. Raises UserError for a claim that the experiment has not, or
+    Without ``spare`` seeds, which run by name where another one diverged. Without patterns it reads
+    all runs. Raises UserError for a claim that the experiment has not, or
     whose entry does not say which seeds judge.
     """
     entries = criteria_in(folder)
@@ -46,6 +47,8 @@ def asked_by(folder: Path, claim: str) -> tuple[list[int], list[str]]:
         raise UserError(f"{where}: only: expected a list of patterns, found {shown(only)}; write "
                         "only: ['FPN *']")  # fmt: skip
     try:
-        return judging_seeds(entries[claim]), only
+        said = entries[claim]["seeds"].get("spare")
+        spare = [] if said is None else parse_seeds(f"{said},")
+        return [seed for seed in judging_seeds(entries[claim]) if seed not in spare], only
     except (KeyError, TypeError):
         raise UserError(f"{where}: no seeds that judge; write seeds: {{judge: 100-107}}") from None

@@ -1,7 +1,8 @@
 """muP on any torch model: learning rates and initial values as powers of how much wider it is.
 
 After Tensor Programs V (Yang et al., https://arxiv.org/abs/2203.03466), table 3: what is tuned at
-one width serves all. The suite's own runs have it as presets (``width/gdn_mup_*``).
+one width serves all. The suite's own runs have it as presets (``width/gdn_mup_*``), but for the
+gates and heads of Gated Delta Networks, which those treat as the third paper does.
 """
 
 from __future__ import annotations

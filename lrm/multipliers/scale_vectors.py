@@ -78,12 +78,12 @@ def attach_scale_vectors(
     stays in the norm. Norms that no linear map reads are output norms, and stay as they are. So do
     norms that something else reads too (experts, a router, a residual), of which a warning tells.
 
-    ``lr`` is the vectors' LR, by our reading of the paper that of the matrices; ``input_decay`` (0.1 in
-    ``unified``, else 0) and ``output_decay`` are their weight decays. ``parametrization`` is one of
-    ``lrm.multipliers.parametrization``. ``example`` are arguments of the model by which it is seen
-    what reads what; without them it gets a few tokens, none of them padding. ``head_size`` is the
-    number of outputs of each head of queries, keys and values, where no transformers configuration
-    of the model says it.
+    ``lr`` is the vectors' LR, by our reading of the paper that of the matrices; ``input_decay``
+    (0.1 in ``unified``, else 0) and ``output_decay`` are their weight decays. ``parametrization``
+    is one of ``lrm.multipliers.parametrization``. ``example`` are arguments of the model by which
+    it is seen what reads what; without them it gets a few tokens, none of them padding.
+    ``head_size`` is the number of outputs of each head of queries, keys and values, where no
+    transformers configuration of the model says it.
 
     All but ``dnp`` and ``unified`` leave the output as it was, and ``lrm.merge_multipliers`` folds
     them into the matrices. Those two change the function, and merging raises UserError. So does

@@ -583,6 +583,19 @@ def test_one_device_cannot_serve_two_processes():
         device.device_of("cuda:0", Two())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the GPU can be used")
+@pytest.mark.parametrize("named", ["0", "0,1", "GPU-8932f937"])
+def test_a_gpu_that_cannot_be_used_is_told(named, monkeypatch):
+    """A job that has one does not train on the CPU instead."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    with pytest.raises(UserError, match="names a GPU that torch cannot use here; .*device=cpu"):
+        device.device_of("auto")
+    assert device.device_of("cpu").type == "cpu"
+    for hidden in ("", "-1"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hidden)
+        assert device.device_of("auto").type == "cpu"
+
+
 def test_environment_that_is_incomplete(monkeypatch):
     for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)

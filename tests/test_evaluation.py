@@ -496,6 +496,23 @@ def test_figures_publishing_and_claims(smoke_results, tmp_path):
     pd.testing.assert_frame_equal(again, numbers, rtol=1e-3)
 
 
+def test_the_harness_does_not_share_a_model_out_over_processes(exported, folder, monkeypatch):
+    """Under torchrun each process has a model of its own."""
+    seen = []
+
+    def evaluate(*given, **named):
+        seen.append([name for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE") if name in os.environ])
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    for name, value in {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "8"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("lm_eval.simple_evaluate", evaluate)
+    tasks = harness.Harness({name: SUITE[name] for name in list(SUITE)[:1]}, folder)
+    with pytest.raises(UserError, match="GPU memory does not suffice for .*by execution.device"):
+        tasks.score(exported, torch.device("cpu"))
+    assert seen == [[]] and os.environ["LOCAL_RANK"] == "1"
+
+
 def test_pins_of_versions_are_compared(exported, folder):
     pinned = harness.Harness({"lookups": Task(version=9.0)}, folder)
     with pytest.raises(UserError, match="the task lookups is pinned at version 9, and lm-eval"):

@@ -6,6 +6,7 @@ Each use reads all files for that, which takes about two seconds a gigabyte.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -58,12 +59,21 @@ def checked(folder: Path) -> Iterator[list[str]]:
 
 
 def _names(folder: Path) -> set[str]:
-    """The files by their paths in the folder, without locks and what is being written."""
-    return {
-        path.relative_to(folder).as_posix()
-        for path in folder.rglob("*")
-        if path.is_file() and path.suffix != ".lock" and path.name[0] != "." and path.name != _LIST
-    }
+    """The files by their paths in the folder, without locks and what is being written.
+
+    Another process may compile there: folders vanish, and Triton writes into some that begin with
+    ``tmp.`` first.
+    """
+    found = set()
+    for place, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith("tmp.")]
+        inside = Path(place).relative_to(folder)
+        found |= {
+            (inside / name).as_posix()
+            for name in files
+            if not name.endswith(".lock") and name[0] != "." and name != _LIST
+        }
+    return found
 
 
 def _listed(folder: Path) -> dict[str, str] | None:

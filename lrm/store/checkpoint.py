@@ -21,7 +21,8 @@ _PARTS = "checkpoint-"
 # What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
 BEGUN = ("criteria", "execution", "environment", "resumed")
 # What of an environment may change the bits.
-_MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor", "runs_at_once")
+_MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor", "gpu", "cuda",
+            "runs_at_once")  # fmt: skip
 
 Note = Callable[[str], None]
 

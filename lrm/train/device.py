@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import platform
+import re
 import subprocess
 import time
 from dataclasses import dataclass
@@ -48,6 +50,9 @@ def equip(execution: Execution, config: ModelConfig, group: Group = ALONE) -> Eq
     """
     device = device_of(execution.device, group)
     precision = _precision(execution.precision, device)
+    # Else convolutions round float32 to 10 bits on GPUs; products of matrices do not by default.
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = precision != "float32"
     kernels = selection.select(execution.kernels, config, device, precision)
     summary = selection.summary(kernels, execution.kernels, config, device, precision)
     return Equipment(device, precision, kernels, summary)
@@ -62,6 +67,14 @@ def device_of(name: str, group: Group = ALONE) -> torch.device:
         )
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+        # A cluster's job that has a GPU must not train on a core of its CPU for days.
+        named = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+        if name == "cpu" and re.match(r"\d|GPU-|MIG-", named):
+            raise UserError(
+                f"CUDA_VISIBLE_DEVICES = {named!r} names a GPU that torch cannot use here; see "
+                "whether torch is built with CUDA and the driver is new enough, or write "
+                "execution.device=cpu"
+            )
     if group.world > 1 and name == "cuda" and torch.cuda.is_available():
         if group.local_rank >= torch.cuda.device_count():
             raise UserError(
@@ -87,8 +100,8 @@ def _precision(name: str, device: torch.device) -> str:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, commit and processor, for the record."""
-    return {
+    """Versions, commit, processor and GPU, for the record."""
+    found = {
         "lrm": lrm.__version__,
         "numerics": NUMERICS_VERSION,
         "python": platform.python_version(),
@@ -98,6 +111,9 @@ def environment() -> dict[str, Any]:
         "processor": _processor(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
+    if torch.cuda.is_initialized():
+        found |= {"gpu": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+    return found
 
 
 @functools.cache

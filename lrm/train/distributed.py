@@ -133,6 +133,8 @@ def join() -> Iterator[Group]:
                 backend, store=store, rank=rank, world_size=world, timeout=_FOREVER
             )
             group = Processes(rank, world)
+            if torch.cuda.is_available() and group.local_rank < torch.cuda.device_count():
+                torch.cuda.set_device(group.local_rank)  # also for what no run asks for
             yield group
             group.meet()  # all have done their work
             watch.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import os
 import shutil
 import tempfile
 import warnings
@@ -101,7 +102,7 @@ class Harness:
 
     def _found(self, folder: Path, device: torch.device) -> dict[str, Any]:
         """What the harness tells: ``results`` and ``samples``, by task or group."""
-        with quiet():
+        with quiet(), _one_process():
             from lm_eval import simple_evaluate
 
             model = _loaded(folder, device)
@@ -121,6 +122,11 @@ class Harness:
         try:
             said = call(model, tasks=tasks, num_fewshot=shots, task_manager=self._manager,
                         bootstrap_iters=0, log_samples=True)  # fmt: skip
+        except torch.OutOfMemoryError as error:
+            raise UserError(
+                f"GPU memory does not suffice for {', '.join(tasks)} ({first_line(error)}); "
+                "evaluate on a larger GPU, or by execution.device=cpu"
+            ) from None
         except (OSError, KeyError, ValueError, RuntimeError, ImportError) as error:
             if self._prefix:  # nothing of the offline suite is fetched
                 raise
@@ -168,13 +174,30 @@ def exported(source: Path, step: int | None, beside: Path) -> Iterator[Path]:
         yield model
 
 
+@contextlib.contextmanager
+def _one_process() -> Iterator[None]:
+    """Hide from the harness that torchrun started this process with others.
+
+    It would share out the examples of one model over processes, each of which has its own model.
+    """
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    hidden = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(hidden)
+
+
 def _loaded(folder: Path, device: torch.device) -> Any:
     """The harness's model in ``folder``; UserError where transformers cannot load it."""
     from lm_eval.models.huggingface import HFLM
     from safetensors import SafetensorError
 
+    # On a GPU as many sequences as fit: long prompts have logits of several gigabytes each.
+    size = {"batch_size": "auto", "max_batch_size": _BATCH} if device.type == "cuda" else {
+        "batch_size": _BATCH}  # fmt: skip
     try:
-        return HFLM(pretrained=str(folder), dtype="float32", device=str(device), batch_size=_BATCH)
+        return HFLM(pretrained=str(folder), dtype="float32", device=str(device), **size)
     except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise UserError(f"{folder} cannot be loaded ({first_line(error)}); save the model and its "
                         "tokenizer there by save_pretrained") from None  # fmt: skip

@@ -43,7 +43,7 @@ class Task:
                 self._sweep.run()
             except Stopped as stop:
                 place = JobEnvironment()
-                if place.cluster == "slurm" and is_running(place.raw_job_id):
+                if place.cluster == "slurm" and is_running(place.job_id):
                     signal.raise_signal(getattr(signal, f"SIG{place.USR_SIG}"))
                 raise SystemExit(128 + stop.args[0]) from None
             except UserError as error:

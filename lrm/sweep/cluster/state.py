@@ -124,7 +124,11 @@ def last_line(log: Path | str | None) -> str:
 
 
 def is_running(job: str) -> bool:
-    """Whether SLURM says so of this job: it does while it preempts, and not after ``scancel``."""
+    """Whether SLURM says so of this job: it does while it preempts, and not after ``scancel``.
+
+    ``job`` is ``N_k`` of a task of an array: N alone is also the number of one of its tasks, and
+    names all of them.
+    """
     command = ["squeue", f"--jobs={job}", "--noheader", "--format=%T"]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         found = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -315,9 +315,9 @@ def test_the_dry_run_prints_jobs_hours_and_price(tmp_path):
                str(tmp_path), "--dry-run", "--cluster", "slurm"]  # fmt: skip
     lines = call(*by_jobs).splitlines()
     assert lines[-5].startswith("jobs: 30 array tasks of 1 GPUs, 4 CPUs and at most 24 hours each")
-    assert lines[-1].startswith("1,754.3 GPU hours, about $5,263; ")
+    assert lines[-1].startswith("7,017.1 GPU hours, about $21,051; ")
     lines = call(*by_jobs, "--cluster-set", "price_per_hour=1").splitlines()
-    assert lines[-1].startswith("1,754.3 GPU hours, about $1,754; ")
+    assert lines[-1].startswith("7,017.1 GPU hours, about $7,017; ")
 
 
 @pytest.mark.parametrize(

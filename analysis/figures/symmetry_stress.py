@@ -67,9 +67,9 @@ COSTS = {
 LOGS = {"LR of figure 4": {"LOG": 1, "FREE": -1}, "five times it": {"LOG_FAST": 1, "FAST": -1}}
 # The rows' names in the figure, with the multipliers' LR of the arms in LOGS.
 NAMES = {
-    "drift in float32": "no weight decay\n− with, float32",
-    "drift in bfloat16": "no weight decay\n− with, bfloat16",
-    "bfloat16 − float32": "the second\n− the first",
+    "drift in float32": "without −\nwith, fp32",
+    "drift in bfloat16": "without −\nwith, bf16",
+    "bfloat16 − float32": "bf16 − fp32",
     "LR of figure 4": "LR {FREE:g}, as\nin figure 4",
     "five times it": "LR {FAST:g}\n(five times)",
 }
@@ -134,7 +134,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(axes["a"], title, xlabel="step", ylabel="RMS of the residual stream")
     shown = finding(context, "it costs more in bfloat16", "what it costs")
     label(axes["b"], f"b   No weight decay, {faster}:\n     {shown}", xlabel=DIFFERENCE)
-    shown = f": no difference seen\n     at LR {rates['FREE']:g}, worse at {rates['FAST']:g}"
+    shown = f": at LR {rates['FREE']:g}\n     no difference, at {rates['FAST']:g} worse"
     label(axes["c"], f"c   Log-scale less direct{finding(context, shown, '')}")
     axes[fast].set_xlabel(DIFFERENCE)
     handles = [key_of_decay("LR decay begins"), key("a: float32"),

@@ -50,5 +50,5 @@ def asked_by(folder: Path, claim: str) -> tuple[list[int], list[str]]:
         said = entries[claim]["seeds"].get("spare")
         spare = [] if said is None else parse_seeds(f"{said},")
         return [seed for seed in judging_seeds(entries[claim]) if seed not in spare], only
-    except (KeyError, TypeError):
+    except (AttributeError, KeyError, TypeError):
         raise UserError(f"{where}: no seeds that judge; write seeds: {{judge: 100-107}}") from None

@@ -70,8 +70,12 @@ def draw(numbers: pd.DataFrame, context: Context):
                    ls=line) for recipe, line in _COMPARED.items()]  # fmt: skip
     handles += [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
     legend_below(figure, handles, (len(handles) + 1) // 2, **DASHED_KEYS)
-    note = "LRs tuned at one width   a: Δ of one update; grey: within ± 0.1"
+    note = f"LRs tuned at one width   a: Δ of one update; grey: within ± {_margin():g}"
     return caption(figure, context, f"{note}   b: medians, range")
+
+
+def _margin() -> float:
+    return criteria_of("steepest_width")["BM1"]["thresholds"]["margin"]
 
 
 def _exponents(axis, numbers: pd.DataFrame) -> None:
@@ -93,8 +97,7 @@ def _exponents(axis, numbers: pd.DataFrame) -> None:
     axis.set_yticks([last - place * step - (step - 1) / 2 for place in range(len(said))], said)
     for place in range(1, len(said)):
         axis.axhline(last + 0.5 - place * step, color=rcParams["grid.color"], lw=0.6, zorder=0)
-    margin = criteria_of("steepest_width")["BM1"]["thresholds"]["margin"]
-    axis.axvspan(-margin, margin, **NOT_JUDGED, lw=0, zorder=0)
+    axis.axvspan(-_margin(), _margin(), **NOT_JUDGED, lw=0, zorder=0)
     axis.axvline(0, **NEUTRAL)
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0)

@@ -60,7 +60,7 @@ GRADIENTS = {
 }  # fmt: skip
 GROUPS = {"sizes": SIZES, "gradients of the loss": GRADIENTS}
 # Colour, marker, name, and where beside the number of tokens a gate's dots stand.
-GATE_LOOKS = {"Δz_α": ("#B8860B", "o", r"forget gate, $\Delta z_\alpha$", 0.93),
+GATE_LOOKS = {"Δz_α": (LOOKS["ORIGINAL"][0], "o", r"forget gate, $\Delta z_\alpha$", 0.93),
               "Δz_β": ("#8E6BBF", "D", r"write gate, $\Delta z_\beta$", 1.09)}  # fmt: skip
 # Names and lines of the parts of a step, and where their dots stand beside the gate's place.
 _PARTS = {"change": ("whole first step", "-", 0.92), "own": ("a token's own part", "--", 1.0)}

@@ -110,7 +110,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     of_loss, of_norm = axes[: len(swept)], axes[len(swept) :]
     for axis, s in zip(of_loss, swept, strict=True):
         _losses(axis, losses, s, names, explores, spread.get(s, ()))
-        title = _title(f"{next(letters)}   Loss", s, {})
+        title = f"{next(letters)}   Loss, S = {power_of_two(s)}"
         label(axis, title, xlabel="FPN − VPN (nats)")
     for axis, s in zip(of_norm, swept, strict=True):
         own = numbers[numbers["S"] == s]

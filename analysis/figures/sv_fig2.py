@@ -13,6 +13,7 @@ from matplotlib.patches import FancyBboxPatch, Patch
 
 from analysis.drawing.page import caption, label, legend_below, page
 from analysis.drawing.style import SMALL
+from analysis.figures.sv_decay import LOOKS
 from analysis.quantities.norms import at_step, over_layers
 from analysis.quantities.vector_decay import SIDES
 from analysis.tables.context import Context
@@ -50,7 +51,7 @@ NAMES = {
     "norm.attention.out": "output norm", "norm.mlp.down": "output norm",
 }  # fmt: skip
 MATRICES = ("embedding", "query", "key", "value", "out", "gate", "up", "down", "LM head")
-COLOURS = {"input": "#117733", "output": "#CC6677", "matrix": "#dddddd"}
+COLOURS = {"input": LOOKS["INPUT"][0], "output": LOOKS["OUTPUT"][0], "matrix": "#dddddd"}
 # Of all boxes of a row together and of each, where rows are 1 apart.
 _WIDTH, _HEIGHT = 4.2, 0.62
 

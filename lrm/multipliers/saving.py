@@ -100,8 +100,8 @@ def _before_loading(module: nn.Module, state_dict: dict[str, Any], prefix: str, 
             if not there["placement"]:
                 remedy = "load the weights of a plain model before lrm.attach_multipliers"
             elif saved is None:
-                remedy = "attach with the placement with which it was made"
-                remedy += ", or load the parts of a checkpoint together"
+                remedy = ("attach with the placement with which it was made, or load the parts of "
+                          "a checkpoint together")  # fmt: skip
             raise UserError(
                 f"the checkpoint's multipliers are not the model's: {name} has {kinds[0]} there "
                 f"and {kinds[1]} here; {remedy}"

@@ -37,6 +37,8 @@ class Stage(Strict):
     def _there_is_something_to_tune(self) -> Stage:
         if bool(self.tune) != bool(self.groups):
             raise ValueError("tune and groups belong together: give both, or neither")
+        if unknown := [group for group in self.changes if group not in self.groups]:
+            raise ValueError(f"changes: {unknown[0]!r} is none of the stage's groups")
         return self
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 import platform
 import re
@@ -75,13 +76,12 @@ def device_of(name: str, group: Group = ALONE) -> torch.device:
                 "whether torch is built with CUDA and the driver is new enough, or write "
                 "execution.device=cpu"
             )
-    if group.world > 1 and name == "cuda" and torch.cuda.is_available():
-        if group.local_rank >= torch.cuda.device_count():
-            raise UserError(
-                f"there are {torch.cuda.device_count()} GPUs for more processes; start as many "
-                "as there are GPUs, or set execution.device=cpu"
-            )
-        torch.cuda.set_device(group.local_rank)
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else math.inf
+    if group.world > 1 and name == "cuda" and group.local_rank >= gpus:
+        raise UserError(
+            f"there are {gpus} GPUs for more processes; start as many as there are GPUs, or set "
+            "execution.device=cpu"
+        )
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:

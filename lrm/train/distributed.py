@@ -134,7 +134,7 @@ def join() -> Iterator[Group]:
             )
             group = Processes(rank, world)
             if torch.cuda.is_available() and group.local_rank < torch.cuda.device_count():
-                torch.cuda.set_device(group.local_rank)  # also for what no run asks for
+                torch.cuda.set_device(group.local_rank)  # what cuda stands for in this process
             yield group
             group.meet()  # all have done their work
             watch.stop()

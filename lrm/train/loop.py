@@ -74,14 +74,13 @@ def train(
     computing that differs from the one begun with, and a loss that is no longer finite, unless the
     settings call that a result.
     """
+    _free()
     with ExitStack() as stack:
         loop = _Loop.opened(stack, run, path, corpora, report, note, group or ALONE, each)
         if loop is not None:
             _train_opened([loop], note)
             if loop.error is not None:
                 raise loop.error
-    del loop
-    _free()
 
 
 def train_together(
@@ -96,37 +95,45 @@ def train_together(
     What stopped each, where something did (see ``train``; Busy where another process trains it);
     the others go on. Which runs are of one shape ``lrm.sweep.together`` says.
     """
-    errors: list[UserError | None] = [None] * len(jobs)
+    _free()
+    errors: list[UserError | None] = []
     for numbers in _lots([run for run, _ in jobs]):
-        with ExitStack() as stack:
-            loops: dict[int, _Loop] = {}
-            for number in numbers:
-                run, path = jobs[number]
-                try:
-                    loop = _Loop.opened(stack, run, path, corpora, report, note)
-                except (UserError, OSError) as error:
-                    errors[number] = as_user_error(error)
-                    if errors[number] is None:
-                        raise
-                    continue
-                if loop is not None:
-                    loops[number] = loop
-            every = list(loops.values())
-            if all(batched.usable(loop.equipment.kernels) for loop in every):
-                _train_opened(every, note)
-            else:
-                note("runs are trained one after another: GPU kernels know no runs at once")
-                for loop in every:
-                    _train_opened([loop], note)
-            for number, loop in loops.items():
-                errors[number] = loop.error
-        loop = every = loops = None
+        errors += _train_lot([jobs[number] for number in numbers], corpora, report, note)
         _free()
     return errors
 
 
+def _train_lot(
+    jobs: Sequence[tuple[TrainRun, Path]], corpora: Path, report: Report, note: Note
+) -> list[UserError | None]:
+    """As ``train_together``, of runs that fit into memory at once."""
+    errors: list[UserError | None] = [None] * len(jobs)
+    with ExitStack() as stack:
+        loops: dict[int, _Loop] = {}
+        for number, (run, path) in enumerate(jobs):
+            try:
+                loop = _Loop.opened(stack, run, path, corpora, report, note)
+            except (UserError, OSError) as error:
+                errors[number] = as_user_error(error)
+                if errors[number] is None:
+                    raise
+                continue
+            if loop is not None:
+                loops[number] = loop
+        every = list(loops.values())
+        if all(batched.usable(loop.equipment.kernels) for loop in every):
+            _train_opened(every, note)
+        else:
+            note("runs are trained one after another: GPU kernels know no runs at once")
+            for loop in every:
+                _train_opened([loop], note)
+        for number, loop in loops.items():
+            errors[number] = loop.error
+    return errors
+
+
 def _free() -> None:
-    """Give back a GPU's memory: models of finished runs stay in cycles of references."""
+    """Give back a GPU's memory: models of runs that are over stay in cycles of references."""
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()

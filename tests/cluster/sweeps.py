@@ -14,6 +14,7 @@ from test_cluster import (
     assert_same_bits,
     call,
     command,
+    finish,
     frozen,
     is_told,
     killed_twice_and_finished,
@@ -87,7 +88,7 @@ def test_a_sweep_preempted_and_out_of_time(tmp_path, by_jobs, whole):  # noqa: F
     until(lambda: is_told(holder))
     send_on(holder)
     until(lambda: holder_of(path) != holder)
-    assert "12/12 runs finished" in call(*by_jobs)
+    finish(by_jobs, folder)
     # Two tasks in all: nobody has submitted a third.
     assert len(list(folder.glob("cluster/*/*_submitted.pkl"))) == 2
     assert_same_bits(whole, folder, 12)

@@ -21,7 +21,7 @@ from analysis.quantities.transfer import (
 )
 from analysis.tables.results import Tables
 from lrm.cli import parse_seeds
-from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, runs_of
+from tests.worlds.planted import CRITERIA, check_breaks, frame, judged, noise, part, runs_of
 
 WIDTHS = (32, 64, 128, 256)
 STEPS = 320
@@ -288,6 +288,38 @@ def test_a_best_rate_may_move_either_way(sign):
     assert moved.verdict == HOLDS
     moved = judged("GD1", world("AdamW", drifts=(("MUP", 0.4 * sign),)))
     assert moved.verdict != HOLDS
+
+
+def told(stat, tensor, *where, at):
+    return {"told": ((("MUP", stat, tensor, *where), at),)}
+
+
+# What a part says where the border below it and that above it lie alike: (claim, part, changes, its
+# mean in that world).
+SIGNED = [
+    ("GD1", "muP: exponent of the width", {"drifts": (("MUP", 0.3),)}, 0.3),
+    ("GD10", "muP: exponent of the standard deviation of z_α",
+     told("deviation", "gdn.alpha", at=(0.8, 0.3)), 0.3),
+    ("GD10", "muP: exponent of the standard deviation of z_β",
+     told("deviation", "gdn.beta", at=(0.8, 0.3)), 0.3),
+    ("GD10b", "share of such heads", told("head_mean", "gdn.kept", 256, at=(0.001, 0.0)), 1.0),
+    ("GD11", "one token − of two, width 64",
+     told("unrelated_cosine", "gdn.q", 64, at=(0.17, 0.0)), -0.1),
+    ("GD14", "exponent of the memory at the end",
+     told("memory", "gdn.kept", STEPS, at=(6.0, 0.3)), 0.3),
+    ("GM1", "learned scalars: exponent of the width", {"drifts": (("SP_SCALARS", 0.3),)}, 0.3),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("claim", "name", "changes", "mean"), SIGNED)
+def test_a_part_says_what_its_name_says(claim, name, changes, mean):
+    found = part(claim, world("AdamW", **changes), name)
+    assert found.interval.mean == pytest.approx(mean, abs=0.03)
+
+
+def test_a_gate_may_be_too_small_too():
+    closed = told("head_mean", "gdn.written", 64, at=(0.2, 0.0))
+    assert judged("GD10", world("AdamW", **closed)).verdict != HOLDS
 
 
 def test_a_minimum_is_a_parabolas():

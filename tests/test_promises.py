@@ -123,6 +123,8 @@ def test_a_search_names_what_there_is(tmp_path):
         with_search(first_stage_only=["*SCALR"])
     with pytest.raises(UserError, match="only_changes names 'MUN.*', which is no arm"):
         with_search(only_changes={"MUN*": {}})
+    with pytest.raises(UserError, match="short_spread names 'MUN.*', which is no arm with a stage"):
+        with_search(short_spread={"MUN*": 0.01})
     with pytest.raises(ValueError, match="trials: 2 are fewer than the 5 base LRs"):
         Search.model_validate({"groups": {}, "stages": {"NONE": {}}, "trials": 2})
 

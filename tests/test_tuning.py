@@ -48,7 +48,7 @@ def rules(**more) -> Search:
 
 def searched(search: Search, loss, arm: str = "ADAM") -> ArmSearch:
     """The search of an arm whose trials have these losses."""
-    arm = ArmSearch(search, search.stages_of(arm))
+    arm = ArmSearch(search, search.stages_of(arm), arm)
     asking = arm.run()
     asked = next(asking)
     try:
@@ -123,6 +123,9 @@ def test_an_arm_may_try_only_what_another_search_has_kept():
     assert dict(arm.decisions[1].point.factors) == {("lr", "mlp"): 0.25}
     assert arm.decisions[2].notes == ("this tier has nothing to try",)
     assert search.stages_of("ADAM") == search.stages
+    # Behind the stages that are named it would try all: it ends there.
+    search = rules(only_changes={"MUON*": {"LR": {"mlp": (0.5,)}}})
+    assert list(search.stages_of("MUON")) == ["NONE", "LR"]
 
 
 @pytest.mark.parametrize("changes, message", [
@@ -244,6 +247,25 @@ def test_every_arm_is_held_to_the_same_noise(noisy):
 
         arm = searched(rules(stages=stages, factors=(2.0,), rounds=1, spread=0.010), loss)
         assert bool(arm.decisions[-1].point.factors) is kept
+
+
+@pytest.mark.parametrize("noisy", [0.0, 0.02])
+def test_short_runs_of_every_arm_are_held_to_the_same_noise(noisy):
+    """A gain of 0.018 in short runs is kept, and one of 0.010 is not, however its seeds differ."""
+    for gain, kept in ((0.018, True), (0.010, False)):
+
+        def loss(trial, gain=gain):
+            base, changed = 1.0 + abs(trial.point.lr), bool(trial.point.factors)
+            if trial.full:
+                return base - 0.1 * changed
+            return base - changed * (gain + noisy * (trial.seed % 2 - 0.5))
+
+        stages = {"NONE": {}, "LR": {"tune": "lr", "groups": ("mlp",)}}
+        search = rules(stages=stages, factors=(2.0,), rounds=1, short_spread={"ADAM_L*": 0.010})
+        assert bool(searched(search, loss).decisions[-1].point.factors) is kept
+        # Another arm is held to what its own seeds say.
+        other = searched(search, loss, "MUON").decisions[-1].point.factors
+        assert bool(other) is (noisy == 0)
 
 
 def test_a_stage_may_have_longer_short_runs():

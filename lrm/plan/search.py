@@ -18,6 +18,7 @@ Quantity = Literal["lr", "weight_decay", "forward"]
 # Stands in a group for the LR of all multipliers.
 MULTIPLIERS = "multipliers"
 Factor = Annotated[float, Field(gt=0)]
+Spread = Annotated[float, Field(gt=0)]  # nats
 
 
 class Stage(Strict):
@@ -63,7 +64,8 @@ class Search(Strict):
     reach: int = Field(2, ge=1, le=8)
     factors: tuple[Factor, ...] = Field((0.5, 2.0), min_length=1)
     # Patterns of arms that try, in a stage, these factors of these groups and no others: for a
-    # search that only asks whether what another one has kept holds here too.
+    # search that only asks whether what another one has kept holds here too. It ends in front of
+    # the first stage that would try something and is not named.
     only_changes: dict[str, dict[str, dict[str, tuple[Factor, ...]]]] = Field(default_factory=dict)
     # A group whose factor was kept may go further in the same direction.
     rounds: int = Field(2, ge=1, le=8)
@@ -87,6 +89,9 @@ class Search(Strict):
     # In full runs a gain counts against this standard deviation of a paired difference, in nats,
     # and against no other: the same for every arm, so that a noisy one is not held to more.
     spread: float | None = Field(None, gt=0)
+    # As ``spread``, for changes in short runs: by patterns of ``<arm>_<stage>``. Where none fits,
+    # the larger counts of the change's own standard deviation and that of its round.
+    short_spread: dict[str, Spread] = Field(default_factory=dict)
     length: float = Field(0.5, gt=0, le=1)
     # A run whose training loss at a third of its steps is so much worse, in nats, than that of what
     # it is compared with is stopped.
@@ -140,10 +145,23 @@ class Search(Strict):
         found = {name: self.stages[name] for name in names}
         for pattern, stages in self.only_changes.items():
             if fnmatch.fnmatchcase(arm, pattern):
-                for name in stages.keys() & found.keys():
-                    own = {"groups": tuple(stages[name]), "changes": stages[name]}
-                    found[name] = found[name].model_copy(update=own)
+                own = {}
+                for name, stage in found.items():
+                    if name in stages:
+                        update = {"groups": tuple(stages[name]), "changes": stages[name]}
+                        own[name] = stage.model_copy(update=update)
+                    elif stage.groups:
+                        break
+                    else:
+                        own[name] = stage
+                found = own
         return found
+
+    def short_spread_of(self, arm: str, stage: str) -> float | None:
+        """The ``short_spread`` of the first pattern that fits, if any."""
+        fitting = (spread for pattern, spread in self.short_spread.items()
+                   if fnmatch.fnmatchcase(f"{arm}_{stage}", pattern))  # fmt: skip
+        return next(fitting, None)
 
     def patterns(self, group: str) -> tuple[str, ...]:
         """The patterns of a group, without ``multipliers``."""

@@ -136,6 +136,13 @@ def _check_names(experiment: Experiment, search: Search, scale: str) -> None:
                     f"{experiment.path}: search.{rule} names {pattern!r}, which is no arm; "
                     f"there are {', '.join(experiment.arms)}"
                 )
+    names = [f"{arm}_{stage}" for arm in experiment.arms for stage in search.stages]
+    for pattern in search.short_spread:
+        if not fnmatch.filter(names, pattern):
+            raise UserError(
+                f"{experiment.path}: search.short_spread names {pattern!r}, which is no arm with a "
+                f"stage; there are {names[0]} to {names[-1]}"
+            )
     wanted = {(group, pattern) for group in search.groups for pattern in search.patterns(group)}
     for arm in experiment.arms_at(scale):
         plans = _base(experiment, scale, arm).plans
@@ -240,7 +247,7 @@ def _plan(
     for run, (name, stages) in zip(bases, arms.items(), strict=True):
         seconds, said = run.estimate().seconds, []
         for all_gain in (False, True):
-            trials = _rehearsed(search, stages, all_gain)
+            trials = _rehearsed(search, name, stages, all_gain)
             lengths = (1.0 if each.full else each.length or search.length for each in trials)
             cost = seconds * sum(lengths)
             total[all_gain] += cost
@@ -257,14 +264,16 @@ def _plan(
     return "\n".join(lines)
 
 
-def _rehearsed(search: Search, stages: Mapping[str, Stage], all_gain: bool) -> list[Trial]:
+def _rehearsed(
+    search: Search, arm: str, stages: Mapping[str, Stage], all_gain: bool
+) -> list[Trial]:
     """The trials that would be asked for if the best base LR were the scale's."""
 
     def loss(trial: Trial) -> float:
         gain = sum(factor == search.factors[-1] for _, factor in trial.point.factors)
         return abs(trial.point.lr) + trial.seed % 7 * 1e-3 - all_gain * gain
 
-    rehearsal = ArmSearch(search, stages)
+    rehearsal = ArmSearch(search, stages, arm)
     asking = rehearsal.run()
     asked = next(asking)
     try:

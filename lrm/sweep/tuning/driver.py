@@ -38,7 +38,7 @@ class ArmTuning:
         self.stages = stages
         # The arm whose trials it takes over.
         self.shares = self._rules.trials_of.get(self.name)
-        self.search = ArmSearch(self._rules, stages)
+        self.search = ArmSearch(self._rules, stages, self.name)
         self._asking = self.search.run()
         self._asked: dict[Trial, TrialRun] = {}
         self._early: dict[Trial, float | None] = {}

@@ -47,8 +47,8 @@ Asking = Generator[list[Trial], Losses, None]
 class ArmSearch:
     """The search of one arm. ``decisions`` grows with every stage that ends."""
 
-    def __init__(self, search: Search, stages: Mapping[str, Stage]):
-        self._search, self._stages = search, stages
+    def __init__(self, search: Search, stages: Mapping[str, Stage], arm: str):
+        self._search, self._stages, self._arm = search, stages, arm
         self.losses: dict[Trial, float] = {}
         self.decisions: list[Decision] = []
         # What the trials in hand are compared with.
@@ -60,6 +60,8 @@ class ArmSearch:
         self._paired: list[list[float]] = []
         # Of the short runs of this stage, where it has its own.
         self._length: float | None = None
+        # That of paired differences of its short runs, where the search says it.
+        self._spread: float | None = None
         self._notes: list[str] = []
 
     def run(self) -> Asking:
@@ -67,6 +69,7 @@ class ArmSearch:
         point = Point()
         for name, stage in self._stages.items():
             self._notes, self._length = [], stage.length
+            self._spread = self._search.short_spread_of(self._arm, name)
             if stage.tune is None:
                 point = yield from self._first(point)
             else:
@@ -193,9 +196,8 @@ class ArmSearch:
     def _is_gain(self, gains: Sequence[float]) -> bool:
         """Whether full runs bear it."""
         search = self._search
-        if search.spread is not None and math.isfinite(mean := _mean_gain(gains)):
-            return mean > search.errors * search.spread / math.sqrt(len(gains))
-        return _exceeds(gains, search.errors, _pooled(self._paired) if search.pooled else 0.0)
+        pooled = _pooled(self._paired) if search.pooled else 0.0
+        return _exceeds(gains, search.errors, pooled, search.spread)
 
     def _changed(
         self, stage: Stage, before: Point
@@ -224,7 +226,7 @@ class ArmSearch:
 
         None if no change gains.
         """
-        search, seeds = self._search, self._search.seeds
+        seeds = self._search.seeds
         self.incumbent = point
         first, *others = seeds
         points = {change: point.times(stage.tune, *change) for change in changes}
@@ -242,7 +244,7 @@ class ArmSearch:
         gains = {c: self._gains(point, p, seeds) for c, p in hopeful.items()}
         self._paired += gains.values()
         spread = _pooled(gains.values())
-        gaining = {c: g for c, g in gains.items() if _exceeds(g, search.errors, spread)}
+        gaining = {c: g for c, g in gains.items() if self._exceeds_in_short(g, spread)}
         # Of each group the better change.
         best: dict[str, Change] = {}
         for change in sorted(gaining, key=lambda c: _mean_gain(gaining[c])):
@@ -261,9 +263,13 @@ class ArmSearch:
             yield from self._ask(trials)
             gain = self._gains(point, together, seeds)
             more = _mean_gain(gain) > _mean_gain(gaining[single])
-            if more and _exceeds(gain, search.errors, spread):
+            if more and self._exceeds_in_short(gain, spread):
                 return together, list(best.values()), alone
         return alone, [single], alone
+
+    def _exceeds_in_short(self, gains: Sequence[float], spread: float) -> bool:
+        """Whether short runs bear it; ``spread`` is that of its round."""
+        return _exceeds(gains, self._search.errors, spread, self._spread)
 
     def _gains(
         self, before: Point, after: Point, seeds: Sequence[int], full: bool = False
@@ -281,17 +287,19 @@ def _mean_gain(gains: Sequence[float]) -> float:
     return -math.inf if -math.inf in gains else statistics.fmean(gains)
 
 
-def _exceeds(gains: Sequence[float], errors: float, spread: float = 0.0) -> bool:
+def _exceeds(
+    gains: Sequence[float], errors: float, spread: float, known: float | None = None
+) -> bool:
     """Whether the mean gain is above so many standard errors.
 
-    ``spread`` is the standard deviation of such differences elsewhere in the stage. Two seeds say
-    little of their own, so that the larger of both counts.
+    ``spread`` is the standard deviation of such differences elsewhere. Two seeds say little of
+    their own, so that the larger of both counts, unless it is ``known``.
     """
     mean = _mean_gain(gains)
     if not math.isfinite(mean):
         return mean > 0
-    own = statistics.stdev(gains)
-    return mean > errors * max(own, spread) / math.sqrt(len(gains))
+    one = max(statistics.stdev(gains), spread) if known is None else known
+    return mean > errors * one / math.sqrt(len(gains))
 
 
 def _pooled(gains: Iterable[Sequence[float]]) -> float:

@@ -162,14 +162,16 @@ def judge_all(
     if experiments:
         criteria = {k: c for k, c in criteria.items() if c.get("experiment") in experiments}
     tables_of = cache(lambda experiment, only: _tables(experiment, scale, source, folder, only))
-    chosen = cache(lambda experiment, seeds, only: _of_seeds(tables_of(experiment, only), seeds))
+    chosen = cache(lambda experiment, only, *seeds: _of_seeds(tables_of(experiment, only), *seeds))
     verdicts: dict[str, str] = {}
     records = []
     for claim, criterion in criteria.items():
         record = {"id": claim, "statement": criterion["statement"], "scale": scale}
         if "experiment" in criterion:
             only = tuple(criterion.get("only", ()))
-            tables = chosen(criterion["experiment"], str(criterion["seeds"]["judge"]), only)
+            seeds = criterion["seeds"]
+            spare = (str(seeds["spare"]), seeds["planned"]) if "spare" in seeds else ()
+            tables = chosen(criterion["experiment"], only, str(seeds["judge"]), *spare)
             record |= _of_experiment(claim, criterion, tables, verdicts, as_locked)
             verdicts[claim] = record["verdict"]
         else:
@@ -189,13 +191,20 @@ def _tables(
     return tables
 
 
-def _of_seeds(tables: Tables | None, seeds: str) -> Tables | None:
+def _of_seeds(
+    tables: Tables | None, seeds: str, spare: str | None = None, planned: int = 0
+) -> Tables | None:
     """Those of the seeds that judge a claim; where no seed that judges has run, those that
-    explore."""
+    explore.
+
+    ``spare`` seeds count only where fewer than ``planned`` others are there.
+    """
     if tables is None:
         return None
     there = set(seeded(tables.runs)["seed"])
     chosen = set(parse_seeds(f"{seeds},")) & there
+    if spare is not None and len(first := chosen - set(parse_seeds(f"{spare},"))) >= planned:
+        chosen = first
     if not chosen and max(there) < FIRST_JUDGING_SEED:
         chosen = there
     return tables.of_seeds(chosen) if chosen else None

@@ -45,6 +45,7 @@ def tasks(tables: Tables) -> dict[str, dict]:
 @kept
 def scores(tables: Tables) -> pd.DataFrame:
     """Percentages: (seed, step) of checkpoints × (optimizer, multipliers, task)."""
+    _check_questions(tables)
     rows = tables.pick(kind="evaluation", stat="score")
     rows = rows.assign(task=rows["tensor"].str.removeprefix(_TASK), value=100 * rows["value"])
     table = rows.pivot(index=["seed", "step"], columns=["arm", "task"], values="value")
@@ -54,6 +55,18 @@ def scores(tables: Tables) -> pd.DataFrame:
         [(*ARMS[arm], task) for arm, task in table.columns], names=[*_LEVELS, "task"]
     )
     return table
+
+
+def _check_questions(tables: Tables) -> None:
+    """UserError where arms of one seed were asked different questions: they are not paired."""
+    evaluations = tables.runs[tables.runs["kind"] == "evaluation"]
+    for seed, own in evaluations.groupby("seed"):
+        found = {one.get("execution", {}).get("suite") for one in own["description"]}
+        if len(found) > 1:
+            raise UserError(
+                f"long_run: seed {seed}: its arms were asked different questions; remove the "
+                f"evaluations of that seed ({', '.join(sorted(own['arm']))}) and evaluate again"
+            )
 
 
 @kept

@@ -18,7 +18,7 @@ from lrm.exchange.evaluation import suite
 from lrm.exchange.evaluation.harness import Harness, exported, version
 from lrm.exchange.export import corpus_of, training
 from lrm.plan.config import validate
-from lrm.plan.evaluation import SUITE, Suite, Task
+from lrm.plan.evaluation import SUITE, SUITE_VERSION, Suite, Task
 from lrm.plan.identity import files_hash, weights_hash
 from lrm.store.files import make_folder, read_json, write_sealed
 from lrm.store.rundir import is_complete, weights_file
@@ -51,7 +51,8 @@ def evaluate(
         # A repaired tokenizer has other scores.
         small = (file for file in source.iterdir() if file.suffix in _BESIDE_WEIGHTS)
         told = [weights_hash(source), files_hash(sorted(small))]
-    name = hashlib.sha256(repr([*told, tasks or wanted, version()]).encode()).hexdigest()[:16]
+    asked = tasks or [wanted, SUITE_VERSION]
+    name = hashlib.sha256(repr([*told, asked, version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"
     if file.exists():
         read_json(file, ("source", "scores"))

@@ -141,7 +141,7 @@ def look_up(modules: Sequence[str]) -> dict[str, dict[str, list[str] | None]]:
 
 
 _LOOK_UP = """
-import importlib, inspect, json, signal, sys
+import importlib, inspect, json, pkgutil, signal, sys
 def late(*_):
     raise TimeoutError
 signal.signal(signal.SIGALRM, late)
@@ -161,6 +161,9 @@ for name in modules:
     try:
         module = importlib.import_module(name)
         names = {{n: parameters(getattr(module, n, None)) for n in dir(module)}}
+        # Submodules can be imported from it too, whether or not something has done so.
+        for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            names.setdefault(found.name, None)
     except BaseException:
         continue
     finally:

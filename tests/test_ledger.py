@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from analysis.claims import judges, lock
@@ -30,6 +31,7 @@ from analysis.claims.judging import (
 )
 from analysis.claims.ledger import (
     CHANGED,
+    _of_seeds,
     _part,
     _record,
     as_ledger,
@@ -44,7 +46,7 @@ from analysis.quantities.stats import holm
 from analysis.tables import criteria as criteria_module
 from analysis.tables.criteria import criteria_of, every_criterion, locks_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, NothingFound
-from analysis.tables.results import FIRST_JUDGING_SEED, load
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables, load
 from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm.cli import parse_seeds
 from lrm.errors import UserError
@@ -425,6 +427,14 @@ def test_seeds_judge_the_claims_that_they_were_planned_for(monkeypatch):
     assert records["N1"]["n"] == 3 and records["N1"]["stage"] == "judging"
     later = criteria_of("gradient_noise")["N1.2"]["seeds"]
     assert records["N1.2"]["n"] in (0, later["planned"])
+
+
+@pytest.mark.parametrize("planned, judged", [(2, [100, 101]), (3, [100, 101, 102])])
+def test_a_spare_seed_counts_only_where_another_is_missing(planned, judged):
+    runs = pd.DataFrame({"kind": "train", "seed": [0, 100, 101, 102], "run": list("abcd")})
+    frame = pd.DataFrame({"run": list("abcd")})
+    found = _of_seeds(Tables(runs, frame), "100-102", "102", planned)
+    assert sorted(found.runs["seed"]) == judged
 
 
 def test_judging_code_that_changed_after_the_seeds_ran_opens_the_claim(monkeypatch):

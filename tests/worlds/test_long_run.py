@@ -383,3 +383,14 @@ def test_the_spread_that_would_explain_a_difference():
     assert long_run.seed_spread(moved) == pytest.approx(1.0)
     assert (table["a"] - table["b"]).std() == pytest.approx(2**0.5)
     assert np.isnan(long_run.seed_spread(table[:1]))
+
+
+def test_arms_of_a_seed_answer_the_same_questions():
+    """Else their difference holds the questions."""
+    plain = world()
+    runs = plain.runs.copy()
+    for number, one in enumerate(runs["description"]):
+        suite = {"execution": {"suite": "b" if number == len(runs) - 1 else "a"}}
+        runs.at[runs.index[number], "description"] = one | suite
+    with pytest.raises(UserError, match="seed 103: its arms were asked different questions"):
+        long_run.scores(Tables(runs, plain.scalars))

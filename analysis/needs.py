@@ -9,6 +9,7 @@ arguments of ``lrm.sweep``. Reads the figures' files without loading them, so th
 from __future__ import annotations
 
 import ast
+import contextlib
 import shlex
 import sys
 from collections.abc import Collection, Mapping
@@ -32,17 +33,33 @@ def experiments_of(figure: str) -> dict[str, tuple[str, ...]]:
 
     Raises UserError for an unknown figure, and where they are not written out.
     """
-    path = _FIGURES / f"{figure}.py"
+    needed = _written_out(figure, "EXPERIMENTS")
+    if needed is None:
+        raise UserError(
+            f'{_FIGURES / figure}.py: write out EXPERIMENTS = ("name of an experiment",)'
+        )
+    return patterns_of(needed)
+
+
+def read_by(figure: str) -> set[str]:
+    """The experiments that a figure reads: needed, or drawn too where they have runs.
+
+    Raises UserError as ``experiments_of``.
+    """
+    needed = {experiment_of(key) for key in experiments_of(figure)}
+    return needed | set(_written_out(figure, "IF_THERE") or ())
+
+
+def _written_out(figure: str, name: str) -> Any:
+    """What a figure's file assigns to ``name``; None where it does not, or not as a literal."""
     if figure not in figures():
         raise UserError(f"unknown figure {figure!r}; there are {', '.join(figures())}")
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "EXPERIMENTS":
-            try:
-                needed = ast.literal_eval(node.value)
-            except ValueError:
-                break
-            return patterns_of(needed)
-    raise UserError(f'{path}: write out EXPERIMENTS = ("name of an experiment",)')
+    text = (_FIGURES / f"{figure}.py").read_text(encoding="utf-8")
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            with contextlib.suppress(ValueError):
+                return ast.literal_eval(node.value)
+    return None
 
 
 def patterns_of(needed: Collection[str] | Mapping[str, Any]) -> dict[str, tuple[str, ...]]:

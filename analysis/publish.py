@@ -13,7 +13,7 @@ from pathlib import Path
 from analysis.claims.judges import judge_of
 from analysis.claims.ledger import judge_and_write
 from analysis.figures.__main__ import render
-from analysis.needs import experiments_of, figures
+from analysis.needs import figures, read_by
 from analysis.tables import compact
 from analysis.tables.compact import Kept, VectorReader
 from analysis.tables.criteria import criteria_of
@@ -105,7 +105,7 @@ def _publish(
     print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
     drawings = options.results / "reference" / options.scale / "figures"
     for figure in figures():
-        if experiment not in experiments_of(figure):
+        if experiment not in read_by(figure):
             continue
         try:
             render(figure, options.scale, "reference", options.results, drawings, FORMATS)

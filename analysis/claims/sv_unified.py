@@ -22,6 +22,8 @@ from analysis.quantities.unified import (
 )
 from analysis.tables.results import Tables
 
+NOT_HERE = "its arms do not run at this scale"
+
 
 def sv16(tables: Tables, criterion: dict) -> Judgement:
     """The unified design has the lower loss at every size, at one LR; ours: at its own."""
@@ -70,6 +72,8 @@ def sv18(tables: Tables, criterion: dict) -> Judgement:
 
 def sv19(tables: Tables, criterion: dict) -> Judgement:
     """With a mixture of experts the unified design has the lower loss too."""
+    if not _ran(tables, "MOE_UNIFIED", "MOE_STANDARD"):
+        return judgement(criterion, [], NOT_HERE)
     name, limit = "unified − standard, experts (nats)", criterion["thresholds"]["better"]
     gaps = gap(tables, "MOE_UNIFIED", "MOE_STANDARD")
     return judgement(criterion, [at_most(name, gaps, limit, matters=criterion["smallest_effect"])])
@@ -116,6 +120,8 @@ def sv21(tables: Tables, criterion: dict) -> Judgement:
 def x3(tables: Tables, criterion: dict) -> Judgement:
     """While the LR falls the gap of multipliers shrinks, that of the unified design does not."""
     limits, matters = criterion["thresholds"], criterion["smallest_effect"]
+    if not _ran(tables, "WSD_MULTIPLIERS", "WSD_UNIFIED", "WSD_STANDARD"):
+        return judgement(criterion, [], NOT_HERE)
     changes: dict[str, pd.Series] = {}
     contrast: list[Part] = []
     for name, arm in (("multipliers", "WSD_MULTIPLIERS"), ("unified", "WSD_UNIFIED")):
@@ -132,3 +138,7 @@ def x3(tables: Tables, criterion: dict) -> Judgement:
                  "against the unified design", matters=matters),
     ]  # fmt: skip
     return judgement(criterion, parts, contrast=contrast)
+
+
+def _ran(tables: Tables, *arms: str) -> bool:
+    return set(arms) <= set(tables.trained["arm"])

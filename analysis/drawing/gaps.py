@@ -160,7 +160,8 @@ def told_of_judging(rows: pd.DataFrame, judging: pd.Series) -> str:
     if not judging.any():
         return "hollow: seeds that do not judge"
     said = "solid: seeds that judge, run after the criteria were fixed"
-    numbers = "\nbars and numbers: means with 95% intervals of the solid points"
+    several = rows.loc[judging, "seed"].nunique() > 1
+    numbers = "\nbars and numbers: means with 95% intervals of the solid points" * several
     others = sorted(map(int, rows.loc[~judging, "seed"].unique()))
     if not others:
         return said + numbers

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from analysis.drawing.axes import dots, median
 from analysis.drawing.gaps import by_stage, told_of_points, write_values
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL
+from analysis.drawing.style import MEDIANS, NEUTRAL
 from analysis.quantities.designs import course_of_gap, gap
 from analysis.tables.context import Context, stacked
 from analysis.tables.results import Tables
@@ -22,8 +22,10 @@ Pairs = Mapping[str, tuple[str, str, str, str]]
 
 def numbers_of(table: Tables, pairs: Pairs) -> pd.DataFrame:
     """Columns: panel, name, seed, share (of the steps), value (nats per token)."""
-    rows = []
+    rows, there = [], set(table.trained["arm"])
     for name, (arm, against, *_) in pairs.items():
+        if not {arm, against} <= there:  # a smaller scale may lack a pair
+            continue
         rows.append(stacked(course_of_gap(table, arm, against), panel="a", name=name))
         last = gap(table, arm, against).rename("value").reset_index()
         rows.append(last.assign(panel="b", name=name))
@@ -65,5 +67,6 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     counts = panels["b"].groupby("name")["seed"].nunique()
     told = [f"{name}: n = {counts[name]}" for name in pairs] if context.others else []
     apart = "\n" if robust else "; "  # one line has no room for both where bars are of two kinds
-    note = f"a: medians and range of seeds{apart}b: {told_of_points(panels['b'], robust)}"
+    bands = f"a: {MEDIANS}{apart}" if panels["a"]["seed"].nunique() > 1 else ""
+    note = f"{bands}b: {told_of_points(panels['b'], robust)}"
     return caption(figure, context, note, n=", ".join(told))

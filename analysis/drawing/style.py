@@ -40,6 +40,7 @@ DECAY = {"color": "#777777", "lw": 0.8, "ls": ":"}
 SMALL = 6.5  # points, the least that a figure has: names beside lines, numbers in panels
 # What a caption ends with: lines are medians over seeds, and bands one of these.
 BANDS_RANGE = "lines: medians; bands: range of seeds"
+MEDIANS = "medians and range of seeds"
 BANDS_HALF = "lines: medians; bands: middle half of seeds"
 # What S is; a caption says of which matrices.
 S_MEANS = "S = √(η/λ) over its base value, at fixed ηλ (η: learning rate, λ: weight decay)"

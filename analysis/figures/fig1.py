@@ -170,8 +170,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     note = f"{S_MEANS}\nW: LM head; c: learned scale of its inputs"
     if panels["f"]["seed"].nunique() > 1:
         note += "; f: mean difference of a seed's two runs ± 95%"
-    note += f"\n{BANDS_RANGE}, in c to e mostly narrower than the lines\n"
-    note += "d, e: dotted FPN, solid SPN, dashed VPN"
+        note += f"\n{BANDS_RANGE}, in c to e mostly narrower than the lines"
+    note += "\nd, e: dotted FPN, solid SPN, dashed VPN"
     return caption(figure, context, note)
 
 

@@ -2,7 +2,7 @@
 
 The embedding's, those of attention and MLP (geometric mean over layers), and the projector's, which
 are the logits. The arm is the one whose learned scalar multipliers drift as far as the paper's:
-their LR is five times the usual one. From the dotted line on the LR decays. Lines are medians,
+their LR is above the usual one. From the dotted line on the LR decays. Lines are medians,
 bands the range of seeds; all axes span as many decades. Under each title stands the exponent of the
 width, of the geometric mean of the last probes before that line, mean and 95% interval over seeds.
 The first steps, in which norms move by decades, are left out; the csv has them. The SSM's output is
@@ -21,8 +21,8 @@ from analysis.drawing.page import caption, finding, headline, label, page
 from analysis.drawing.style import BANDS_RANGE, SMALL, plain_log_axis, ramp, shade, widen
 from analysis.quantities.norms import over_layers
 from analysis.quantities.stats import with_interval
-from analysis.quantities.width_scaling import drifting, exponents
-from analysis.tables.context import Context
+from analysis.quantities.width_scaling import DRIFT, LEARNED, drifting, exponents
+from analysis.tables.context import Context, planned
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
@@ -83,8 +83,11 @@ def draw(numbers: pd.DataFrame, context: Context):
     first.annotate("LR decay →", (numbers["decays_from"].max(), 0.04),
                    xycoords=("data", "axes fraction"), xytext=(-4, 0), textcoords="offset points",
                    ha="right", va="bottom", fontsize=SMALL)  # fmt: skip
+    arms = planned("width_scaling", context)
+    lr = arms.get(DRIFT, arms[LEARNED])["multipliers"]["lr"]
+    times = lr / arms[LEARNED]["multipliers"]["lr"]
     note = (
-        "learned scalars, multipliers' LR: 5 × that of figure 5; first steps left out; "
+        f"learned scalars, multipliers' LR: {times:.2g} × that of figure 5; first steps left out; "
         "axes span the same decades"
     )
     # Other arms have seeds that this one lacks.

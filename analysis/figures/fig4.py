@@ -32,7 +32,7 @@ from analysis.drawing.style import (
 )
 from analysis.quantities import symmetry
 from analysis.quantities.stats import Interval, median_interval
-from analysis.tables.context import Context
+from analysis.tables.context import Context, planned
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("symmetry",)
@@ -49,8 +49,6 @@ NAMES = {
     symmetry.LIGHT: "λ = 0.0104,\nΣηλ = 0.6",
     symmetry.NONE: NO_MULTIPLIERS,
 }
-# The weight decay that gives Σηλ = 0.6 depends on the scale; above it is that of tiny.
-ELSEWHERE = {symmetry.LIGHT: "light:\nΣηλ = 0.6"}
 TRAINED = (symmetry.FREE, symmetry.LITERAL, symmetry.LIGHT)
 _POINT = {"marker": ARM_LOOKS["VPN"]["marker"], "mec": "white", "mew": 0.2}
 # Those of panel a, and to which side of its median the name of each stands.
@@ -105,20 +103,26 @@ def draw(numbers: pd.DataFrame, context: Context):
     panels = dict(tuple(numbers.groupby("panel")))
     noise = panels["noise"]
     decay = noise["step"].max()
-    names = NAMES | ({} if context.scale == "tiny" else ELSEWHERE)
+    names = dict(NAMES)
+    if context.scale != "tiny":  # light weight decay depends on the scale; above it is that of tiny
+        light = planned("symmetry", context)[symmetry.LIGHT]["multipliers"]["weight_decay"]
+        names[symmetry.LIGHT] = f"light:\nλ = {light:g}"
     _scales(scales, panels["ends"], noise, names)
     _paths(scales, panels["paths"])
     ends = _stream(stream, panels["residual"], decay, names)
     layers, draws = noise["layer"].nunique(), noise["seed"].nunique()
+    seeds = panels["residual"]["seed"].nunique()
+    # Fewer have no interval of order statistics.
+    bars = " with 95% intervals" if seeds > 5 else ""
     note = (
         "λ: weight decay of multipliers; Σηλ: learning rate × λ, summed over all steps",
-        f"a: small: {layers} layers of each seed as LR decay begins; large: medians with 95% "
-        "intervals\n(paper's λ: the line from below ends at the median)",
+        f"a: small: {layers} layers of each seed as LR decay begins; large: medians{bars}"
+        "\n(paper's λ: the line from below ends at the median)",
         "lines: these medians from the start, where grey lines cross; "
         "drift within a layer: figure of rotated pairs",
         "scale: RMS of the rows' multipliers × RMS of the columns'; "
         f"noise: {BROWNIAN}, n = {draws} draws, λ = 0",
-        f"b: {BANDS_RANGE}",
+        *([f"b: {BANDS_RANGE}"] if seeds > 1 else []),
     )
     caption(figure, context, "\n".join(note))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height

@@ -16,12 +16,20 @@ import pandas as pd
 from matplotlib.ticker import FixedLocator
 
 from analysis.drawing.axes import end, median, name_ends
-from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
+from analysis.drawing.page import (
+    caption,
+    finding,
+    headline,
+    key,
+    label,
+    legend_below,
+    page,
+    written_of,
+)
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, log_axis, shade, widen
-from analysis.figures.symmetry_stress import planned
 from analysis.quantities import width_scaling as ws
 from analysis.quantities.stats import interval, with_half
-from analysis.tables.context import Context, stacked
+from analysis.tables.context import Context, planned, stacked
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
@@ -100,7 +108,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         log_axis(axis)
         if panel == "matrices":
             widen(axis, 0.4)
-            axis.yaxis.set_major_locator(FixedLocator([0.04, 0.05, 0.06, 0.08, 0.1]))
+            if written_of(context):
+                axis.yaxis.set_major_locator(FixedLocator([0.04, 0.05, 0.06, 0.08, 0.1]))
         label(axis, finding(context, *title), ylabel=name, xlabel="width $d$")
     of_guides = "d: slopes of muP and of the start, −1 and −2 (Q·K)"
     handles = [key("start at s ∝ 1/d", lw=1.2), key("b–d: start at 1", marker="o", **DASHED)]

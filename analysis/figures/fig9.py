@@ -10,8 +10,6 @@ S, and attention's outputs.
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pandas as pd
 from matplotlib.ticker import LogLocator, NullLocator
@@ -25,6 +23,7 @@ from analysis.drawing.style import (
     OPTIMIZER_NAMES,
     S_MEANS,
     SMALL,
+    ramp,
     shade,
 )
 from analysis.quantities.mlp_scale import ARMS, BLOCKS, MlpSweep, switched_off
@@ -125,8 +124,8 @@ def _seeds(axis, panel: pd.DataFrame, looks) -> None:
 
 def _looks(layers: list[float]) -> dict[float, dict]:
     """By layer a colour from light to dark, dashes and a marker."""
-    looks = zip(layers, itertools.cycle(SHADES), DASHES * len(layers), "os^D" * len(layers),
-                strict=False)  # fmt: skip
+    shades = SHADES if len(layers) <= len(SHADES) else ramp(len(layers))
+    looks = zip(layers, shades, DASHES * len(layers), "os^D" * len(layers), strict=False)
     return {
         layer: {"color": colour, "ls": dashes, "marker": marker, "ms": 3, "lw": 1.0}
         for layer, colour, dashes, marker in looks

@@ -84,7 +84,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             title += " (last: open)"
         label(axis, title)
         beside = {"xycoords": "axes fraction", "textcoords": "offset points", "fontsize": SMALL}
-        axis.annotate("mean [95% interval]" if seeds > 1 else "loss", (1.02, 1), (0, 3), **beside)
+        axis.annotate("mean [95% interval]" if seeds > 1 else "change", (1.02, 1), (0, 3), **beside)
         # What the line at 0 is: in the rows above another loss than in the last.
         axis.annotate(NO_MULTIPLIERS, (0, 1), (0, 3), ha="center",
                       **beside | {"xycoords": ("data", "axes fraction")})  # fmt: skip

@@ -155,10 +155,13 @@ def _gains(axis, numbers: pd.DataFrame, title: str) -> None:
 
 
 def _logs(numbers: pd.DataFrame, name: str) -> pd.Series:
-    """ln of a multiplier's ratio over its matrix's, −∞ where it has no signal."""
+    """ln of a multiplier's ratio over its matrix's, −∞ where it alone has no signal.
+
+    Where neither has one it is 0, as the claim counts it.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.log(numbers[[name, "W"]].clip(lower=0.0))
-    return logs[name] - logs["W"]
+        return (logs[name] - logs["W"]).fillna(0.0)
 
 
 def _departures(part, numbers: pd.DataFrame, title: str) -> dict:

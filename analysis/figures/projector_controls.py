@@ -24,7 +24,7 @@ from analysis.drawing.style import (
     power_of_two,
 )
 from analysis.quantities.losses import final_losses
-from analysis.quantities.norms import at_stage_ends, at_step
+from analysis.quantities.norms import at_stage_ends
 from analysis.tables.context import Context
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
@@ -37,7 +37,7 @@ CONTROLS = {
     "_INIT_QUARTER": "initial norm × 1/4",
     "_INIT_FOURFOLD": "initial norm × 4",
     "_BETA2": r"$\beta_2$ = 0.99",
-    "_CLIPPED": "clipped at every step",
+    "_CLIPPED": "clipped at norm 1",
     "_LONG": "steps × 4",
     "_LEARNED_SMALL": "factor as SPN learned it",
     "_LEARNED_LARGE": "factor as SPN learned it",
@@ -88,7 +88,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
         loss=last["value"],
         weight_norm=at_stage_ends(trained, table.trained).set_index("run")["value"],
     )
-    noise = at_step(noise, table.stage_end).set_index(["arm", "S"])["value"]
+    motions = table.runs[table.runs["kind"] == "brownian"]
+    noise = at_stage_ends(noise, motions).set_index(["arm", "S"])["value"]
     twins = rows["arm"].map(lambda arm: "VPN_BETA2" if arm.endswith("_BETA2") else "VPN")
     # The centre, S = 1, has no Brownian twin and needs none.
     noise = noise.reindex(pd.MultiIndex.from_arrays([twins, rows["S"]]))

@@ -13,6 +13,7 @@ from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.style import MEDIANS
 from analysis.quantities.losses import final_losses
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
@@ -90,5 +91,6 @@ def draw(numbers: pd.DataFrame, context: Context):
     said = "standard vectors at the usual length"
     handles.append(key(said, color=LOOKS["standard"][0], lw=0.8, ls=":"))
     legend_below(figure, handles, 3)
-    note = "a, b: medians and range of seeds; b: each the LR that two other seeds chose\n"
+    medians = f"a, b: {MEDIANS}; " if len(context.seeds) > 1 else ""
+    note = f"{medians}b: each the LR that two other seeds chose\n"
     return caption(figure, context, note + told_of_points(numbers))

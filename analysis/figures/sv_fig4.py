@@ -16,9 +16,8 @@ from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.gaps import that_judge
 from analysis.drawing.page import caption, finding, key, label, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, BROWNIAN, NEUTRAL, shade
-from analysis.figures.symmetry_stress import planned
 from analysis.quantities.designs import BRANCHES, excess_growth, growth_at_start
-from analysis.tables.context import Context, stacked
+from analysis.tables.context import Context, planned, stacked
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 

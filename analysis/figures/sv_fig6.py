@@ -13,7 +13,7 @@ from matplotlib.ticker import NullLocator
 from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
-from analysis.drawing.style import NEUTRAL, plain_log_axis, ramp
+from analysis.drawing.style import MEDIANS, NEUTRAL, plain_log_axis, ramp
 from analysis.quantities.designs import course_of_gap
 from analysis.quantities.losses import final_losses
 from analysis.quantities.unified import STANDARD, UNIFIED, named, sizes
@@ -65,7 +65,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[1].xaxis.set_minor_locator(NullLocator())
     label(axes[1], "b   Over sizes", xlabel="parameters", ylabel="loss after the decay\n(nats)")
     legend_below(figure, handles, min(len(handles), 5))
-    return caption(figure, context, "medians and range of seeds")
+    return caption(figure, context, MEDIANS if len(context.seeds) > 1 else "")
 
 
 def _in_short(count: float) -> str:

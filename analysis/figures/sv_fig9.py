@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.page import caption, headline, key, legend_below, page
-from analysis.drawing.style import ARM_COLOURS, NEUTRAL, SMALL
+from analysis.drawing.style import ARM_COLOURS, MEDIANS, NEUTRAL, SMALL
 from analysis.quantities.designs import course_of_gap
 from analysis.quantities.unified import constant_share
 from analysis.tables.context import Context, stacked
@@ -61,4 +61,4 @@ def draw(numbers: pd.DataFrame, context: Context):
     axis.set(xlabel="share of the steps", ylabel="training loss − that of\nstandard vectors (nats)")
     handles = [key(name, color=colour, ls=line) for name, (colour, line) in shown.items()]
     legend_below(figure, handles, 3)
-    return caption(figure, context, "medians and range of seeds")
+    return caption(figure, context, MEDIANS if len(context.seeds) > 1 else "")

@@ -18,13 +18,13 @@ from analysis.drawing.axes import dots
 from analysis.drawing.gaps import that_judge, told_of_judging
 from analysis.drawing.page import caption, finding, headline, label, page
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, NOT_JUDGED, SMALL
-from analysis.figures.symmetry_stress import planned
 from analysis.quantities import symmetry
 from analysis.quantities.losses import losses_by_arm
 from analysis.quantities.stats import with_interval
-from analysis.tables.context import Context, stacked
+from analysis.tables.context import Context, planned, stacked
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
+from lrm.cli import counted
 
 EXPERIMENTS = ("symmetry_placement",)
 _UNDECAYED = "SYMMETRY_FREE − SYMMETRY_FREE_LIGHT"
@@ -93,7 +93,10 @@ def draw(numbers: pd.DataFrame, context: Context):
         f"base LR: {plan['optimizer']['lr']:g}, not swept; grey: below the {matters:g} that matters"
     )
     seeds = sorted(map(int, shown["seed"].unique()))
-    n = f"n = {len(seeds)} judging seeds, {numbers['seed'].nunique() - len(seeds)} earlier"
+    others = numbers["seed"].nunique() - len(seeds)
+    n = f"n = {counted(len(seeds), 'judging seed')}" + f", {counted(others, 'other')}" * (
+        others > 0
+    )
     return caption(figure, dataclasses.replace(context, seeds=seeds), note,
                    n=n if judging.any() else "")  # fmt: skip
 

@@ -27,30 +27,28 @@ from analysis.drawing.page import (
     label,
     legend_below,
     sheet,
+    written_of,
 )
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, SMALL, log_axis, shade
 from analysis.quantities import symmetry
 from analysis.quantities.losses import diverged, losses_by_arm
 from analysis.quantities.stats import with_interval
-from analysis.tables.context import Context, stacked
+from analysis.tables.context import Context, planned, stacked
 from analysis.tables.criteria import criteria_of
-from analysis.tables.find import EXPERIMENTS as FOLDER
 from analysis.tables.results import Tables, stage_end
-from lrm.plan.experiment import load
 
 EXPERIMENTS = ("symmetry_stress",)
 VECTOR, LOGARITHMS = ARM_COLOURS["VPN"], "#7B3294"
 DRIFTING = shade(VECTOR, -0.5)
 TWIN = "_BF16"
 _DASHES = "-", (0, (3, 1.2))
-# Colour of an arm and its name, and the name of its twin in bfloat16 where that has a line's end.
+# Colour of an arm, its name without the precision, and what one line's end says for both
+# precisions where the published lines are one.
 STREAM = {
-    "FREE": ("#777777", "LR {lr:g}, no weight decay,\nboth (they coincide)", None),
-    "FASTER": (DRIFTING, "LR {faster:g}, no weight decay,\nfloat32",
-               "LR {faster:g}, no weight decay,\nbfloat16"),
-    "FASTER_LIGHT": (shade(VECTOR, 0.2), "LR {faster:g}, weight decay\n{weight_decay:g}, both",
-                     None),
-}  # fmt: skip
+    "FREE": ("#777777", "LR {lr:g}, no weight decay,\n", "both (they coincide)"),
+    "FASTER": (DRIFTING, "LR {faster:g}, no weight decay,\n", None),
+    "FASTER_LIGHT": (shade(VECTOR, 0.2), "LR {faster:g}, weight decay\n{weight_decay:g}, ", "both"),
+}
 MESSAGE = (
     "At ten times figure 4's LR and without weight decay on multipliers the stream drifts\n"
     "and the loss rises, more in bfloat16; no run diverged"
@@ -113,7 +111,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     faster = f"LR {rates['FASTER']:g}"
     decay = plan["FASTER_LIGHT"]["multipliers"]["weight_decay"]
     streams = numbers[numbers["panel"] == "residual"]
-    _streams(axes["a"], streams, stage_end(plan["FREE"]), lr=rates["FREE"],
+    _streams(axes["a"], streams, stage_end(plan["FREE"]), written_of(context), lr=rates["FREE"],
              faster=rates["FASTER"], weight_decay=decay)  # fmt: skip
     judged = criteria_of("symmetry_stress")["S6.2"]
     shown = "in bfloat16 the stream drifts further"
@@ -154,9 +152,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     return caption(figure, context, note, n=n)
 
 
-def _streams(axis, rows: pd.DataFrame, decays_from: int, **settings: float) -> None:
+def _streams(
+    axis, rows: pd.DataFrame, decays_from: int, published: bool, **settings: float
+) -> None:
     groups, ends = dict(tuple(rows.groupby("arm"))), {}
-    for arm, (colour, *names) in STREAM.items():
+    for arm, (colour, name, both) in STREAM.items():
+        one = published and both is not None
+        names = (f"{name}{both}", None) if one else (f"{name}float32", f"{name}bfloat16")
         for twin, look, name in zip((arm, f"{arm}{TWIN}"), _DASHES, names, strict=True):
             median(axis, groups[twin], "step", color=colour, ls=look)
             if twin != arm and arm != "FREE" and rows["seed"].nunique() > 1:
@@ -200,11 +202,3 @@ def _gaps(axis, rows: list[str], judging, others, colour: str, digits: int) -> N
     axis.grid(axis="y", visible=False)
     axis.tick_params(axis="y", length=0)
     axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-
-
-def planned(experiment: str, context: Context) -> dict[str, dict]:
-    """The settings of each arm of an experiment at the scale of what is drawn."""
-    plan = load(FOLDER / experiment / "config.yaml")
-    return {
-        run.arm: run.settings.model_dump() for run in plan.runs(context.scale, context.seeds[:1])
-    }

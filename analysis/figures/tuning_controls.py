@@ -10,6 +10,8 @@ fewer of them.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 from matplotlib.patches import Patch
@@ -83,7 +85,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """The arms from top to bottom, and at each the optimizers."""
     figure, axis = page(1, 1, 3.6)
-    seeds = dict(zip(sorted(numbers["seed"].unique()), SEEDS, strict=False))
+    seeds = dict(zip(sorted(numbers["seed"].unique()), itertools.cycle(SEEDS), strict=False))
     adam = numbers[numbers["optimizer"] == ADAM].groupby("control")["gain"].mean()
     without, with_ = (_step(adam, control) for control in STEPS)
     n = f"n = {len(seeds)}, no intervals"

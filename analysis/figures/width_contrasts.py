@@ -16,7 +16,7 @@ import dataclasses
 import pandas as pd
 
 from analysis.drawing.axes import median
-from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet, written_of
 from analysis.drawing.style import (
     ARM_COLOURS,
     BANDS_RANGE,
@@ -106,7 +106,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             _share(own, 5.0 if panel == NORMS else 1.0)
     handles = [key(f"scale {name}", **{"ms": 3} | LOOKS[arm]) for arm, name in NAMES.items()]
     legend_below(figure, handles, len(handles), columnspacing=1.0)
-    note = f"at d = {base:g} all are 1 by construction; curves of fixed at 1 bend at the largest d"
+    note = f"at d = {base:g} all are 1 by construction"
+    note += "; curves of fixed at 1 bend at the largest d" if written_of(context) else ""
     note += "\nnumbers: exponent of d with s learned from 1 less that with s fixed at 1, paired"
     note += " ± 95%" if len(context.seeds) > 1 else ""
     last = sorted(numbers["width"].unique())[-2]

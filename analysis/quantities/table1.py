@@ -60,7 +60,10 @@ def layer_values(tables: Tables) -> pd.DataFrame:
     ends = {row.run: stage_end(row.description["settings"]) for row in tables.runs.itertuples()}
     last = chosen[chosen["step"] == chosen["run"].map(ends)]
     draws = last.explode("value").assign(stat=last["stat"].str.removesuffix("_draws"))
-    draws["draw"] = draws.groupby(["run", "case", "stat"], observed=True).cumcount()
+    # Each seed has draws of its own.
+    draws = draws.sort_values("seed", kind="stable")
+    same = ["arm", "width", "case", "stat"]
+    draws["draw"] = draws.groupby(same, observed=True).cumcount()
     draws["value"] = draws["value"].astype(float)
     keys = ["arm", "case", "draw", "width"]
     return _with_alignment(draws.pivot_table("value", keys, "stat"), LAYERS, STATS)

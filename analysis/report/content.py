@@ -15,7 +15,7 @@ from analysis.claims.ledger import judge_and_write
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.drawing.pictures import in_palette
 from analysis.drawing.stamp import drawn_files, read_drawn, stamp_of
-from analysis.needs import experiments_of, figures
+from analysis.needs import figures, read_by
 from analysis.report.archive import packed
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
@@ -25,7 +25,7 @@ from analysis.tables.find import EXPERIMENTS, ROOT, NothingFound
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.yaml import read_yaml
-from lrm.store.digests import restore
+from lrm.store.digests import is_listed, restore
 
 # The scale whose published runs are summed up.
 SCALE = "tiny"
@@ -190,8 +190,9 @@ def gather(scale: str, source: str, results: Path) -> Site:
     else:
         ledger = read_ledger(claims_file(scale, source, results))
     published: dict[str, str] = {}
-    if source == "runs":
-        stored = read_ledger(claims_file(scale, "reference", results))
+    beside = claims_file(scale, "reference", results)
+    if source == "runs" and (beside.exists() or is_listed(beside)):
+        stored = read_ledger(beside)
         published = {record["id"]: record["verdict"] for record in stored["claims"]}
     claims = newest(ledger["claims"], published)
     pages = []
@@ -306,7 +307,7 @@ def _library(claims: list[Claim]) -> Page:
 
 def _drawings(experiment: str, named: str) -> list[str]:
     """The figures that read an experiment: those that its YAML names first, in its order."""
-    those = [f for f in figures() if experiment in experiments_of(f)]
+    those = [f for f in figures() if experiment in read_by(f)]
     order = re.findall(r"\w+", named)
     return sorted(those, key=lambda f: (order.index(f) if f in order else len(order), f))
 

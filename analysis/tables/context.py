@@ -9,10 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.needs import experiment_of, patterns_of
-from analysis.tables.find import NothingFound
+from analysis.tables.find import EXPERIMENTS, NothingFound
 from analysis.tables.results import Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
+from lrm.plan.experiment import load
 from lrm.store import rundir
 from lrm.store.digests import MANIFEST, digest
 
@@ -56,6 +57,14 @@ def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:
     first = next(iter(seeds.values()))
     others = {name: own for name, own in seeds.items() if own != first}
     return Context(scale, first, corpora.pop(), source, others)
+
+
+def planned(experiment: str, context: Context) -> dict[str, dict]:
+    """The settings of each arm of an experiment at the scale of what is drawn."""
+    plan = load(EXPERIMENTS / experiment / "config.yaml")
+    return {
+        run.arm: run.settings.model_dump() for run in plan.runs(context.scale, context.seeds[:1])
+    }
 
 
 def seeds_of(runs: pd.DataFrame) -> list[int]:

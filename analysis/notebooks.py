@@ -108,6 +108,7 @@ def run(path: Path) -> Seconds:
         kernel_manager_class=Manager,
         kernel_name="python3",
         timeout=_CELL_SECONDS,
+        startup_timeout=_CELL_SECONDS,
         resources={"metadata": {"path": str(path.resolve().parent)}},
         coalesce_streams=True,
         record_timing=False,

@@ -301,7 +301,7 @@ def test_two_processes_build_one_corpus(texts, tmp_path):
     processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root) for _ in range(2)
     ]
-    outputs = [process.communicate(timeout=60)[0].split() for process in processes]
+    outputs = [process.communicate(timeout=600)[0].split() for process in processes]
     assert [process.returncode for process in processes] == [0, 0]
     assert outputs[0][-1] == outputs[1][-1]
     assert sum("reading" in output for output in outputs) == 1

@@ -88,10 +88,11 @@ def test_an_added_claim_is_judged(tree, tmp_path):
 
 
 def run_make(folder, *arguments):
-    """make as a user calls it: under ``make test`` it would take itself for a part of that one."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
-    }
+    """make as a user calls it: under ``make test`` it would take itself for a part of that one.
+
+    Nor does it see variables that it reads, such as ``SEEDS``.
+    """
+    environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     command = ["make", *arguments]
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
 
@@ -107,6 +108,7 @@ def make(folder, *arguments):
 def test_make_asks_for_what_is_not_named(target, name, tmp_path):
     for made in (".core", ".dev" if target == "probe" else ".evaluation"):  # else it is installed
         (tmp_path / made).touch()
+        os.utime(tmp_path / made, (4e9, 4e9))
     done = run_make(ROOT, target, f"VENV={tmp_path}")
     assert (
         done.returncode == 2 and f"error: no {name.lower()} is named; give {name}=" in done.stderr

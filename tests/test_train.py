@@ -67,7 +67,7 @@ def test_killed_ten_times_at_random_moments(run, tmp_path):
     job = run(
         checkpoint_every=7,
         rules=MULTIPLIERS,
-        train={"steps": 500},
+        train={"steps": 1000},
         schedule={"decay_steps": 30},
         probes={"every": 5, "vectors_every": 20},
     )
@@ -213,7 +213,7 @@ def test_micro_batches_add_up(run, tmp_path):
         job = dataclasses.replace(job, execution=execution)
         loop.train(job, tmp_path / name, tmp_path / "data")
     a, b = (read_json(tmp_path / n / "done.json")["validation_loss"] for n in "ab")
-    assert a == pytest.approx(b, abs=1e-5)
+    assert a == pytest.approx(b, abs=1e-4)
 
 
 def test_a_run_explains_itself(run, tmp_path):

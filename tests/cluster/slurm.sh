@@ -38,10 +38,11 @@ SlurmctldHost=$(hostname -s)(127.0.0.1)
 SlurmUser=root
 AuthType=auth/munge
 # A job that is queued again starts when its old credential has expired, by default after two minutes.
-AuthInfo=socket=$folder/munge.socket,cred_expire=5
+AuthInfo=socket=$folder/munge.socket,cred_expire=10
 CryptoType=crypto/munge
-SlurmctldPort=$((20000 + $$ % 20000))
-SlurmdPort=$((40001 + $$ % 20000))
+# Below those that Linux gives to any socket.
+SlurmctldPort=$((20000 + $$ % 6000))
+SlurmdPort=$((26000 + $$ % 6000))
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool
 SlurmctldPidFile=$folder/slurmctld.pid

@@ -22,6 +22,14 @@ NAME ?=
 TOY ?=
 AGAIN ?=
 
+# Switches: these words are off, as nothing is.
+on = $(filter-out 0 no false off,$(1))
+# For the shell, whatever stands in it.
+quoted = '$(subst ','\'',$(1))'
+SCALES := $(basename $(notdir $(wildcard lrm/plan/presets/scale/*.yaml)))
+$(if $(filter $(SCALE),$(SCALES)),,$(error SCALE=$(SCALE) is no scale; there are $(SCALES)))
+$(if $(filter $(FROM),runs reference),,$(error FROM=$(FROM): write runs or reference))
+
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
 # ours by their names.
 named = $(basename $(notdir $(sort $(wildcard analysis/figures/$(1).py))))
@@ -56,14 +64,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
 cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
-options = --scale $(SCALE) --seeds $(SEEDS) $(workers) $(cluster) --results '$(RESULTS)' $(if $(YES),--yes)
+options = --scale $(SCALE) --seeds $(call quoted,$(SEEDS)) $(workers) $(cluster) --results $(call quoted,$(RESULTS)) $(if $(call on,$(YES)),--yes)
 # In one sweep what figures need of their experiments: whole ones, or some runs of them.
 train = runs=$$($(BIN)/python -m analysis.needs --sweep $(1)) \
 	&& { eval "$(BIN)/python -m lrm.sweep $$runs $(options)" || test $$? -eq 3; }
 # One experiment after the other.
 train_needed = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 	&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
-draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results '$(RESULTS)'
+draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(call quoted,$(RESULTS))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-notebooks test-compiled test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
@@ -133,8 +141,8 @@ tell_absent = $(if $(call absent,$(1)),echo "left out: $(call absent,$(1)). They
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
 	@$(call draw,fig1) --source reference
 	@$(BIN)/python experiments/projector/run.py --scale tiny --only 'FPN S=8 *' --only 'SPN S=8 *' \
-		--set train.steps=500 $(workers) --results '$(RESULTS)'
-	@$(BIN)/python -m analysis.demo --results '$(RESULTS)'
+		--set train.steps=500 $(workers) --results $(call quoted,$(RESULTS))
+	@$(BIN)/python -m analysis.demo --results $(call quoted,$(RESULTS))
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
 all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure of the paper that SCALE has, trained and drawn; ours drawn from the published runs (FROM=runs: trained too)
@@ -179,12 +187,12 @@ $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.evaluation
 
 $(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
-	@$(BIN)/python experiments/$@/run.py $(options)
+	@$(BIN)/python experiments/$@/run.py $(options) $(foreach one,$(ONLY),--only $(call quoted,$(one)))
 
 tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*', UNTIL=NONE ends with that tier, SEARCH=steepest_search runs that search
 	@$(if $(CLUSTER),echo "error: a search does not run by jobs; leave CLUSTER out" >&2; exit 2)
-	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results '$(RESULTS)' $(if $(PUBLISH),--publish) \
-		$(if $(FROM_PUBLISHED),--from-published) $(if $(UNTIL),--until '$(UNTIL)') $(foreach one,$(ONLY),--only '$(one)')
+	@$(BIN)/python experiments/$(SEARCH)/run.py --scale $(SCALE) $(workers) --results $(call quoted,$(RESULTS)) $(if $(call on,$(PUBLISH)),--publish) \
+		$(if $(call on,$(FROM_PUBLISHED)),--from-published) $(if $(UNTIL),--until $(call quoted,$(UNTIL))) $(foreach one,$(ONLY),--only $(call quoted,$(one)))
 
 notebooks: $(VENV)/.notebooks  ## run every notebook from top to bottom and store its outputs in it
 	@$(BIN)/python -m analysis.notebooks
@@ -195,37 +203,38 @@ lab: $(VENV)/.notebooks  ## open copies of the notebooks, in lab/, in Jupyter; O
 	@$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) $(OPTIONS) lab
 
 claims: $(VENV)/.core  ## every claim and its verdict, as published, or with FROM=runs judged from yours; CLAIM=P1, ALL=1
-	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results '$(RESULTS)' --source $(FROM) \
-		$(if $(CLAIM),--claim $(CLAIM)) $(if $(ALL),--all)
+	@$(BIN)/python -m analysis.claims --scale $(SCALE) --results $(call quoted,$(RESULTS)) --source $(FROM) \
+		$(if $(CLAIM),--claim $(CLAIM)) $(if $(call on,$(ALL)),--all)
 
 report: $(VENV)/.report  ## all that was found as pages for a browser; FROM=runs: yours beside what is published
-	@$(BIN)/python -m analysis.report --scale $(SCALE) --results '$(RESULTS)' --source $(FROM)
+	@$(BIN)/python -m analysis.report --scale $(SCALE) --results $(call quoted,$(RESULTS)) --source $(FROM)
 
 readme: $(VENV)/.report  ## write the published results into README.md and experiments/README.md, and draw analysis/report/idea.png
 	@$(BIN)/python -m analysis.report.overview
 	@$(BIN)/python -m analysis.report.idea
 
 publish: $(VENV)/.core  ## publish finished runs, in results/reference: EXPERIMENT=projector SEEDS=100-107
-	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(SEEDS) --results '$(RESULTS)'
+	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(call quoted,$(SEEDS)) --results $(call quoted,$(RESULTS))
 
 evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transformers with TASKS: RUN=results/runs/long_run/<id> STEP=11434
 	@$(if $(RUN),,echo "error: no run is named; give RUN=, a finished run or a model's folder" >&2; exit 2)
-	@$(BIN)/lrm evaluate '$(RUN)' --results '$(RESULTS)' $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/lrm evaluate $(call quoted,$(RUN)) --results $(call quoted,$(RESULTS)) $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
 
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
 	@$(if $(MODEL),,echo "error: no model is named; give MODEL=, a folder or a name on the hub" >&2; exit 2)
-	@table=$$($(BIN)/lrm probe '$(MODEL)' --results '$(RESULTS)') \
+	@table=$$($(BIN)/lrm probe $(call quoted,$(MODEL)) --results $(call quoted,$(RESULTS))) \
 		&& $(BIN)/python -m analysis.explore.checkpoint_norms "$$(dirname "$$table")"
 
 bench: $(VENV)/.dev  ## speed and memory beside transformers: PAIRS=5 is quick, ONLY='multipliers* parts', PUBLISH=name (20 or more) publishes it
-	@$(BIN)/python -m lrm.bench --results '$(RESULTS)' $(if $(PAIRS),--pairs $(PAIRS)) $(foreach one,$(ONLY),--only '$(one)') \
+	@$(if $(filter 0 1 yes no,$(PUBLISH)),echo "error: PUBLISH=$(PUBLISH): here it is the name of the record" >&2; exit 2)
+	@$(BIN)/python -m lrm.bench --results $(call quoted,$(RESULTS)) $(if $(PAIRS),--pairs $(PAIRS)) $(foreach one,$(ONLY),--only $(call quoted,$(one))) \
 		$(if $(PUBLISH),--publish --name $(PUBLISH))
 
 # A part that time has ended is no failure: what there is of it is drawn, and the next call goes on.
 gpu: $(VENV)/.dev  ## a first day on a GPU, in parts of nine minutes at most; PART=speed, MINUTES=9, NAME=mine, AGAIN=1, PEAK=989e12 FLOPs/s of a card without a known peak, TOY=1 tries it on a CPU
-	@record=$$($(BIN)/python -m lrm.bench.gpu --results '$(RESULTS)' $(if $(PART),--part $(PART)) \
-		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(TOY),--toy) \
-		$(if $(AGAIN),--again) $(if $(PEAK),--peak-flops $(PEAK))) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
+	@record=$$($(BIN)/python -m lrm.bench.gpu --results $(call quoted,$(RESULTS)) $(if $(PART),--part $(PART)) \
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(NAME),--name $(NAME)) $(if $(call on,$(TOY)),--toy) \
+		$(if $(call on,$(AGAIN)),--again) $(if $(PEAK),--peak-flops $(PEAK))) || test $$? -eq 3 && $(BIN)/python -m analysis.explore.gpu "$$record"
 
 test: $(VENV)/.dev  ## run the tests, but for those of the six targets that follow
 	@$(BIN)/python -m pytest -n 3 --dist loadfile -m 'not compiles and not notebooks'  # a third, for when tests wait
@@ -252,13 +261,13 @@ lint: $(VENV)/.dev  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
 list: $(VENV)/.core  ## show the runs on disk, of all scales, with their sizes
-	@$(BIN)/python -m lrm.sweep.runs list --results '$(RESULTS)'
+	@$(BIN)/python -m lrm.sweep.runs list --results $(call quoted,$(RESULTS))
 
 watch: $(VENV)/.core  ## show what is being trained, in another terminal: progress, loss, norms, time left
-	@$(BIN)/python -m lrm.sweep.watch --results '$(RESULTS)'
+	@$(BIN)/python -m lrm.sweep.watch --results $(call quoted,$(RESULTS))
 
 clean-runs: $(VENV)/.core  ## show and remove the runs at SCALE (asks first; YES=1 does not)
-	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results '$(RESULTS)' $(if $(YES),--yes)
+	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results $(call quoted,$(RESULTS)) $(if $(call on,$(YES)),--yes)
 
 lock: $(VENV)/.dev  ## pin what is installed in .venv
 	@$(BIN)/pip list --format=freeze --exclude lrm-suite --exclude pip --exclude setuptools \

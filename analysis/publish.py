@@ -7,6 +7,7 @@ beside the seeds that are there, and figures and claims are made anew from all.
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from analysis.tables import compact
 from analysis.tables.compact import Kept, VectorReader
 from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
-from lrm.cli import guarded, parse_seeds
+from lrm.cli import a_folder, guarded, parse_seeds
 from lrm.errors import UserError
 from lrm.plan.claims import asked_by, judging_seeds
 from lrm.plan.experiment import load
@@ -47,7 +48,7 @@ def main() -> None:
     parser.add_argument(
         "--claim", metavar="ID", help="in place of both: what judges this claim of the experiment"
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=a_folder, default=RESULTS)
     parser.add_argument(
         "--digests",
         action="store_true",
@@ -80,6 +81,9 @@ def _main(options: argparse.Namespace) -> None:
         return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
+    for name in options.experiments:
+        if not re.fullmatch(r"\w+", name):
+            raise UserError(f"{name} is no experiment; write its name alone, as in projector")
     seeds = parse_seeds(_SEEDS if options.seeds is None else options.seeds)
     only = options.only
     if options.claim is not None:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from lrm.errors import Stopped, UserError, ending, printable, shown
@@ -197,6 +198,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def a_folder(text: str) -> Path:
+    """An option that names a folder; ``~`` is the home, which no shell reads after ``=``."""
+    if not text:
+        raise argparse.ArgumentTypeError("is empty; name a folder, or leave it out")
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"{shown(text)}: {error}") from None
+
+
 def parse_seeds(text: str) -> list[int]:
     """``3`` is seeds 0 to 2; ``100-102,7`` and ``5,`` are lists.
 
@@ -217,6 +228,8 @@ def parse_seeds(text: str) -> list[int]:
                     f"seeds {shown(text)}: write {first}-{first} for that seed, or 0-{first - 1} "
                     "for so many"
                 )
+            if not first:
+                raise UserError(f"seeds {shown(text)}: none; write 1, or 0-0, for seed 0")
             first, last = 0, first - 1
         if last < first:
             raise UserError(f"seeds {shown(text)}: {part} ends before it begins; write a number "

@@ -308,6 +308,8 @@ def test_flags(odd):
         assert "File name too long" in refused(odd(body(), f"--results={results}"), results[:50])
     for arguments in (["--foo"], ["x"], ["--set"], ["--dry-run=3"], ["\udcff"]):
         refused(odd(body(), *arguments), arguments)
+    with pytest.raises(UserError, match="write 1, or 0-0, for seed 0"):
+        parse_seeds("0")
     assert parse_seeds("5,") == [5] and parse_seeds("100-102, 7") == [100, 101, 102, 7]
 
 
@@ -593,7 +595,8 @@ def test_plans_of_any_size_are_refused_at_once(odd):
 def test_criteria_and_locks_that_are_none(odd, tmp_path):
     """A plan notes their digests; each names its file and the claim."""
     folder = tmp_path / "experiments" / "odd"
-    entry = "P1: {experiment: odd, statement: x, seeds: {judge: 100-101}}"
+    entry = ("P1: {experiment: odd, statement: x, criterion: y, thresholds: {}, "
+             "seeds: {judge: 100-101, planned: 2}}")  # fmt: skip
     for criteria, locks, said in (
         ("P1: 3", "{}", "criteria.yaml: P1: expected a mapping with experiment, statement"),
         ("[P1]", "{}", "criteria.yaml: expected a mapping"),
@@ -608,12 +611,15 @@ def test_criteria_and_locks_that_are_none(odd, tmp_path):
     (folder / "criteria.yaml").write_text(entry)
     assert called(odd(body(), "--claim", "P1"))[0] == 0
     for wrong, said in (
-        ("P1: {experiment: odd}", "criteria.yaml: P1: no seeds that judge; write seeds: {judge:"),
-        ("P1: {seeds: 100-101}", "P1: no seeds that judge"),
-        ("P1: {only: A *, seeds: {judge: 100-101}}", "P1: only: expected a list of patterns"),
+        ("P1: {experiment: odd, statment: x}", "P1: no statement, criterion, thresholds, seeds"),
+        (entry.replace("judge:", "juge:"), "P1: no seeds that judge; write seeds: {judge:"),
+        (entry.replace("{judge: 100-101, planned: 2}", "100-101"), "P1: no seeds that judge"),
+        (entry.replace(", planned: 2", ""), "P1: seeds: no planned, how many have to judge"),
+        (entry.replace("P1: {", "P1: {only: A *, "), "P1: only: expected a list of patterns"),
     ):
         (folder / "criteria.yaml").write_text(wrong)
-        assert said in refused(odd(body(), "--claim", "P1"), wrong)
+        # Before anything is trained whose seeds would count for nothing.
+        assert said in refused(odd(body(), "--dry-run"), wrong)
 
 
 def test_what_was_once_accepted(odd, tmp_path):

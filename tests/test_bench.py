@@ -382,6 +382,15 @@ def test_a_plan_that_cannot_be_is_one_line(tmp_path, changes, words):
     assert "\n" not in str(error.value)
 
 
+def test_no_record_is_overwritten(tmp_path):
+    """Nor is anything measured first."""
+    (tmp_path / "bench").mkdir()
+    (tmp_path / "bench" / "it.json").write_text("{}")
+    _, told = call("--results", tmp_path, "--name", "it", code=2)
+    assert told.startswith("error: ") and "it.json is there already; move it away" in told
+    assert not (tmp_path / "data").exists()
+
+
 def test_without_transformers_one_line_names_the_remedy(tmp_path):
     """A folder that shadows nothing: its finder says that the package is not there."""
     (tmp_path / "sitecustomize.py").write_text(

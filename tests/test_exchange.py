@@ -325,6 +325,11 @@ def test_the_command_exports_and_probes(finished, tmp_path):
     said = call("probe", tmp_path / "out", "--results", tmp_path / "results")
     [table] = (tmp_path / "results").rglob("norms.parquet")
     assert len(pd.read_parquet(table)) and said == f"{table}\n"
+    # The same again, but none of another folder that is called so.
+    measure_checkpoint.measure(str(tmp_path / "out"), tmp_path / "results")
+    (table.parent / "model.json").write_text('{"model": "/elsewhere/out"}')
+    with pytest.raises(UserError, match="holds the norms of /elsewhere/out; move it away"):
+        measure_checkpoint.measure(str(tmp_path / "out"), tmp_path / "results")
 
 
 def test_weights_that_a_folder_holds_more_than_once_are_measured_once(tmp_path):

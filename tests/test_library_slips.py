@@ -137,6 +137,13 @@ def test_torchs_own_layers_come_before_the_name_of_a_class():
     class Conv1D(nn.Conv1d):
         pass
 
+    class LayerNormLinear(nn.Module):
+        """As TransformerEngine's: a norm and a matrix in one."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4, 6))
+
     class PlainNorm(nn.Module):
         def __init__(self):
             super().__init__()
@@ -148,10 +155,38 @@ def test_torchs_own_layers_come_before_the_name_of_a_class():
         (Conv1D(4, 8, 3), "convolution"),
         (transformers.pytorch_utils.Conv1D(8, 4), "matrix"),
         (PlainNorm(), "vector"),
+        (LayerNormLinear(), "matrix"),
     ):
         assert roles(layer)["weight"] == role, type(layer).__name__
     layer = Conv1D(4, 8, 3)
     assert layout(layer, "weight", layer.weight).row == 0
+
+
+def test_a_word_of_positions_is_one_of_the_parameters_own():
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.qkv, self.rel = nn.Parameter(torch.ones(12, 4)), nn.Parameter(torch.ones(6, 4))
+
+    found = roles(nn.ModuleDict({"relative": nn.ModuleDict({"inner": Attention()})}))
+    assert list(found.values()) == ["matrix", "vector"]
+
+
+def test_a_role_may_be_said_again_behind_multipliers():
+    """The pattern is of the model as it was, and multipliers are no matrices."""
+
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.W = nn.Parameter(torch.randn(4, 6))
+
+        def forward(self, x):
+            return x @ self.W
+
+    model, role = nn.Sequential(Turned()), {"*": "transposed"}
+    lrm.attach_multipliers(model, "all", role=role)
+    groups = lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1, role=role)
+    assert sum(len(group["params"]) for group in groups) == 3
 
 
 def two() -> nn.Module:

@@ -167,6 +167,28 @@ def test_make_names_figures_of_other_texts_that_have_no_runs(calls, target, pref
     assert all(re.match(r"(-m\||experiments/)", line) for line in calls_of_python)
 
 
+@pytest.mark.parametrize("value, sure", [("1", True), ("yes", True), ("0", False), ("no", False)])
+def test_a_switch_of_make_can_be_off(calls, value, sure):
+    """The runs of whoever writes YES=no are there afterwards."""
+    said = make(ROOT, "clean-runs", calls, f"YES={value}")
+    assert ("|--yes|" in said) is sure
+
+
+def test_make_quotes_what_it_is_given(calls):
+    said = make(ROOT, "fig4", calls, "RESULTS=/a b/Anna's", "SEEDS=100-101;7").splitlines()
+    assert all("|--results|/a b/Anna's|" in line for line in said) and len(said) == 2
+    assert "|--seeds|100-101;7|" in said[0]
+
+
+@pytest.mark.parametrize("wrong, told", [
+    ("SCALE=tinny", "SCALE=tinny is no scale; there are "),
+    ("FROM=references", "FROM=references: write runs or reference"),
+])  # fmt: skip
+def test_make_knows_its_words(calls, wrong, told):
+    done = run_make(ROOT, "gdn", calls, wrong)
+    assert done.returncode == 2 and told in done.stderr and not done.stdout
+
+
 def test_make_stops_where_training_fails(calls, tmp_path):
     python = tmp_path / "bin" / "python"
     python.write_text(python.read_text() + 'case "$1" in experiments/*) exit 3;; esac\n')

@@ -7,11 +7,10 @@ runs. Seeds below 100 explore, seeds from 100 on judge; they are never mixed.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.tables.find import RESULTS
-from lrm.cli import guarded
+from lrm.cli import a_folder, guarded
 from lrm.plan.scales import SCALES
 
 
@@ -25,7 +24,7 @@ def main() -> None:
         choices=("runs", "reference"),
         help="runs (yours, judged now) or reference (published)",
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=a_folder, default=RESULTS)
     parser.add_argument("--claim", help="one claim with all its parts: P1")
     parser.add_argument("--all", action="store_true", help="every part of every claim")
     parser.add_argument("--judge", action="store_true", help="judge the published runs again")

@@ -6,6 +6,8 @@ for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimiz
 
 from __future__ import annotations
 
+import contextlib
+import json
 import math
 from pathlib import Path
 
@@ -23,7 +25,7 @@ def record(source: str, folder: Path, name: str) -> dict | None:
         paths = [folder / "reference" / "bench" / f"{name}.json"]
     else:
         paths = sorted(
-            (folder / "bench").glob("*.json"),
+            filter(_is_of_bench, (folder / "bench").glob("*.json")),
             key=lambda path: (path.stem == name, path.stat().st_mtime),
         )
     if not paths or not (paths[-1].is_file() or is_listed(paths[-1])):
@@ -32,6 +34,13 @@ def record(source: str, folder: Path, name: str) -> dict | None:
         read_listed(paths[-1])
         return read_json(paths[-1], ("rows",), restore(paths[-1].parent))
     return read_json(paths[-1], ("rows",), f"remove {paths[-1]} and run make bench again")
+
+
+def _is_of_bench(path: Path) -> bool:
+    """Whether make bench has written it, and no other of the suite's benchmarks."""
+    with contextlib.suppress(OSError, ValueError):
+        return "rows_of" in json.loads(path.read_bytes())
+    return True  # damaged: reading it says so
 
 
 def i1(measurements: dict, criterion: dict) -> Judgement:

@@ -21,7 +21,7 @@ from analysis.tables.context import context_of, digest_of, tables_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES, NothingFound
 from analysis.tables.results import Tables
 from analysis.tables.trials import digest_of_log
-from lrm.cli import guarded
+from lrm.cli import a_folder, guarded
 from lrm.errors import UserError, line_of
 from lrm.plan.scales import SCALES
 from lrm.store.digests import running
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument(
         "--source", default="runs", choices=SOURCES, help="yours, or what is published"
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=a_folder, default=RESULTS)
     options = parser.parse_args()
     target = options.results / "figures" / options.scale
     if options.source != "runs":

@@ -9,6 +9,7 @@ import argparse
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -20,7 +21,7 @@ from analysis.report.content import LIBRARY, Site, gather
 from analysis.report.intervals import WIDTH
 from analysis.report.readme import OUTCOME
 from analysis.tables.find import RESULTS, SOURCES, relative
-from lrm.cli import guarded
+from lrm.cli import a_folder, guarded
 from lrm.errors import UserError
 from lrm.plan.scales import SCALES
 from lrm.store.files import make_folder, write_atomic
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument(
         "--source", default="reference", choices=SOURCES, help="what is published, or your runs"
     )
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=a_folder, default=RESULTS)
     parser.add_argument("--zip", action="store_true", help="pack the folder into a file beside it")
     options = parser.parse_args()
     guarded(lambda: _main(options))
@@ -63,8 +64,16 @@ def write(site: Site, folder: Path) -> None:
     """
     if folder.exists() and any(folder.iterdir()) and not (folder / _MARK).exists():
         raise UserError(f"{relative(folder)} is no report; move it away, or use other --results")
-    fresh = folder.with_name(f".{folder.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
+    # Of this process: another may write the same report.
+    beside = make_folder(folder.parent)
+    with tempfile.TemporaryDirectory(dir=beside, prefix=f".{folder.name}.") as own:
+        fresh = Path(own) / "report"
+        _write_pages(site, fresh)
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+
+
+def _write_pages(site: Site, fresh: Path) -> None:
     make_folder(fresh / "figures")
     environment = Environment(
         loader=PackageLoader("analysis.report"),
@@ -92,8 +101,6 @@ def write(site: Site, folder: Path) -> None:
                 write_atomic(target, figure.published)
     mark = {"scale": site.scale, "source": site.source}
     write_atomic(fresh / _MARK, json.dumps(mark).encode())
-    shutil.rmtree(folder, ignore_errors=True)
-    fresh.rename(folder)
 
 
 def pack(folder: Path) -> Path:

@@ -37,8 +37,12 @@ def read(path: Path, link: Callable[[str], str | None]) -> Readme:
     stays and the link goes. Raises UserError for a README without a title or without a bold
     sentence under "What came out".
     """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is no text in UTF-8; save it as UTF-8") from None
     markdown = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-    tokens, found = _captions(markdown.parse(_without_comments(path.read_text(encoding="utf-8"))))
+    tokens, found = _captions(markdown.parse(_without_comments(text)))
     tokens = _linked(tokens, link)
     starts = [n for n, token in enumerate(tokens) if _is_heading(token, "h2")]
     if not tokens or not _is_heading(tokens[0], "h1"):

@@ -28,6 +28,7 @@ from lrm.errors import UserError
 from lrm.plan.experiment import matches_any
 from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_listed
+from lrm.store.lock import locked
 
 _VECTOR_SEEDS = 3
 # Draws of noise: each is a number of its own, not an entry of a tensor.
@@ -102,6 +103,16 @@ def publish(
     if missing:
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)
+    # Two at once would each keep the runs that were published when it began.
+    with locked(results / "runs" / experiment, waits=True):
+        write_listed(folder, _with(folder, chosen, set(seeds), kept))
+    return folder
+
+
+def _with(
+    folder: Path, chosen: list[tuple[dict, Path]], seeds: set[int], kept: Kept
+) -> dict[str, bytes]:
+    """The published files of ``folder`` with these runs among them."""
     descriptions, tables = _published(folder, {description["id"] for description, _ in chosen})
     every = [*descriptions, *(description for description, _ in chosen)]
     corpus_name(pd.DataFrame({"description": every}))  # one, or an error
@@ -126,8 +137,7 @@ def publish(
             frame[column] = frame[column].astype("category")
         contents[f"{table}.parquet"] = as_parquet(frame)
     contents[RUN_LIST] = as_run_list(every)
-    write_listed(folder, contents)
-    return folder
+    return contents
 
 
 def as_parquet(frame: pd.DataFrame) -> bytes:

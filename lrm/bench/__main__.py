@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import re
 import sys
 import time
@@ -14,8 +15,9 @@ from lrm import data
 from lrm.bench import tables
 from lrm.bench.measure import WARM_UP, Session, load_average
 from lrm.bench.plan import ROWS, Bench
-from lrm.cli import clock, guarded
+from lrm.cli import a_folder, clock, guarded
 from lrm.errors import UserError, shown
+from lrm.store.digests import is_listed
 from lrm.store.files import as_json, make_folder, write_listed, write_sealed
 from lrm.sweep.machine import available_cores
 
@@ -35,14 +37,14 @@ def main(arguments: list[str] | None = None) -> None:
     add("--rows", type=Path, default=ROWS, help="what to measure (default %(default)s)")
     add("--name", help="name of the record (default: the time)")
     add("--publish", action="store_true", help="keep the record in results/reference/bench too")
-    add("--results", type=Path, default=Path("results"), help="folder of records and corpora")
+    add("--results", type=a_folder, default=Path("results"), help="folder of records and corpora")
     options = parser.parse_args(arguments)
     guarded(lambda: _main(options))
 
 
 def _main(options: argparse.Namespace) -> None:
-    if options.pairs < 1 or options.seconds <= 0:
-        raise UserError("--pairs and --seconds must be positive")
+    if options.pairs < 1 or not 0 < options.seconds < math.inf:
+        raise UserError("--pairs and --seconds must be positive numbers")
     if options.name and not re.fullmatch(r"\w[\w.-]{0,79}", options.name):
         raise UserError(f"--name {shown(options.name)}: write up to 80 letters, digits, . and -")
     shipped = options.rows.resolve().parent == ROWS.parent
@@ -53,6 +55,12 @@ def _main(options: argparse.Namespace) -> None:
             "the benchmark compares with transformers, which is not installed; "
             "run make setup-dev, or pip install 'lrm-suite[evaluation]'"
         )
+    name = options.name or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    path = options.results / "bench" / f"{name}.json"
+    reference = options.results / "reference" / "bench"
+    for taken in (path, *([reference / path.name] if options.publish else [])):
+        if taken.exists() or is_listed(taken):
+            raise UserError(f"{taken} is there already; move it away, or give another --name")
     began = time.monotonic()
 
     def say(text: str) -> None:
@@ -65,8 +73,7 @@ def _main(options: argparse.Namespace) -> None:
     for settings in bench.corpora():
         data.prepare(*settings, corpora, say)
     session = Session(bench, corpora, options.pairs, options.seconds, say)
-    name = options.name or time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
-    path = make_folder(options.results / "bench") / f"{name}.json"
+    make_folder(path.parent)
     record: dict[str, Any] = {
         "started": _now(),
         "finished": None,
@@ -87,8 +94,7 @@ def _main(options: argparse.Namespace) -> None:
     print(tables.render(record))
     print(f"\nkept in {path}", file=sys.stderr)
     if options.publish:
-        reference = make_folder(options.results / "reference" / "bench")
-        write_listed(reference, {f"{name}.json": as_json(record)})
+        write_listed(make_folder(reference), {f"{name}.json": as_json(record)})
         print(f"published as {reference / name}.json", file=sys.stderr)
 
 

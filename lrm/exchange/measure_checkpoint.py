@@ -7,6 +7,7 @@ is built. ``analysis.explore.checkpoint_norms`` draws them.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
 import json
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from lrm.cli import a_folder
 from lrm.errors import UserError
 from lrm.multipliers.attach import is_multiplier
 from lrm.store.digests import MANIFEST
@@ -175,7 +177,7 @@ def main(arguments: list[str]) -> None:
     """Parse the command line, measure, write ``<results>/probes/<name>/``, name the table."""
     parser = argparse.ArgumentParser(prog="lrm probe", description=__doc__)
     parser.add_argument("model", help="a folder of safetensors, or a name on the hub")
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--results", type=a_folder, default=Path("results"))
     options = parser.parse_args(arguments)
     print(measure(options.model, options.results) / TABLE)
 
@@ -183,11 +185,17 @@ def main(arguments: list[str]) -> None:
 def measure(model: str, results: Path) -> Path:
     """Write the norms of ``model`` and return the folder they lie in, named after the model."""
     table = norms(located(model))
-    name = re.sub(r"[^\w.-]+", "--", model.strip("/").removeprefix("./")).strip("-.")
+    source = str(Path(model).resolve()) if Path(model).is_dir() else model
+    said = model if re.search(r"\w", model) else source  # "." and ".." name nothing
+    name = re.sub(r"[^\w.-]+", "--", said.strip("/").removeprefix("./")).strip("-.")
     target = make_folder(results / "probes" / (name or "model"))
+    with contextlib.suppress(OSError, ValueError, KeyError):  # a damaged one is written anew
+        if (other := json.loads((target / "model.json").read_bytes())["model"]) != source:
+            raise UserError(f"{target} holds the norms of {other}; move it away, or choose other "
+                            "--results")  # fmt: skip
     buffer = io.BytesIO()
     table.to_parquet(buffer, index=False)
     (target / MANIFEST).unlink(missing_ok=True)  # it may be damaged; both files are written anew
-    described = as_json({"model": model})
+    described = as_json({"model": source})
     write_listed(target, {TABLE: buffer.getvalue(), "model.json": described})
     return target

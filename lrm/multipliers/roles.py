@@ -31,6 +31,10 @@ _MATRICES: list[tuple[type, str]] = [
 # Classes that hold no matrix, whatever the shapes of their parameters.
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
 _PLAIN = (*_NORMS, nn.PReLU, nn.Bilinear, nn.utils.parametrize.ParametrizationList)
+# Words in the names of others' classes that hold more than the norm they are called after.
+_MORE_THAN_A_NORM = re.compile(
+    r"Linear|M[lL][pP]|Atten|Attn|Block|Conv(?!Next)|Proj|FeedForward|FFN|Embed|Expert"
+)
 # Classes whose parameters have their roles without their names.
 _KNOWN = (*_PLAIN, *(kind for kind, _ in _MATRICES), nn.modules.conv._ConvNd, nn.Embedding,
           nn.EmbeddingBag)  # fmt: skip
@@ -80,7 +84,8 @@ def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
     for pattern, role in said.items():
         if not isinstance(role, str) or role not in ROLES:
             raise UserError(f"role {shown(role)} of {pattern!r}: use one of {', '.join(ROLES)}")
-        names = matched(model, pattern)
+        # Multipliers that are there already have none: a pattern is of the model as it was.
+        names = [name for name in matched(model, pattern) if ".multipliers." not in f".{name}"]
         if not names:
             raise UserError(f"role: no parameter's name matches {pattern!r}")
         found |= dict.fromkeys(names, role)
@@ -124,8 +129,9 @@ def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
 
 def is_norm(module: nn.Module) -> bool:
     """Whether its weight is the gain of a norm, of torch or of others' code."""
-    named = "Norm" in type(module).__name__ and not isinstance(module, classes.OF_TORCH)
-    return isinstance(module, _NORMS) or named
+    name = type(module).__name__
+    named = "Norm" in name and not _MORE_THAN_A_NORM.search(name)
+    return isinstance(module, _NORMS) or named and not isinstance(module, classes.OF_TORCH)
 
 
 def _check_transposed(model: nn.Module, names: list[str]) -> None:
@@ -155,7 +161,8 @@ def _role(name: str, module: nn.Module, attribute: str, parameter: Tensor) -> st
     for kind, pattern in _MATRICES:
         if isinstance(module, kind):
             return "matrix" if re.fullmatch(pattern, attribute) else "vector"
-    named = _NAMED.fullmatch(attribute) and not _POSITIONS.search(name)
+    own = ".".join(name.split(".")[-2:])  # its module's name, and its own there
+    named = _NAMED.fullmatch(attribute) and not _POSITIONS.search(own)
     return "matrix" if named and parameter.dim() <= 3 and _is_wide(parameter) else "vector"
 
 

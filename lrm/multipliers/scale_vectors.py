@@ -40,7 +40,11 @@ _BEHIND = "norm_behind"
 # How many tokens a model gets that no example is given of.
 _TOKENS = 4
 _BY_HEAD = re.compile(r"(^|[._])(w?[qkv]|query|key|value)(_proj)?$", re.IGNORECASE)
-_MERGED = re.compile(r"qkv|gate_up|query_key_value|c_attn", re.IGNORECASE)
+_MERGED = re.compile(
+    r"qkv|gate_up|query_key_value|c_attn|(^|\.)w12$|kv_a_proj_with|"
+    r"(mixer|mamba|ssm|linear_attn)\.in_proj",
+    re.IGNORECASE,
+)
 
 
 class HeadNorm(nn.RMSNorm):
@@ -429,6 +433,7 @@ def _look(model: nn.Module, arguments: Mapping[str, Any], by_example: bool) -> _
     by_memory: dict[int, _Norm] = {}
     outputs: dict[int, tuple[str, int]] = {}
     normalised, kept, hooks = set(), [], []
+    sizes: dict[str, int] = {}
 
     def memory(tensor: Tensor) -> int:
         kept.append(tensor)  # so that nothing else comes to lie there
@@ -440,8 +445,9 @@ def _look(model: nn.Module, arguments: Mapping[str, Any], by_example: bool) -> _
         x = arguments[0] if arguments else None
         if isinstance(x, Tensor):
             before, version = outputs.get(memory(x), ("", 0))
-            # A residual that was added in place makes it another tensor in the same memory.
-            if before and version == x._version:
+            # A residual that was added in place makes it another tensor in the same memory, and a
+            # part of an output lies there too.
+            if before and version == x._version and x.numel() == sizes[before]:
                 normalised.add(before)
         norm = norms.setdefault(id(module), _Norm(module, path))
         norm.sees |= not isinstance(x, Tensor) or bool(x.any())
@@ -463,7 +469,7 @@ def _look(model: nn.Module, arguments: Mapping[str, Any], by_example: bool) -> _
                                 "vectors by lrm.attach_multipliers")  # fmt: skip
             norm.readers.append(module)
             norm.weights.append(first[id(module.weight)])
-        outputs[memory(output)] = path, output._version
+        outputs[memory(output)], sizes[path] = (path, output._version), output.numel()
 
     for path, module in model.named_modules():
         if isinstance(module, nn.Linear):

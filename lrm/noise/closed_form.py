@@ -47,7 +47,7 @@ def expected_square(walker: Walker, settings: Settings) -> np.ndarray:
         squares[t + 1] = kept**2 * squares[t] - 2 * kept * rate * cross + rate**2 * lags[0, t]
         past *= kept
         past[1:] = past[:-1]
-        past[0] = rate
+        past[:1] = rate  # none where there is but one step
     return squares
 
 

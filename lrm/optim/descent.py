@@ -128,6 +128,9 @@ class SteepestDescent(Steepest):
             )
         super().add_param_group(param_group)
 
+    def _inputs_axis(self, leaf: nn.Parameter) -> int:
+        return -2 if leaf in self._turned else -1
+
     def _direction(self, group: dict[str, Any], leaf: nn.Parameter, moment: Tensor) -> Tensor:
         if group["kind"] not in _DECAYED:
             return super()._direction(group, leaf, moment)

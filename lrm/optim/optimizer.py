@@ -124,9 +124,10 @@ class Optimizer:
         """The first half of a step: take the gradients that are there, and clip them."""
         for entry in self._views:
             entry.leaf.grad = self._rows[entry.leaf].take(entry.base.grad)
-        norm = total_norm(
-            (self._rows[leaf], leaf.grad) for leaf in self._clipped if leaf.grad is not None
-        )
+        there = [leaf for leaf in self._clipped if leaf.grad is not None]
+        norm = total_norm((self._rows[leaf], leaf.grad) for leaf in there)
+        if not there:  # torch's zero lies on the CPU
+            norm = norm.to(next(iter(self._rows)).device)
         # Where asking costs nothing a factor of 1 is not multiplied by.
         if self.clip_norm and (norm.is_cuda or norm > self.clip_norm - 1e-5):
             torch.nn.utils.clip_grads_with_norm_(self._clipped, self.clip_norm, norm)

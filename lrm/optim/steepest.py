@@ -65,10 +65,14 @@ class Steepest(torch.optim.Optimizer):
             ]
             if group["rows"] == "seen":
                 for leaf, update in zip(leaves, updates, strict=True):
-                    update.mul_((leaf.grad != 0).any(-1, keepdim=True))
+                    update.mul_((leaf.grad != 0).any(self._inputs_axis(leaf), keepdim=True))
             torch._foreach_mul_(leaves, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_add_(leaves, updates, alpha=-group["lr"])
         return loss
+
+    def _inputs_axis(self, leaf: nn.Parameter) -> int:
+        """Over which axis a row of a table lies."""
+        return -1
 
     def _moments(self, group: dict[str, Any], leaves: list[nn.Parameter]) -> list[Tensor]:
         if group["momentum"] == 0:

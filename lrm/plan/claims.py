@@ -10,6 +10,9 @@ from lrm.cli import parse_seeds
 from lrm.errors import UserError, shown
 from lrm.plan.yaml import read_yaml
 
+# What every entry says, whatever its judge reads besides.
+_NEEDED = ("experiment", "statement", "criterion", "thresholds", "seeds")
+
 
 def judging_seeds(criterion: Mapping[str, Any]) -> list[int]:
     """The seeds that judge by an entry of ``criteria.yaml``."""
@@ -19,7 +22,8 @@ def judging_seeds(criterion: Mapping[str, Any]) -> list[int]:
 def criteria_in(folder: Path) -> dict[str, dict[str, Any]]:
     """The entries of an experiment's ``criteria.yaml`` by claim; none without the file.
 
-    Raises UserError where the file cannot be parsed, or an entry in it is no mapping.
+    Raises UserError where the file cannot be parsed, and where an entry in it is no mapping, or
+    lacks what judging reads.
     """
     path = folder / "criteria.yaml"
     entries = read_yaml(path) if path.exists() else {}
@@ -28,27 +32,38 @@ def criteria_in(folder: Path) -> dict[str, dict[str, Any]]:
             raise UserError(f"{path}: {claim}: expected a mapping with experiment, statement and "
                             f"seeds, found {shown(entry)}; experiments/README.md shows one"
                             )  # fmt: skip
+        _check(f"{path}: {claim}", entry)
     return entries
+
+
+def _check(where: str, entry: Mapping[str, Any]) -> None:
+    """UserError for an entry that nobody could judge: its seeds would have run for nothing."""
+    if missing := [name for name in _NEEDED if name not in entry]:
+        raise UserError(f"{where}: no {', '.join(missing)}; experiments/README.md shows an entry")
+    seeds, only = entry["seeds"], entry.get("only", [])
+    if not isinstance(seeds, dict) or "judge" not in seeds:
+        raise UserError(
+            f"{where}: no seeds that judge; write seeds: {{judge: 100-107, planned: 8}}"
+        )
+    if not any(type(seeds.get(name)) is int for name in ("planned", "minimum")):
+        raise UserError(f"{where}: seeds: no planned, how many have to judge; write planned: 8")
+    if not isinstance(only, list) or not all(isinstance(pattern, str) for pattern in only):
+        raise UserError(f"{where}: only: expected a list of patterns, found {shown(only)}; write "
+                        "only: ['FPN *']")  # fmt: skip
 
 
 def asked_by(folder: Path, claim: str) -> tuple[list[int], list[str]]:
     """What judges a claim of the experiment in ``folder``: its seeds, and patterns of its runs.
 
     Without ``spare`` seeds, which run by name where another one diverged. Without patterns it reads
-    all runs. Raises UserError for a claim that the experiment has not, or
-    whose entry does not say which seeds judge.
+    all runs. Raises UserError for a claim that the experiment has not, and as ``criteria_in``.
     """
     entries = criteria_in(folder)
     if claim not in entries:
         known = f"it has {', '.join(entries)}" if entries else "it has none"
         raise UserError(f"{folder.name} has no claim {shown(claim)}; {known}")
-    where, only = f"{folder / 'criteria.yaml'}: {claim}", entries[claim].get("only", [])
-    if not isinstance(only, list) or not all(isinstance(pattern, str) for pattern in only):
-        raise UserError(f"{where}: only: expected a list of patterns, found {shown(only)}; write "
-                        "only: ['FPN *']")  # fmt: skip
-    try:
-        said = entries[claim]["seeds"].get("spare")
-        spare = [] if said is None else parse_seeds(f"{said},")
-        return [seed for seed in judging_seeds(entries[claim]) if seed not in spare], only
-    except (AttributeError, KeyError, TypeError):
-        raise UserError(f"{where}: no seeds that judge; write seeds: {{judge: 100-107}}") from None
+    entry = entries[claim]
+    said = entry["seeds"].get("spare")
+    spare = [] if said is None else parse_seeds(f"{said},")
+    seeds = [seed for seed in judging_seeds(entry) if seed not in spare]
+    return seeds, entry.get("only", [])

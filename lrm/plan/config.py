@@ -344,6 +344,11 @@ class Settings(Strict):
                 f"train.snapshots = {self.train.snapshots} are more than the steps after "
                 f"train.snapshots_after = {self.train.snapshots_after}"
             )
+        if self.probes.sequences > self.train.validation_sequences:
+            raise ValueError(
+                f"probes.sequences = {self.probes.sequences} are more than "
+                f"train.validation_sequences = {self.train.validation_sequences}"
+            )
         for stage in self.schedule.batch_ramp:
             size = stage.fraction * self.train.batch_size
             if abs(size - round(size)) > 1e-6 or not round(size):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lrm import data
-from lrm.cli import Display, counted, guarded, parse_seeds, positive
+from lrm.cli import Display, a_folder, counted, guarded, parse_seeds, positive
 from lrm.errors import UserError, line_of, printable, shown
 from lrm.plan.claims import asked_by, criteria_in
 from lrm.plan.experiment import load, selecting_none
@@ -155,7 +155,7 @@ def _parse(
     add("--cluster-set", action="append", default=[], metavar="KEY=VALUE",
         help="override one of its settings, e.g. partition=gpu (repeatable)")  # fmt: skip
     add("--detach", action="store_true", help="do not wait for the jobs; make list shows them")
-    add("--results", type=Path, default=results, help="folder of runs and corpora")
+    add("--results", type=a_folder, default=results, help="folder of runs and corpora")
     options = parser.parse_args(arguments)
     if claims is not None and options.claim is not None:
         _ask_for_claim(options, claims)

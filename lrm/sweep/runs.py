@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lrm.cli import counted, guarded, size
+from lrm.cli import a_folder, counted, guarded, size
 from lrm.errors import Busy, UserError, line_of, printable
 from lrm.plan.experiment import check_scale
 from lrm.store.files import read_json
@@ -43,7 +43,7 @@ def main() -> None:
     """Parse the command line and act."""
     parser = argparse.ArgumentParser(prog="python -m lrm.sweep.runs")
     parser.add_argument("action", choices=["list", "clean"])
-    parser.add_argument("--results", type=Path, help="their folder; default results")
+    parser.add_argument("--results", type=a_folder, help="their folder; default results")
     parser.add_argument("--experiment", help="only of this experiment")
     parser.add_argument("--scale", help="only at this scale")
     parser.add_argument("--yes", action="store_true", help="remove without asking")
@@ -181,7 +181,11 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
                 "nothing removed: there is no terminal to ask; use make clean-runs YES=1"
             )
         these = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
-        if input(f"remove {these}? [y/N] ").strip().lower() not in ("y", "yes"):
+        try:
+            said = input(f"remove {these}? [y/N] ")
+        except EOFError:  # Ctrl-D
+            said = ""
+        if said.strip().lower() not in ("y", "yes"):
             print("nothing removed")
             return
     busy, kept, results = [], [], runs[0].path.parents[2]

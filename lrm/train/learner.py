@@ -168,10 +168,10 @@ def _read_multipliers(path: Path, run: Run, noise: bool) -> dict[str, Tensor]:
 def begin_with(multipliers: Multipliers, values: dict[str, Tensor], noise: bool) -> None:
     """Set multipliers' parameters to ``values``.
 
-    Those of noise are the multipliers themselves, not what their parametrization learns. Their RMS
-    is made 1, so that they differ from none in spread and not in level, and where fewer are kept
-    than a multiplier has entries, they are drawn from those: entries of such a walk are alike and
-    independent. Raises UserError where one is missing.
+    Those of noise are the multipliers themselves, not what their parametrization learns. The RMS of
+    all that are kept is made 1, so that they differ from none in spread and hardly in level. Where
+    fewer are kept than a multiplier has entries, they are drawn from those: entries of such a walk
+    are alike and independent. Raises UserError where one is missing.
     """
     for name, multiplier, parameter in multipliers.named():
         key, axis, size = name.rpartition(".")[0], multiplier.axis, parameter.numel()

@@ -14,7 +14,7 @@ from lrm.bench.gpu.items import PARTS
 from lrm.bench.gpu.plan import GpuPlan
 from lrm.bench.gpu.record import Record, name_of
 from lrm.bench.gpu.session import OutOfTime, Session, take, unfinished
-from lrm.cli import clock, guarded
+from lrm.cli import a_folder, clock, guarded
 from lrm.errors import UserError, printable, shown
 from lrm.store.files import make_folder
 from lrm.store.lock import locked
@@ -43,7 +43,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--again", action="store_true", help="measure again what failed")
     add("--peak-flops", type=_positive, help="of the device in bfloat16, per second")
     add("--name", help="name of the record (default: the device's)")
-    add("--results", type=Path, default=Path("results"), help="folder of records, runs, corpora")
+    add("--results", type=a_folder, default=Path("results"),
+        help="folder of records, runs, corpora")  # fmt: skip
     options = parser.parse_args(arguments)
     guarded(lambda: _main(options), resumes=True)
 

@@ -12,7 +12,7 @@ import hashlib
 from contextlib import nullcontext
 from pathlib import Path
 
-from lrm.cli import columns
+from lrm.cli import a_folder, columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
 from lrm.exchange.evaluation.harness import Harness, exported, version
@@ -88,7 +88,7 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--tasks", nargs="*", default=[], help="the harness's own tasks")
     parser.add_argument("--examples", type=int, default=Suite().examples,
                         help="of each task of the offline suite")  # fmt: skip
-    parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--results", type=a_folder, default=Path("results"))
     options = parser.parse_args(arguments)
     wanted = validate(Suite, {"examples": options.examples}, "lrm evaluate --examples")
     file = evaluate(options.source, options.results, options.tasks, options.step, wanted)

@@ -53,7 +53,7 @@ def prepare(suite: Suite, corpus: Corpus, config: DataConfig, folder: Path) -> P
             _read(path, name)
             # It says where the folder lies, which may have been moved.
             told, task = path / f"{name}.yaml", yaml.safe_dump(_task(name, path), sort_keys=False)
-            if not told.exists() or told.read_text() != task:
+            if not told.exists() or told.read_bytes() != task.encode():
                 write_atomic(told, task.encode())
     return path
 

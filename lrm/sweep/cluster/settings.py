@@ -57,6 +57,10 @@ def read(engine: str, file: Path | None, overrides: list[str]) -> Cluster:
     if file is not None and not file.exists():
         raise UserError(f"--cluster-file: {file} is not there; write it, as lrm/sweep/cluster/"
                         "README.md shows")  # fmt: skip
+    if file is None and not DEFAULT_FILE.exists():
+        print(
+            f"no {DEFAULT_FILE} in {Path.cwd()}: jobs ask for the defaults, but for --cluster-set"
+        )
     file = file or DEFAULT_FILE
     data: dict[str, Any] = read_yaml(file) if file.exists() else {}
     for override in overrides:

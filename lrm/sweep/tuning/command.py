@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from lrm.cli import columns, guarded, positive
+from lrm.cli import a_folder, columns, guarded, positive
 from lrm.errors import UserError, line_of, shown
 from lrm.model.tensors import matches
 from lrm.plan.experiment import Experiment, load, matches_any, selecting_none
@@ -44,7 +44,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     add("--only", metavar="PATTERN", action="append", default=[],
         help="only arms whose name matches, e.g. 'ADAM*' (repeatable)")  # fmt: skip
     add("--until", metavar="TIER", help="end with this tier; the whole search goes on from there")
-    add("--results", type=Path, default=folder.parents[1] / "results", help="folder of runs")
+    add("--results", type=a_folder, default=folder.parents[1] / "results", help="folder of runs")
     add("--presets", type=Path, default=PRESETS / "tuned", help="where --publish puts presets")
     add("--publish", action="store_true",
         help="publish the log, and have experiments use what is decided")  # fmt: skip

@@ -139,7 +139,7 @@ absent = $(filter $(NOT_HERE),$(filter $(1),$(OURS)))
 tell_absent = $(if $(call absent,$(1)),echo "left out: $(call absent,$(1)). They have no runs at $(SCALE)",:)
 
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
-	@$(call draw,fig1) --source reference
+	@$(if $(wildcard $(RESULTS)/reference/tiny),$(call draw,fig1) --source reference,echo "$(RESULTS) has no published runs: figure 1 is in results/reference/tiny/figures")
 	@$(BIN)/python experiments/projector/run.py --scale tiny --only 'FPN S=8 *' --only 'SPN S=8 *' \
 		--set train.steps=500 $(workers) --results $(call quoted,$(RESULTS))
 	@$(BIN)/python -m analysis.demo --results $(call quoted,$(RESULTS))

@@ -293,7 +293,7 @@ def test_seeds():
     assert parse_seeds("3") == [0, 1, 2]
     assert parse_seeds("100-102,7") == [100, 101, 102, 7]
     assert parse_seeds("5,") == [5]
-    for text in ("", "a", "0", "3-1"):
+    for text in ("", "a", "3-1"):
         with pytest.raises(UserError, match="write a number"):
             parse_seeds(text)
     assert parse_seeds("99") == list(range(99)) and parse_seeds("200-200") == [200]

@@ -382,7 +382,8 @@ def test_criteria_in_the_wrong_place_are_told(monkeypatch, tmp_path, body, messa
         (tmp_path / name).mkdir()
         shutil.copy(EXPERIMENTS / "projector" / "config.yaml", tmp_path / name)
     shutil.copy(EXPERIMENTS / "projector" / "criteria.yaml", tmp_path / "projector")
-    (tmp_path / "mine" / "criteria.yaml").write_text(body)
+    whole = "statement: x, criterion: y, thresholds: {}, seeds: {judge: 100-101, planned: 2}}"
+    (tmp_path / "mine" / "criteria.yaml").write_text(body.replace("}", f", {whole}"))
     monkeypatch.setattr(criteria_module, "EXPERIMENTS", tmp_path)
     with pytest.raises(UserError, match=message):
         every_criterion()

@@ -187,6 +187,8 @@ def test_a_record_is_read_and_a_damaged_one_is_told(source, place):
         # A younger record of another name is the user's, if there is none of this one.
         write_listed(target.parent, {"other.json": json.dumps({"rows": [1]}).encode()})
         assert bench.record(source, Path(name), "cpu") == {"rows": []}
+        # But no record of the suite's other benchmarks.
+        assert bench.record(source, Path(name), "mine") is None
         target.write_text("[]")
         with pytest.raises(UserError, match="cpu.json is damaged"):
             bench.record(source, Path(name), "cpu")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers import classes
+from lrm.multipliers.attach import is_multiplier
 from lrm.multipliers.layout import owners
 
 # ``transposed``: a matrix with inputs first (x @ W), as users say of their own modules. ``tied``:
@@ -85,7 +86,7 @@ def said_roles(model: nn.Module, said: Mapping[str, str]) -> dict[str, str]:
         if not isinstance(role, str) or role not in ROLES:
             raise UserError(f"role {shown(role)} of {pattern!r}: use one of {', '.join(ROLES)}")
         # Multipliers that are there already have none: a pattern is of the model as it was.
-        names = [name for name in matched(model, pattern) if ".multipliers." not in f".{name}"]
+        names = [name for name in matched(model, pattern) if not is_multiplier(name)]
         if not names:
             raise UserError(f"role: no parameter's name matches {pattern!r}")
         found |= dict.fromkeys(names, role)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import base64
 import os
+import tempfile
 import time
 from pathlib import Path
 from queue import Empty
@@ -71,11 +72,27 @@ class Client(AsyncKernelClient):
 
 
 class Manager(AsyncKernelManager):
-    """Starts a kernel to which ``Client`` listens."""
+    """Starts a kernel to which ``Client`` listens.
+
+    They speak by files where the system can: a free port of the network that is chosen before the
+    kernel binds it may be another process's by then.
+    """
 
     client_class = DottedObjectName(f"{Client.__module__}.{Client.__qualname__}")
     # What is made in the end: its default in AsyncKernelManager does not look at client_class.
     client_factory = Type(Client)
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**named)
+        # Not beside the connection file: a socket's name may have about a hundred characters.
+        self._folder = tempfile.TemporaryDirectory(prefix="lrm-")
+        if os.name == "posix":
+            self.transport, self.ip = "ipc", f"{self._folder.name}/kernel"
+
+    def cleanup_connection_file(self) -> None:
+        """Remove all that this kernel was reached by."""
+        super().cleanup_connection_file()
+        self._folder.cleanup()
 
 
 def main() -> None:

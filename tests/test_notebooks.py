@@ -196,6 +196,8 @@ def test_messages_are_looked_for_again():
         client = manager.client()
         assert isinstance(client.shell_channel, notebooks.Channel)
         assert isinstance(client.iopub_channel, notebooks.Channel)
+        # By files: a free port, once chosen, may be another process's when the kernel binds it.
+        assert client.shell_channel.socket.LAST_ENDPOINT.startswith(b"ipc://")
     finally:
         manager.cleanup_connection_file()
 

@@ -3,7 +3,6 @@
 import ast
 import importlib.util
 import re
-import socket
 import warnings
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import peft
 import pytest
 import torch
+import torch.distributed as dist
 import transformers
 
 import lrm
@@ -92,7 +92,9 @@ def recipe(tmp_path, monkeypatch):
             code = blocks()[title].replace("import torch, transformers, lrm", "")
             names["lrm"] = Lrm()
             if title == "Several processes":
-                for name, value in of_torchrun().items():
+                # As torchrun does it: who starts the process keeps the store, on a free port.
+                store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+                for name, value in of_torchrun(store.port).items():
                     patch.setenv(name, value)
             exec(compile(code, title, "exec"), names)
         for handle in attached:
@@ -103,13 +105,15 @@ def recipe(tmp_path, monkeypatch):
     return run
 
 
-def of_torchrun() -> dict[str, str]:
+def of_torchrun(port: int) -> dict[str, str]:
     """The environment that torchrun gives to one process."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    found = {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": port}
-    return {name: str(value) for name, value in found.items()}
+    return {
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
 
 
 @pytest.mark.parametrize("title", RECIPES)

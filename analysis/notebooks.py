@@ -126,6 +126,9 @@ def run(path: Path) -> Seconds:
         kernel_name="python3",
         timeout=_CELL_SECONDS,
         startup_timeout=_CELL_SECONDS,
+        # Else what a busy kernel shows later than four seconds after a cell would be left out.
+        iopub_timeout=_CELL_SECONDS,
+        raise_on_iopub_timeout=True,
         resources={"metadata": {"path": str(path.resolve().parent)}},
         coalesce_streams=True,
         record_timing=False,

@@ -405,7 +405,9 @@ def test_an_environment_that_has_hardly_anything(tmp_path):
     assert "Traceback" not in done.stderr
     order += ["--set", "data.tokenizer=~nobody9/é"]
     done = subprocess.run(order, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 2 and done.stderr.count("\n") == 1, done.stderr
+    # Newer versions of glibc say something of the tunables too.
+    said = [x for x in done.stderr.splitlines() if not x.startswith("WARNING: ld.so:")]
+    assert done.returncode == 2 and len(said) == 1, done.stderr
 
 
 GOOD_LINES = [json.dumps({"text": f"a document of some words, the {n}. " * 5}) for n in range(60)]

@@ -174,7 +174,7 @@ def test_a_compiler_that_fails(job, tmp_path):
         input=lines,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         env={
             **os.environ,
             "PATH": f"{broken.parent}:{os.environ['PATH']}",

@@ -19,6 +19,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import warm
+from test_signals import LOOPBACK
 
 from lrm import data
 from lrm.data import Batches
@@ -213,7 +214,8 @@ def together(tmp_path):
             "TORCHELASTIC_USE_AGENT_STORE": "True",
         }
         for rank in range(world):
-            environment = {**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+            environment = {**os.environ, **common, **LOOPBACK}
+            environment |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             processes.append(
                 subprocess.Popen(
                     command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True
@@ -533,9 +535,11 @@ def test_a_crash_ends_all_and_shows_one_traceback(together):
 def torchrun(*arguments, processes=2):
     """The command line as its user calls it; returns (exit code, output, errors)."""
     command = [warm.python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-    command += [str(processes), "experiments/projector/run.py", "--scale", "smoke"]
-    done = subprocess.run([*command, *map(str, arguments)], cwd=ROOT, capture_output=True,
-                          text=True, timeout=300)  # fmt: skip
+    # By address: a machine's own name may not resolve.
+    command += [str(processes), "--local-addr", "127.0.0.1"]
+    command += ["experiments/projector/run.py", "--scale", "smoke", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600,
+                          env={**os.environ, **LOOPBACK})  # fmt: skip
     return done.returncode, done.stdout, done.stderr
 
 

@@ -313,7 +313,7 @@ def test_the_command_line_of_the_harness_gives_the_same(results, exported, tmp_p
     [folder] = (results / "suites").glob("suite-*")
     call("-m", "lm_eval", "run", "--model", "hf", "--model_args",
          f"pretrained={exported},dtype=float32", "--include_path", folder, "--tasks",
-         ",".join(f"{suite.PREFIX}{name}" for name in SUITE), "--device", "cpu", "--batch_size", 8,
+         ",".join(f"{suite.PREFIX}{name}" for name in SUITE), "--device", "cpu", "--batch_size", 64,
          "--output_path", tmp_path / "out")  # fmt: skip
     [file] = (tmp_path / "out").rglob("results_*.json")
     said = json.loads(file.read_text())["results"]

@@ -1,5 +1,6 @@
 """The ledger of claims: verdicts of parts, groups and claims, what fixes them, what is printed."""
 
+import ast
 import dataclasses
 import fnmatch
 import importlib
@@ -219,6 +220,16 @@ def test_locked_claims_are_judged_by_the_code_that_was_locked():
             assert is_locked(experiment, claim), (
                 f"{claim}: if the code judges as before, python -m analysis.claims.lock --same"
             )
+
+
+def test_a_lock_is_the_same_in_every_version_of_python():
+    """As 3.11 writes a tree; 3.12 adds type_params, and 3.13 leaves empty lists out."""
+    [function] = ast.parse("def f(a):\n    return a()").body
+    assert judges.dump(function) == (
+        "FunctionDef(name='f', args=arguments(posonlyargs=[], args=[arg(arg='a')], kwonlyargs=[], "
+        "kw_defaults=[], defaults=[]), body=[Return(value=Call(func=Name(id='a', ctx=Load()), "
+        "args=[], keywords=[]))], decorator_list=[])"
+    )
 
 
 def test_a_lock_sees_other_code_and_not_other_words(monkeypatch):

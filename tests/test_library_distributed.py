@@ -215,7 +215,7 @@ def folder(tmp_path_factory):
     children = [subprocess.Popen([*command, str(rank)]) for rank in range(WORLD)]
     try:
         for child in children:
-            assert child.wait(300) == 0
+            assert child.wait(600) == 0
     finally:  # where one has failed the other would wait for it
         for child in children:
             child.kill()

@@ -52,6 +52,7 @@ def test_equals_torch_muon(monkeypatch, shape_factor, nesterov, double):
 
     ours = [nn.Parameter(draw(shape)) for shape in SHAPES]
     theirs = [nn.Parameter(leaf.detach().clone()) for leaf in ours]
+    begun = [leaf.detach().clone() for leaf in ours]
     config = OptimizerConfig(
         name="muon", shape_factor=shape_factor, muon_momentum=0.9, muon_nesterov=nesterov
     )
@@ -72,10 +73,10 @@ def test_equals_torch_muon(monkeypatch, shape_factor, nesterov, double):
             b.grad = a.grad.clone()
         optimizer.step(factor)
         reference.step()
-    # Of an update in bfloat16, three digits are the same however the sums are ordered.
-    tolerance = {"rtol": 1e-12, "atol": 1e-12} if double else {"rtol": 0, "atol": 1e-4}
-    for a, b in zip(ours, theirs, strict=True):
-        torch.testing.assert_close(a, b, **tolerance)
+    # Of a way in bfloat16, two digits are the same however a processor orders the sums.
+    for a, b, before in zip(ours, theirs, begun, strict=True):
+        far = 1e-12 if double else 0.01
+        assert (a - b).norm() <= far * (b - before).norm()
 
 
 def test_the_whole_run_equals_torch(settings, monkeypatch):

@@ -95,7 +95,7 @@ def assert_fit_to_store(path):
         text = output.get("text", "") + "".join(data.values())
         assert output.output_type != "error" and output.get("name") != "stderr", text
         for machines in (str(ROOT), sys.prefix, str(Path.home()), " at 0x"):
-            assert machines not in text
+            assert machines == "/" or machines not in text
         assert not ABSOLUTE_PATH.search(text), text
 
 

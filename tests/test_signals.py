@@ -21,6 +21,8 @@ STOPPED = "stopped; the same command goes on from here"
 needs_proc = pytest.mark.skipif(
     not Path("/proc/self/stat").exists(), reason="no table of processes in /proc"
 )
+# gloo would look for this machine's name, which may not resolve, and say so.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
 LIMIT = 600.0  # seconds; a safety net, far above what anything takes on a busy machine
 # A sweep whose workers do nothing but wait. Ending each takes a while, so that further signals
 # come in the middle of it.
@@ -307,6 +309,7 @@ def test_processes_that_train_together(tmp_path):
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": "2",
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        **LOOPBACK,
     }
     processes = [
         subprocess.Popen([sys.executable, "-c", TOGETHER, str(tmp_path)], cwd=ROOT, text=True,

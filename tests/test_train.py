@@ -67,7 +67,7 @@ def test_killed_ten_times_at_random_moments(run, tmp_path):
     job = run(
         checkpoint_every=7,
         rules=MULTIPLIERS,
-        train={"steps": 1000},
+        train={"steps": 2000},
         schedule={"decay_steps": 30},
         probes={"every": 5, "vectors_every": 20},
     )

@@ -558,7 +558,8 @@ def test_a_damaged_log_names_its_line(tmp_path):
 
 def command(folder, *options, python=None, only="ADAM"):
     return [python or warm.python, str(PROGRAM), "--scale", "smoke", "--results", str(folder),
-            "--presets", str(folder / "presets"), "--only", only, *options]  # fmt: skip
+            "--presets", str(folder / "presets"), "--only", only, "--workers", "2",
+            *options]  # fmt: skip
 
 
 def test_what_ended_a_search_is_told_though_publishing_fails(tmp_path, monkeypatch, capsys):

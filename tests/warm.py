@@ -115,8 +115,12 @@ def serve(python: str, kind: str) -> dict:
         if door in ready:
             _load(kind)
             caller, _ = door.accept()
-            _, streams, _, _ = socket.recv_fds(caller, 1, 3)
-            request = json.loads(caller.makefile().readline())
+            try:
+                _, streams, _, _ = socket.recv_fds(caller, 1, 3)
+                request = json.loads(caller.makefile().readline())
+            except (OSError, ValueError):  # it was killed before it had said all
+                caller.close()
+                continue
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)

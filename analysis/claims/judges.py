@@ -130,7 +130,24 @@ def _syntax(thing: FunctionType | type) -> tuple[str, list[tuple[str, str | None
             named.append((node.id, None))
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             named.append((node.value.id, node.attr))
-    return ast.dump(tree), list(dict.fromkeys(named))
+    return dump(tree), list(dict.fromkeys(named))
+
+
+def dump(node: Any) -> str:
+    """``ast.dump`` as Python 3.11 has it: later versions write the same tree in other words."""
+    if isinstance(node, ast.AST):
+        fields = []
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if (value is None and getattr(type(node), name, ...) is None) or (
+                name == "type_params" and not value
+            ):
+                continue
+            fields.append(f"{name}={dump(value)}")
+        return f"{type(node).__name__}({', '.join(fields)})"
+    if isinstance(node, list):
+        return f"[{', '.join(map(dump, node))}]"
+    return repr(node)
 
 
 def _value(value: Any, seen: set[int]) -> Iterator[str]:

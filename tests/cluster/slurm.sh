@@ -30,6 +30,13 @@ stop() {
   end "$folder/munged.pid"
 }
 
+# A port from $1 on where nothing listens.
+free_port() {
+  local port=$1
+  while (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null; do port=$((port + 1)); done
+  echo "$port"
+}
+
 # Two slots whatever the machine has: what a job asks for is counted and not enforced.
 configure() {
   cat > "$folder/slurm.conf" <<CONF
@@ -41,8 +48,8 @@ AuthType=auth/munge
 AuthInfo=socket=$folder/munge.socket,cred_expire=10
 CryptoType=crypto/munge
 # Below those that Linux gives to any socket.
-SlurmctldPort=$((20000 + $$ % 6000))
-SlurmdPort=$((26000 + $$ % 6000))
+SlurmctldPort=$(free_port $((20000 + $$ % 6000)))
+SlurmdPort=$(free_port $((26000 + $$ % 6000)))
 StateSaveLocation=$folder/state
 SlurmdSpoolDir=$folder/spool
 SlurmctldPidFile=$folder/slurmctld.pid
@@ -84,7 +91,7 @@ start() {
   export SLURM_CONF="$folder/slurm.conf"
   slurmctld -f "$SLURM_CONF"
   slurmd -f "$SLURM_CONF"
-  for _ in $(seq 300); do
+  for _ in $(seq 1800); do
     if [ "$(sinfo --noheader --partition=low --format=%t 2>/dev/null)" = idle ]; then
       return 0
     fi

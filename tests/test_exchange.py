@@ -249,6 +249,16 @@ def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
         measure_checkpoint.located("nowhere")
     with pytest.raises(UserError, match=r"a\.\.b/c cannot be fetched from the hub"):
         measure_checkpoint.located("a..b/c")
+    packed = {"up.qweight": torch.ones(4, 8, dtype=torch.int32)}
+    save_file(packed, tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match="up.qweight holds integers .torch.int32..*dequantize"):
+        measure_checkpoint.norms(tmp_path)
+    mask = torch.ones(1, 1, 8, 8, dtype=torch.uint8)
+    others = {"attn.bias": mask, "index": torch.ones(4, 4, dtype=torch.int64),
+              "experts.down_proj_bias": torch.ones(3, 4), "mixer.A_log": torch.ones(4, 3),
+              "up.weight": torch.ones(4, 8)}  # fmt: skip
+    save_file(others, tmp_path / "model.safetensors")
+    assert set(measure_checkpoint.norms(tmp_path)["tensor"]) == {"up.weight"}
     quantized = {"up.weight": torch.ones(4, 8).to(torch.float8_e4m3fn)}
     save_file(quantized, tmp_path / "model.safetensors")
     with pytest.raises(UserError, match="up.weight is quantized to torch.float8_e4m3fn.*dequantiz"):

@@ -89,7 +89,11 @@ def decay_by_side(model, groups):
 @pytest.mark.parametrize("design", ["hg", "dp", "unified"])
 def test_decay_of_either_side_can_be_said(design):
     model = decoder()
-    lrm.attach_scale_vectors(model, design, lr=1e-3, input_decay=0.3, output_decay=0.2)
+    said = {} if design == "hg" else {"output_decay": 0.2}
+    if not said:
+        with pytest.raises(UserError, match="'hg' has no vectors on outputs; leave it out"):
+            lrm.attach_scale_vectors(model, design, lr=1e-3, output_decay=0.2)
+    lrm.attach_scale_vectors(model, design, lr=1e-3, input_decay=0.3, **said)
     decays = decay_by_side(model, lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1))
     assert decays == {"input": {0.3}} | ({} if design == "hg" else {"output": {0.2}})
 

@@ -16,6 +16,7 @@ from lrm.errors import UserError
 from lrm.multipliers.effective import EffectiveWeight
 from lrm.multipliers.layout import layout
 from lrm.multipliers.roles import roles
+from lrm.multipliers.sharding import whole
 
 
 class Odd(nn.Module):
@@ -477,3 +478,58 @@ def test_what_cannot_be_multiplied_or_cut_is_told():
         lrm.attach_multipliers(model, {"0.parametrizations.weight.original1": "row"})
     with pytest.raises(UserError, match="rows True to 3 are no whole numbers"):
         lrm.attach_multipliers(model, {"1.weight": [(True, 3, "row")]})
+
+
+def test_all_is_merged_or_nothing():
+    """One of two parts has norms behind its matrices, which cannot be folded."""
+    parts = nn.ModuleDict({"plain": nn.Linear(4, 4), "other": nn.Linear(4, 4)})
+    first, second = (lrm.attach_multipliers(part, {"weight": "row"}) for part in parts.values())
+    second.stays = "it has norms behind matrices"
+    with pytest.raises(UserError, match="norms behind matrices"):
+        lrm.merge_multipliers(parts)
+    assert len(first.effective) == len(second.effective) == 1
+
+
+@pytest.mark.parametrize("norm_type", [2.0, float("inf")])
+def test_gradients_on_two_meshes_of_devices_are_clipped_together(norm_type):
+    """As with parallel experts beside layers that are sharded otherwise."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, distribute_tensor
+
+    plain = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    model = copy.deepcopy(plain)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        for layer, shape in zip(model, [(1,), (1, 1)], strict=False):
+            mesh = init_device_mesh("cpu", shape)
+            for name, each in list(layer.named_parameters()):
+                shared = distribute_tensor(each.detach(), mesh, [Replicate()] * len(shape))
+                setattr(layer, name, nn.Parameter(shared))
+        generator = torch.Generator().manual_seed(0)
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            other.grad = torch.randn(other.shape, generator=generator)
+            one.grad = other.grad.clone()
+            if hasattr(one, "device_mesh"):
+                places = [Replicate()] * one.device_mesh.ndim
+                one.grad = distribute_tensor(one.grad, one.device_mesh, places)
+        want = torch.nn.utils.clip_grad_norm_(plain.parameters(), 0.5, norm_type)
+        torch.testing.assert_close(lrm.clip_grad_norm_(model, 0.5, norm_type), want)
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            torch.testing.assert_close(whole(one.grad), other.grad)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_tied_weight_whose_first_module_was_replaced_is_told():
+    """The multipliers went with it, though the other module still reads through them."""
+    config = transformers.LlamaConfig(vocab_size=16, hidden_size=8, intermediate_size=8,
+                                      num_hidden_layers=1, num_attention_heads=2,
+                                      tie_word_embeddings=True)  # fmt: skip
+    model = transformers.LlamaForCausalLM(config)
+    lrm.attach_multipliers(model, "scalar")
+    model.set_input_embeddings(nn.Embedding(16, 8))
+    with pytest.raises(UserError, match="embed_tokens.weight has multipliers, and its layer is no"):
+        lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1)
+    lrm.merge_multipliers(model)
+    lrm.attach_multipliers(model, "scalar")
+    assert lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1)

@@ -36,6 +36,10 @@ _EXPERTS_TURNED = ("gpt_oss", "openai_privacy_filter", "llama4", "llama4_text", 
 _EXPERTS = re.compile(r"\bexperts\.((gate_up|down)_proj|fc[12]\.weight)$")
 # A word in the names of convolutions; those of audio have three dimensions, as stacks have.
 _CONVOLUTION = re.compile(r"conv", re.IGNORECASE)
+# Vectors of several rows: of stacks of experts, and of the SSM of Mamba.
+_VECTORS = re.compile(r"(^|[._])(bias|A_log)$")
+# Integers that hold a matrix, and not a mask or an index.
+_QUANTIZED = re.compile(r"(^|\.)(weight|qweight|weight_packed)$|_blocks$")
 # What transformers reads of a folder that holds its weights more than once, the first first.
 _WHOLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -48,10 +52,11 @@ def norms(folder: Path) -> pd.DataFrame:
     which are stored with inputs first. Those of DBRX's ``w2`` are inputs. Stacks of matrices
     (experts) count as one matrix with all of their rows, and a convolution's rows are its filters;
     of the columns of both nothing is said. Convolutions of one input channel (depthwise) are left
-    out. Of a folder that holds weights more than once ``model.safetensors`` is read, or what its
-    index lists. Raises UserError where there are no safetensors, where they are damaged, and where
-    they hold multipliers beside weights, whose norms alone would not be those of W̄, a tensor
-    twice, or values that are not finite.
+    out, and so are biases of experts and ``A_log``; embeddings of positions are not. Of a folder
+    that holds weights more than once ``model.safetensors`` is read, or what its index lists. Raises
+    UserError where there are no safetensors, where they are damaged, and where they hold
+    multipliers beside weights, whose norms alone would not be those of W̄, quantized matrices, a
+    tensor twice, or values that are not finite.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -118,7 +123,12 @@ def _outputs_first(kind: str | None, name: str, weight: torch.Tensor) -> torch.T
 
 
 def _measured(name: str, weight: torch.Tensor) -> Iterator[dict]:
-    if weight.dim() < 2 or not weight.numel() or not weight.is_floating_point():
+    if weight.dim() < 2 or not weight.numel() or _VECTORS.search(name):
+        return
+    if not weight.is_floating_point():
+        if _QUANTIZED.search(name):
+            raise UserError(f"{name} holds integers ({weight.dtype}), as quantized models do; "
+                            "dequantize the model and save it again")  # fmt: skip
         return
     is_filter = weight.dim() > 3 or (weight.dim() == 3 and _CONVOLUTION.search(name) is not None)
     if is_filter:

@@ -155,13 +155,10 @@ class Multipliers:
         return module._parameters.get(attribute)
 
     def left(self) -> list[str]:
-        """The parameters whose modules are no part of the model any more, by name."""
+        """The parameters whose multipliers are no part of the model any more, by name."""
         there = {id(module) for module in self.model.modules()}
-        return [
-            name
-            for name in self.effective
-            if not any(id(owner) in there for owner, _ in self._owners[name])
-        ]
+        # Of a parameter that is tied the first module holds them.
+        return [name for name in self.effective if id(self._owners[name][0][0]) not in there]
 
     @property
     def weights(self) -> dict[str, nn.Parameter]:
@@ -248,17 +245,21 @@ class Multipliers:
         return {name: self.effective[name].write(weight) for name, weight in self.weights.items()}
 
     @torch.no_grad()
+    def check_merge(self) -> None:
+        """Raise UserError where ``merge`` would."""
+        check_may_learn("merge_multipliers")
+        for name in self.weights:
+            for owner, _ in self._owners[name]:
+                check_restorable(owner)
+
     def merge(self) -> nn.Module:
         """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2).
 
         Raises UserError where a module has lost the parameter or was parametrized since, and within
         ``torch.inference_mode()``; the model is then as it was.
         """
-        check_may_learn("merge_multipliers")
+        self.check_merge()
         weights = self.weights
-        for name in weights:
-            for owner, _ in self._owners[name]:
-                check_restorable(owner)
         for name in weights:
             # Of a parameter that was tied each module may hold another one now: ``to_empty`` and
             # loading by assignment leave them apart, the latter over the same memory.

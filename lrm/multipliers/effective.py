@@ -22,8 +22,9 @@ class Scaling(nn.Module):
     """The multipliers of one parameter, or of some rows of one.
 
     Parameters are named ``scalar``, ``row`` and ``column``, with shapes (1,), (rows,) and
-    (columns,), in float32 beside weights in half precision. They hold what the multiplier's
-    parametrization learns, ``multipliers`` says which.
+    (columns,), or for a stack of E matrices (E,), (E, rows) and (E, columns), in float32 beside
+    weights in half precision. They hold what the multiplier's parametrization learns,
+    ``multipliers`` says which; the magnitudes of some have parameters of their own.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ from lrm.multipliers.report import Attached
 from lrm.multipliers.roles import is_matrix, matched, roles, said_roles
 from lrm.multipliers.saving import HANDLE
 from lrm.multipliers.saving import saved_placement as saved_placement
-from lrm.multipliers.sharding import is_fsdp, whole
+from lrm.multipliers.sharding import by_mesh, is_fsdp, whole
 from lrm.multipliers.wiring import counts_gradients, watch, watched
 
 _KINDS = ("matrix", "embedding", "head", "convolution", "vector", "multiplier")
@@ -58,6 +58,10 @@ def attach_multipliers(
     role: Mapping[str, str] | None = None,
 ) -> Attached:
     """Put learnable multipliers, all of them 1, on ``model``; its output stays what it was.
+
+    Of a matrix W (outputs, inputs) the model then computes with W̄ = s·W, s (1,), or with
+    W̄_ij = r_i W_ij c_j, r (outputs,) and c (inputs,): equations 2 and 3 of the paper. Matrices in
+    one tensor (experts, outputs, inputs) have s, r and c each, in tensors with experts first.
 
     ``placement``: the preset ``all`` (rows and columns of every matrix and of the embedding;
     nothing on the head, and no rows on an embedding that is tied to it), ``hidden`` (without
@@ -294,15 +298,23 @@ def clip_grad_norm_(
         if given:
             return given[0].new_zeros(())
         raise UserError("there are no gradients to clip; call lrm.clip_grad_norm_ after backward()")
-    gradients = [parameter.grad for parameter in parameters]
-    norm = whole(torch.nn.utils.get_total_norm(gradients, norm_type, error_if_nonfinite, foreach))
+    # Torch has no operation on tensors of several meshes of devices.
+    apart = by_mesh(parameters)
+    norms = [
+        whole(torch.nn.utils.get_total_norm(grads, norm_type, error_if_nonfinite, foreach))
+        for grads in ([parameter.grad for parameter in part] for part in apart)
+    ]
+    norm = norms[0]
+    if len(norms) > 1:
+        norm = torch.linalg.vector_norm(torch.stack([n.to(norm) for n in norms]), norm_type)
     if bool(max_norm < math.inf):  # torch's factor of inf / inf would write NaN into all gradients
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm, foreach)
+        for part in apart:
+            torch.nn.utils.clip_grads_with_norm_(part, max_norm, norm, foreach)
     return norm
 
 
 def merge_multipliers(model: nn.Module) -> nn.Module:
-    """Fold the multipliers into the weights and remove them; returns ``model``.
+    """Fold the multipliers into the weights and remove them (section 2); returns ``model``.
 
     Parameters, their names and the output are then those of a model that never had any. Build a
     new optimizer to train it further. A model without multipliers stays as it is. Raises UserError
@@ -311,13 +323,16 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     factor of a weight, and within ``torch.inference_mode()``.
     """
     check_model(model, "merge_multipliers")
-    for handle in _of_whole(model, "merge_multipliers"):
+    handles = _of_whole(model, "merge_multipliers")
+    for handle in handles:
+        handle.check_merge()
+    for handle in handles:
         handle.merge()
     return model
 
 
 def effective_weights(model: nn.Module) -> dict[str, Tensor]:
-    """W̄ of every parameter that has multipliers, by the parameter's name; copies.
+    """W̄ (equations 2 and 3) of every parameter that has multipliers, by its name; copies.
 
     Each has the shape and dtype of its W, and no graph. Of weights that are sharded it is sharded
     too. Raises UserError where the multipliers belong to a larger model.
@@ -539,8 +554,10 @@ def _check_sharding(model: nn.Module) -> None:
     if any(map(is_fsdp, model.modules())):
         for handle in _handles(model):
             for name, weight in handle.weights.items():
-                if weight.dtype in HALF and any(
-                    p.dtype != weight.dtype for p in handle.effective[name].learned()
+                if (
+                    weight.requires_grad
+                    and weight.dtype in HALF
+                    and any(p.dtype != weight.dtype for p in handle.effective[name].learned())
                 ):
                     raise UserError(
                         f"{name} is in {weight.dtype} and its multipliers in float32, and "

@@ -109,13 +109,14 @@ class Attached(Multipliers):
         return [(held, role) for name, role in self.roles.items()
                 if (held := self.find(name)) is not None]  # fmt: skip
 
-    def merge(self) -> nn.Module:
-        """As in ``Multipliers``; the model then saves no placement and asks for none.
-
-        Raises UserError where what is attached cannot be folded (``stays`` says why).
-        """
+    def check_merge(self) -> None:
+        """As in ``Multipliers``; also where what is attached is no factor (``stays`` says why)."""
         if self.stays:
             raise UserError(self.stays)
+        super().check_merge()
+
+    def merge(self) -> nn.Module:
+        """As in ``Multipliers``; the model then saves no placement and asks for none."""
         super().merge()
         for module in self.thawed_by_merging:
             module.weight.requires_grad_(True)

@@ -67,7 +67,7 @@ def attach_scale_vectors(
     lr: float,
     parametrization: str | None = None,
     input_decay: float | None = None,
-    output_decay: float = 0.0,
+    output_decay: float | None = None,
     implementation: str = "forward",
     example: Mapping[str, Any] | None = None,
     head_size: int | None = None,
@@ -83,9 +83,10 @@ def attach_scale_vectors(
     norms that something else reads too (experts, a router, a residual), of which a warning tells.
 
     ``lr`` is the vectors' LR, by our reading of the paper that of the matrices; ``input_decay``
-    (0.1 in ``unified``, else 0) and ``output_decay`` are their weight decays. ``parametrization``
-    is one of ``lrm.multipliers.parametrization``. ``example`` are arguments of the model by which
-    it is seen what reads what; without them it gets a few tokens, none of them padding.
+    (0.1 in ``unified``, else 0) and ``output_decay`` (0) are their weight decays, which is refused
+    where there are no output vectors (``hg``). ``parametrization`` is one of
+    ``lrm.multipliers.parametrization``. ``example`` are arguments of the model by which it is seen
+    what reads what; without them it gets a few tokens, none of them padding.
     ``head_size`` is the number of outputs of each head of queries, keys and values, where no
     transformers configuration of the model says it.
 
@@ -107,6 +108,8 @@ def attach_scale_vectors(
     parametrization = parametrization or ("or" if unified else "direct")
     decay = (_INPUT_DECAY if unified else 0.0) if input_decay is None else input_decay
     kind, behind = DESIGNS[design]
+    if output_decay is not None and design == "hg":
+        raise UserError("output_decay: design 'hg' has no vectors on outputs; leave it out")
     library.check_model(model, "attach_scale_vectors")
     check_may_learn("attach_scale_vectors")
     model = uncompiled(model)
@@ -144,7 +147,7 @@ def attach_scale_vectors(
         handle = library.attach_multipliers(
             model, placement, implementation=implementation, lr=lr, weight_decay=decay,
             parametrization=parametrization,
-            row={"weight_decay": output_decay} if has_rows else None,
+            row={"weight_decay": output_decay or 0.0} if has_rows else None,
         )  # fmt: skip
         handle.design = design
         for path in added:
@@ -456,7 +459,9 @@ def _look(model: nn.Module, arguments: Mapping[str, Any], by_example: bool) -> _
     def of_linear(
         path: str, module: nn.Module, arguments: tuple, named: dict[str, Any], output: Tensor
     ) -> None:
-        x = arguments[0] if arguments else named["input"]
+        x = arguments[0] if arguments else next(iter(named.values()), None)
+        if not isinstance(x, Tensor) or not isinstance(output, Tensor):
+            return
         norm = by_memory.get(memory(x))
         if norm is not None and norm.module.weight.numel() != module.in_features:
             norm = None  # it reads a part: the trial tells
@@ -481,7 +486,7 @@ def _look(model: nn.Module, arguments: Mapping[str, Any], by_example: bool) -> _
                 lambda m, a, o, path=path: of_norm(path, m, a, o)))  # fmt: skip
     try:
         given = _run(model, arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # ValueError: transformers' word for what is missing
         remedy = "have the example name" if by_example else "give an example of"
         raise UserError(
             f"{type(model).__name__} does not take {', '.join(map(str, arguments))} ({error}); "

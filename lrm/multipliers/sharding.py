@@ -7,6 +7,7 @@ who has imported them has any.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,6 +29,16 @@ def mesh_dimensions(tensor: Tensor) -> int:
 def whole(tensor: Tensor) -> Tensor:
     """All of ``tensor``, as an ordinary tensor."""
     return tensor.full_tensor() if is_distributed(tensor) else tensor
+
+
+def by_mesh(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:
+    """``parameters`` with those apart whose gradients lie on different meshes of devices."""
+    found: dict[Any, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        gradient = parameter.grad
+        mesh = gradient.device_mesh if is_distributed(gradient) else None
+        found.setdefault(mesh, []).append(parameter)
+    return list(found.values())
 
 
 def replicated_like(tensor: Tensor, like: Tensor) -> Tensor:

@@ -69,5 +69,5 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.label_outer()
     axes[-1].annotate("0 by definition", (0, len(ANSWERS) - 1), (4, 0), va="center",
                       textcoords="offset points", fontsize=SMALL, color="#555555")  # fmt: skip
-    note = "points: seeds; bars: means, 95%; b: not of the choice of the factor"
+    note = "points: seeds; bars: means, 95%; intervals of b leave out the choice of the factor"
     return caption(figure, context, note)

@@ -23,8 +23,8 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
 RECIPES = {"SP": "SP", "MUP": "muP"}
 MESSAGE = (
-    "With muP sizes of queries and keys end alike at every width, and with SP they do not;\n"
-    "the gradient of the stream, times d, grows with the width under muP and falls under SP"
+    "With muP sizes of queries and keys end within a quarter over the widths, not with SP;\n"
+    "the stream's gradient, times d, ends larger in wider models with muP, smaller with SP"
 )
 COLUMNS = {
     "q̃": r"query $\tilde{q}$",

@@ -31,14 +31,14 @@ LOOKS = {
 }
 # Of panels: what the published seeds show, and the plain title of others.
 TITLES = (
-    ("The paper's recipe: as derived for short\n     memories; a key's gradient is open",
+    ("The paper's recipe: as derived for short\n     memories; open for a key's gradient",
      "Exponents at the start,\n     derived and measured"),
-    ("As tokens grow the first step\n     leaves the derived exponent",
+    ("With more tokens the first\n     step's exponent falls below ½",
      "The first step of the gates,\n     against tokens"),
 )  # fmt: skip
 MESSAGE = (
-    "For short memories the paper's recipe starts as derived, but a key's gradient is\n"
-    "open (a). muP for SGD: a first step on many tokens leaves the derived exponent (b)"
+    "For short memories the paper's recipe starts as derived; whether a key's gradient does\n"
+    "is open (a). muP for SGD: on many tokens the first step's exponent falls below ½ (b)"
 )
 _MARGIN = 0.15
 _DERIVED = {"facecolor": "#c9dbe8", "lw": 0, "zorder": 0}

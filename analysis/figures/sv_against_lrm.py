@@ -44,10 +44,10 @@ ASKED = [
 ]
 PANELS = {"a": GAINS, "c": ASKED}
 MESSAGE = (
-    "One learned number for each matrix gains at least half of what vectors gain;\n"
-    "without any weight decay vectors gain about a quarter"
+    "Learned numbers, for matrices and the final norm, gain at least half of what vectors\n"
+    "gain; without any weight decay vectors gain about a quarter"
 )
-SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "a norm behind each matrix")}
+SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "a norm behind each of them")}
 SIZES = (0.0625, 0.25, 1.0, 4.0)
 
 
@@ -106,7 +106,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         for design, name in SCALED.values()
     ]
     legend_below(figure, handles, 2)
-    note = f"S: a fixed factor on every matrix; b: medians and range; c, grey: ± {matters:g}\n"
+    note = f"S: a fixed factor on q, k, v, gate and up; b: medians and range; grey: ± {matters:g}\n"
     note += "unified design: vectors on both sides, a norm between, magnitude and direction apart\n"
     return caption(figure, context, note + told_of_points(numbers), n=_counts(numbers))
 

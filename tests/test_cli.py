@@ -534,3 +534,11 @@ def test_ctrl_c_then_the_same_command(tmp_path):
     assert f"{len(first)} finished" in run("projector", *options)
     assert kept == {path: path.stat().st_mtime_ns for path in first}
     assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 3
+
+
+def test_the_corpus_alone(tmp_path):
+    """It is built where no GPU waits, and nothing is trained."""
+    for _ in range(2):
+        output = run("projector", "--scale", "smoke", "--corpus", "--results", tmp_path)
+        assert output.startswith(f"what the runs read is in {tmp_path / 'data'}: ")
+    assert list((tmp_path / "data").iterdir()) and not (tmp_path / "runs").exists()

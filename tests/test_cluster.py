@@ -22,7 +22,7 @@ from test_signals import ROOT, needs_proc, until
 from lrm.errors import UserError
 from lrm.store.lock import holder_of, locked, start_of
 from lrm.store.rundir import note_failure, open_run
-from lrm.sweep import dry_run
+from lrm.sweep import dry_run, scheduler
 from lrm.sweep import runs as stored
 from lrm.sweep.cluster import settings as cluster_settings
 from lrm.sweep.cluster import shares, state, submit
@@ -282,14 +282,37 @@ def test_runs_of_one_shape_share_jobs(smoke_runs):
     one = shares.shares(found, Cluster(gpus=1))
     assert sum(len(share.jobs) for share in one) == len(found)
     assert all(share.tasks == 1 for share in one)
-    assert len({run.settings.model for share in one for run, _ in share.jobs}) == len(one) > 1
+    kinds = {(run.trains, run.settings.model) for share in one for run, _ in share.jobs}
+    assert len(kinds) == len(one) > 1
     assert sum(share.seconds for share in one) == pytest.approx(seconds)
+    one = [share for share in one if share.jobs[0][0].trains]
     hours = one[0].seconds / 3600
     [three] = shares.shares(one[0].jobs, Cluster(gpus=2, work_hours=hours / 5.5))
     assert (three.tasks, three.workers) == (3, 2)
     orders = [three.of_task(number) for number in range(3)]
     assert len({order[0][0].label for order in orders}) == 3
     assert all(sorted(map(id, order)) == sorted(map(id, one[0].jobs)) for order in orders)
+
+
+def test_noise_that_would_begin_again_at_each_limit_is_told(smoke_runs):
+    """It is not saved; a dry run says so, and nothing is submitted."""
+    noise = [(run, None) for run in smoke_runs("projector") if not run.trains]
+    [share] = shares.shares(noise, Cluster())
+    long = dataclasses.replace(share, longest=25 * 3600.0)
+    shares.check_noise([share], Cluster(hours=24))
+    with pytest.raises(UserError, match="ABM .* about 25.0 hours, are not saved.*--only"):
+        shares.check_noise([long], Cluster(hours=24))
+    assert "not as it stands: projector ABM" in shares.text([long], Cluster(hours=24))[-1]
+    trained = dataclasses.replace(long, jobs=((smoke_runs("projector")[0], None),))
+    shares.check_noise([trained], Cluster(hours=24))
+
+
+def test_a_task_of_several_gpus_that_would_wait_for_its_last_run_is_told(smoke_runs):
+    trained = [(run, None) for run in smoke_runs("projector") if run.trains]
+    for gpus, odd in ((1, False), (len(trained), False), (len(trained) + 1, True)):
+        cluster = Cluster(gpus=gpus)
+        lines = shares.text(shares.shares(trained, cluster), cluster)
+        assert any("keeps all of its GPUs" in line for line in lines) == odd
 
 
 def test_shares_go_by_the_measured_speed(tmp_path, smoke_runs):
@@ -325,7 +348,8 @@ def test_the_dry_run_prints_jobs_hours_and_price(tmp_path):
     by_jobs = [sys.executable, "experiments/projector/run.py", "--scale", "paper", "--results",
                str(tmp_path), "--dry-run", "--cluster", "slurm"]  # fmt: skip
     lines = call(*by_jobs).splitlines()
-    assert lines[-5].startswith("jobs: 30 array tasks of 1 GPUs, 4 CPUs and at most 24 hours each")
+    # A task for each training, and one for all noise.
+    assert lines[-6].startswith("jobs: 19 array tasks of 1 GPUs, 4 CPUs and at most 24 hours each")
     assert lines[-1].startswith("7,017.1 GPU hours, about $21,051; ")
     lines = call(*by_jobs, "--cluster-set", "price_per_hour=1").splitlines()
     assert lines[-1].startswith("7,017.1 GPU hours, about $7,017; ")
@@ -469,6 +493,56 @@ def test_each_share_is_an_array_job(tmp_path, monkeypatch, smoke_runs, refuses):
         for call, job in array:
             assert found.tasks[job.job_id] == number
             assert {state.name_of(run) for run, _ in call.given[0]} == set(found.shares[number])
+
+
+def test_a_run_that_others_train_is_tried_again_ever_later(tmp_path, smoke_runs, monkeypatch):
+    """On a shift alone: other tasks may train it for days, and each try asks the file system."""
+    job = (dataclasses.replace(smoke_runs("projector")[0], corpus="a"), tmp_path / "run")
+    monkeypatch.setattr(scheduler.time, "monotonic", lambda: 0.0)
+    for shift, last in ((Shift(1.0, tmp_path / "log"), 60.0), (None, 2.0)):
+        sweep = Sweep([job], tmp_path, 1, shift=shift)
+        pauses = []
+        for _ in range(7):
+            sweep._note_end_of(job, {"busy": True})
+            pauses.append(sweep.busy[job[1]])
+        assert pauses[0] == 2.0 and pauses == sorted(pauses) and pauses[-1] == last
+
+
+def test_a_process_in_which_a_run_crashed_gets_no_other(tmp_path, smoke_runs):
+    """What a fault of a GPU leaves behind stays with the process, and would fail the next run."""
+    runs = [dataclasses.replace(run, corpus="a") for run in smoke_runs("projector")][:2]
+    jobs = [(run, tmp_path / str(number)) for number, run in enumerate(runs)]
+    for _, path in jobs:
+        path.mkdir()
+    sweep = Sweep(jobs, tmp_path, 1)
+    started = []
+
+    class Process:
+        def __init__(self):
+            started.append(self)
+            self.sent, self.killed = [], False
+
+        def send(self, order):
+            self.sent.append(order)
+
+        def kill(self):
+            self.killed = True
+
+    def start(number):
+        return SimpleNamespace(number=number, jobs=[], ready=True, spent=False, step=0, loss=0.0,
+                               process=Process(), give=lambda jobs: given.append(jobs))  # fmt: skip
+
+    given = []
+    sweep._start = start
+    sweep.workers = [start(0)]
+    first = sweep.workers[0]
+    first.jobs = [sweep.waiting.pop(0)]
+    sweep._note_end(first, {"crash": "AcceleratorError: an illegal memory access"})
+    sweep._hand_out()
+    assert first.process.killed and not given and len(sweep.crashes) == 1
+    sweep._note_end(first, {"gone": -9})
+    sweep._hand_out()
+    assert len(started) == 2 and given == [jobs[1:]] and len(sweep.crashes) == 1
 
 
 def test_what_others_have_trained_or_not_is_left(tmp_path, smoke_runs):

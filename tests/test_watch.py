@@ -1,6 +1,7 @@
 """``make watch``: run directories read while they are being written."""
 
 import argparse
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from lrm.errors import UserError
 from lrm.store import rundir
 from lrm.sweep import runs, watch
-from lrm.sweep.watch import look, text
+from lrm.sweep.watch import Watched, look, text
 
 RUN = {"id": "a", "kind": "train", "scale": "tiny", "arm": "A", "grid": {}, "seed": 0}
 RULES = [{"tensor": "mlp.up", "shape": [8, 4]}, {"tensor": "norm.final", "shape": [4]}]
@@ -57,6 +58,13 @@ def test_progress_loss_norm_and_time_left(tmp_path):
     shown = "\n".join(text(runs, finished))
     assert "60%" in shown and "2.500" in shown and "00:40" in shown
     assert "1 run has ended: 1 of sweep" in shown
+
+
+def test_slow_steps_are_no_stop():
+    """Losses come in lots: of steps of half a minute a new line takes ten."""
+    run = Watched("e", "A", 100, 1000, 3.0, None, quiet=900.0, rate=1 / 24)
+    assert not run.is_stopped and dataclasses.replace(run, quiet=2500.0).is_stopped
+    assert dataclasses.replace(run, rate=10.0).is_stopped
 
 
 def test_an_evaluation_has_probes_alone(tmp_path):

@@ -6,17 +6,20 @@ model in parts lie beside it, in a folder that it names (``lrm.store.parts``).
 
 from __future__ import annotations
 
+import hashlib
 import io
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lrm.errors import UserError, unreadable
 from lrm.store.digests import running
-from lrm.store.files import write_atomic
+from lrm.store.files import write_filled
 
 _MAGIC = b"LRMCKPT1"
+_DIGEST = 32  # bytes
 _PARTS = "checkpoint-"
 # What run.json keeps of how a run was begun when it is resumed. All else is what the plan says.
 BEGUN = ("criteria", "execution", "environment", "resumed")
@@ -50,14 +53,77 @@ def remove_parts(path: Path, but: str | None = None) -> None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+def remove_unfinished(path: Path) -> None:
+    """Remove states of the run in this directory whose writing was cut short."""
+    for left in path.glob(f".{file(path).name}.*"):
+        with suppress(OSError):
+            left.unlink()
+
+
+class _Sink:
+    """A file for ``torch.save``, with the digest of what it was given.
+
+    An error is kept: it would not come through the writer of torch as what it is.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self._file, self.digest = file, running()
+        self.error: OSError | None = None
+
+    def write(self, data: Any) -> int:
+        if self.error is None:
+            try:
+                self._file.write(data)
+            except OSError as error:
+                self.error = error
+        self.digest.update(data)
+        return memoryview(data).nbytes
+
+    def flush(self) -> None:
+        """Whoever opened the file does that."""
+
+
+class _Payload(io.RawIOBase):
+    """What stands in a file behind its first ``start`` bytes, as a file."""
+
+    def __init__(self, file: BinaryIO, start: int):
+        self._file, self._start = file, start
+        self.seek(0)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        return self._file.readinto(buffer)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        moved = self._start if whence == io.SEEK_SET else 0
+        return self._file.seek(offset + moved, whence) - self._start
+
+    def tell(self) -> int:
+        return self._file.tell() - self._start
+
+
 def write(path: Path, record: dict[str, Any]) -> None:
-    """Replace the latest state of the run in this directory, atomically."""
+    """Replace the latest state of the run in this directory, atomically.
+
+    Piece by piece: a second copy of it may not fit into memory.
+    """
     import torch
 
-    buffer = io.BytesIO()
-    torch.save(record, buffer)
-    payload = buffer.getbuffer()
-    write_atomic(file(path), b"".join((_MAGIC, running(payload).digest(), payload)))
+    def fill(to: BinaryIO) -> None:
+        to.write(_MAGIC + bytes(_DIGEST))
+        sink = _Sink(to)
+        torch.save(record, sink)
+        if sink.error is not None:
+            raise sink.error
+        to.seek(len(_MAGIC))
+        to.write(sink.digest.digest())
+
+    write_filled(file(path), fill)
 
 
 def read(path: Path) -> dict[str, Any] | None:
@@ -70,16 +136,17 @@ def read(path: Path) -> dict[str, Any] | None:
     again = "remove it and this run starts again from step 0 (finished runs are not touched)"
     if not file(path).exists():
         return None
+    head = len(_MAGIC) + _DIGEST
     try:
-        data = memoryview(file(path).read_bytes())
+        with open(file(path), "rb") as source:
+            begin = source.read(head)
+            if begin != _MAGIC + hashlib.file_digest(source, running).digest():
+                raise UserError(f"{file(path)} is damaged; {again}")
+            # Not onto the device that it came from: of several processes each has another.
+            payload = _Payload(source, head)
+            return torch.load(payload, weights_only=True, map_location="cpu")
     except OSError as error:
         raise unreadable(file(path), error, again) from None
-    head = len(_MAGIC) + 32
-    payload = data[head:]
-    if data[: len(_MAGIC)] != _MAGIC or data[len(_MAGIC) : head] != running(payload).digest():
-        raise UserError(f"{file(path)} is damaged; {again}")
-    # Not onto the device that it came from: of several processes each has another.
-    return torch.load(io.BytesIO(payload), weights_only=True, map_location="cpu")
 
 
 def continued(

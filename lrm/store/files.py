@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lrm.errors import UserError, shown, unreadable
 from lrm.store.digests import MANIFEST, is_intact, sealed, with_listed
@@ -31,14 +31,19 @@ def write_atomic(path: Path, data: bytes) -> None:
 
     Raises UserError where that fails. The file is then as it was.
     """
-    _replace(_write_beside(path, data), path)
+    write_filled(path, lambda file: file.write(data))
 
 
-def _write_beside(path: Path, data: bytes) -> Path:
+def write_filled(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
+    """As ``write_atomic`` of what ``fill`` writes into a file, piece by piece."""
+    _replace(_write_beside(path, fill), path)
+
+
+def _write_beside(path: Path, fill: Callable[[BinaryIO], Any]) -> Path:
     """The temporary neighbour of ``path``, on disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with _told(path, temporary), open(temporary, "wb") as file:
-        file.write(data)
+        fill(file)
         file.flush()
         os.fsync(file.fileno())
     return temporary
@@ -103,7 +108,8 @@ def write_listed(folder: Path, contents: dict[str, bytes]) -> None:
     begun: list[tuple[Path, Path]] = []
     try:
         for name, content in whole.items():
-            begun.append((_write_beside(folder / name, content), folder / name))
+            path = folder / name
+            begun.append((_write_beside(path, lambda file, data=content: file.write(data)), path))
         for new, path in begun:
             _replace(new, path)
     finally:

@@ -257,6 +257,7 @@ class RunDirectory:
         forget_failure(self.path)
         state = self._read_checkpoint()
         checkpoint.remove_parts(self.path, self._parts.get("folder"))
+        checkpoint.remove_unfinished(self.path)
         if state is not None:
             begun = self._how_begun(state)
             description = checkpoint.continued(self.path, description, state["step"], begun, note)

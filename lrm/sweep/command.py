@@ -34,6 +34,8 @@ from lrm.sweep.twins import Job
 _SEEDS = "1"  # the number that is trained unless another is asked for
 # Seconds; what is longer has to be asked for.
 _DAY = 86400.0
+# Tokens; to prepare more, the processes of a job should not wait.
+_MANY = 1_000_000_000
 # What torchrun tells each of its processes.
 _TORCHRUN = {"RANK", "WORLD_SIZE"}
 
@@ -147,6 +149,7 @@ def _parse(
         help="only runs whose label matches, e.g. 'FPN*' (repeatable); of several experiments "
         "'projector/FPN*' is for one")  # fmt: skip
     add("--dry-run", action="store_true", help="show the plan, train nothing")
+    add("--corpus", action="store_true", help="build the text that the runs read, train nothing")
     add("--yes", action="store_true", help="begin even if it takes more than a day without a GPU")
     add("--cluster", choices=ENGINES,
         help="train by jobs: of SLURM, or of this machine to try it out")  # fmt: skip
@@ -257,9 +260,10 @@ def _plan(
 ) -> _Plan:
     """The runs to train, with their directories; none in a dry run, which prints the plan.
 
-    Builds and verifies their corpora. ``processes`` are to train each run together, one run at a
-    time; 0 stands for workers. What one of ``known``, runs of other experiments, has computed is
-    copied. Finished runs that are damaged are told, and so are runs that would begin with them.
+    Builds and verifies their corpora; with ``--corpus`` that is all. ``processes`` are to train
+    each run together, one run at a time; 0 stands for workers. What one of ``known``, runs of other
+    experiments, has computed is copied. Finished runs that are damaged are told, and so are runs
+    that would begin with them.
     """
     experiment = no_search(load(folder / "config.yaml"))
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
@@ -281,6 +285,15 @@ def _plan(
     if options.cluster and any(run.execution.parallel for run in runs):
         raise UserError("--cluster trains each run by one process; for execution.parallel call "
                         "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
+    if options.corpus:
+        built = {run.corpus for run in with_corpora(runs, corpora, build=True)} - {None}
+        print(f"what the runs read is in {corpora}: {', '.join(sorted(built))}")
+        return _Plan([], {})
+    if processes and machine.gpus():
+        for run in runs:
+            if not run.has_id and (run.settings.data.tokens or 0) > _MANY:
+                raise UserError("the corpus is not built yet, and all GPUs would wait for it; call "
+                                "the same without torchrun, with --corpus")  # fmt: skip
     _check_batches(runs, processes or 1)
     unfinished = [run for run in runs if not run.is_finished(results)]
     if processes:

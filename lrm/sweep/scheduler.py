@@ -35,10 +35,11 @@ if TYPE_CHECKING:  # it loads torch
 
 # Seconds that workers get to end in after they were killed.
 _PATIENCE = 10.0
-# Seconds that they get to save in, when somebody stops the sweep once.
-_GRACE = 10.0
-# Seconds between two tries of a run that another process has.
-_RETRY = 2.0
+# Seconds that they get to save in, when somebody stops the sweep once, and steps by the estimate.
+_GRACE, _GRACE_STEPS = 10.0, 5
+# Seconds between two tries of a run that another process has, and on a shift at most: other tasks
+# may have it for days, and each try asks the file system.
+_RETRY, _LONGEST_RETRY = 2.0, 60.0
 
 
 # Told of a run that has ended, in the parent; returns jobs that follow from it.
@@ -82,6 +83,7 @@ class _Worker:
         self.jobs: list[Job] = []
         self.step, self.loss = 0, math.nan
         self.ready = False
+        self.spent = False  # a run has crashed in it: a GPU's fault stays with the process
         card = {"CUDA_VISIBLE_DEVICES": cards[number % len(cards)]} if cards else {}
         self.process = Process("lrm.sweep.worker", corpora=corpora, **card)
         self.listener = threading.Thread(target=self._listen, args=(messages,), daemon=True)
@@ -107,6 +109,7 @@ class Shift:
 
     grace: float  # seconds that workers get to save what they have in hand, when they are stopped
     log: Path  # what a run that failed refers to
+    tasks: int = 1  # that share its runs
 
 
 class Sweep:
@@ -127,6 +130,7 @@ class Sweep:
         self.waiting: list[Job] = []
         # Of those that another process has: when each may be tried again.
         self.busy: dict[Path, float] = {}
+        self.tries: dict[Path, int] = {}
         self.corpora, self.following = corpora, following
         self.count = 0
         self.weights: dict[str, float] = {}
@@ -209,10 +213,16 @@ class Sweep:
             self._stop(self.shift.grace)
         elif stops:
             self.display.note("stopping: runs are saved; a second Ctrl-C ends them at once")
-            self._stop(_GRACE, lambda: len(stops) > 1)
+            self._stop(self._grace(), lambda: len(stops) > 1)
         for worker in self.workers:
             worker.process.kill()
         self._wait(_PATIENCE)
+
+    def _grace(self) -> float:
+        """Seconds in which a worker ends its step and saves."""
+        in_hand = [run for worker in self.workers for run, _ in worker.jobs if run.trains]
+        steps = (run.estimate().seconds / run.settings.train.steps for run in in_hand)
+        return max([_GRACE, *(_GRACE_STEPS * step for step in steps)])
 
     def _stop(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
         for worker in self.workers:
@@ -238,6 +248,9 @@ class Sweep:
         worker.jobs = []
         worker.ready = worker.ready or "ready" in message
         if "gone" not in message:
+            if any("crash" in own for own in each):
+                worker.spent = True
+                worker.process.kill()
             return
         if self.waiting and worker.ready:
             self.workers[worker.number] = self._start(worker.number)
@@ -250,7 +263,9 @@ class Sweep:
         if "busy" in message:
             also = "" if self.shift else "; waiting for it"
             self.display.note(f"{run.label}: another process trains it{also}")
-            self.busy[path] = time.monotonic() + _RETRY
+            tries = self.tries[path] = self.tries.get(path, -1) + 1
+            pause = min(_RETRY * 2**tries, _LONGEST_RETRY) if self.shift else _RETRY
+            self.busy[path] = time.monotonic() + pause
             self.waiting.append(job)
             return
         name = f"{run.experiment} {run.label}"
@@ -284,13 +299,14 @@ class Sweep:
 
     def _hand_out(self) -> None:
         """Give every idle worker runs whose source, if they have one, is not still to come."""
-        idle = [worker for worker in self.workers if worker.ready and not worker.jobs]
+        idle = [each for each in self.workers if each.ready and not each.jobs and not each.spent]
         if idle and self.shift is not None:
             self._leave_settled()
         for worker in idle:
             ready = self._ready()
             if ready:
-                jobs = together.companions(ready[0], ready, self.active)
+                tasks = self.shift.tasks if self.shift else 1
+                jobs = together.companions(ready[0], ready, self.active * tasks)
                 for job in jobs:
                     self.waiting.remove(job)
                     self.busy.pop(job[1], None)

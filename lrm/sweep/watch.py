@@ -30,7 +30,8 @@ from lrm.store.rundir import (
 
 _TAIL = 1 << 16  # bytes of a log's end that are read first; longer lines take more
 _LONGEST = 200  # characters of why a run failed
-QUIET = 120.0  # seconds without a new line after which a run counts as stopped
+# Without a new line for so many seconds, and so many steps at its speed, a run counts as stopped.
+QUIET, QUIET_STEPS = 120.0, 100
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,11 @@ class Watched:
     quiet: float
     rate: float | None  # steps a second since the run began
     failed: str | None = None  # why it failed, where it was not begun again since
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether it is quiet for longer than a run that trains: losses are written in lots."""
+        return self.quiet >= max(QUIET, QUIET_STEPS / self.rate if self.rate else 0.0)
 
     @property
     def left(self) -> float | None:
@@ -87,7 +93,7 @@ def look(folder: Path, now: float | None = None) -> Seen:
             unread.append(line_of(error).removeprefix("error: "))
         except (TypeError, ValueError, KeyError, AttributeError):
             unread.append(f"{path}: run.json or a log is not as runs write it; look at it")
-    unfinished.sort(key=lambda run: (run.failed is not None, run.quiet > QUIET, run.experiment))
+    unfinished.sort(key=lambda run: (run.failed is not None, run.is_stopped, run.experiment))
     return Seen(unfinished, finished, unread)
 
 
@@ -151,7 +157,7 @@ def text(
     rows = [("run", "progress", "loss", "RMS of W", "left")]
     for run in unfinished:
         left = "" if run.left is None else clock(run.left)
-        if run.quiet >= QUIET:
+        if run.is_stopped:
             left = f"nothing new for {clock(run.quiet)}"
         if run.failed is not None:
             left = printable(f"failed: {run.failed}")[:_LONGEST]

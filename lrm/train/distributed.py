@@ -31,6 +31,8 @@ _PATIENCE = 10.0  # seconds for the others to take note of it
 # The first process may read and encode a corpus for days before the others have work; what
 # fails is noticed by the watch, not by running out of time.
 _FOREVER = timedelta(days=365)
+# Of GPUs, where all take the same steps: one that hangs must not hold the others for a job's time.
+_HANGS = timedelta(hours=1)
 
 
 class Group:
@@ -129,8 +131,9 @@ def join() -> Iterator[Group]:
             # Without a name torch takes the accelerator's backend alone, and runs on the CPU have
             # none. The first process may measure for hours while the others wait for it.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            limit = _HANGS if torch.cuda.is_available() else _FOREVER
             dist.init_process_group(
-                backend, store=store, rank=rank, world_size=world, timeout=_FOREVER
+                backend, store=store, rank=rank, world_size=world, timeout=limit
             )
             group = Processes(rank, world)
             if torch.cuda.is_available() and group.local_rank < torch.cuda.device_count():

@@ -30,6 +30,8 @@ from lrm.train.step import gradient_statistics, measure_norms
 
 # Losses are moved off the device and written in lots, so that a GPU is not waited for.
 _LOT = 20
+# Seconds after which whoever watches from outside sees them at the latest, once written.
+_SEEN = 30.0
 # Takes the name of a log and what to append to it.
 Record = Callable[[str, dict[str, Any]], None]
 
@@ -57,6 +59,7 @@ class StepLog:
         self._group, self._report, self._each = group, report, each
         self._pending: list[tuple[int, Tensor, Tensor, Tensor]] = []
         self.loss = math.nan
+        self._flushed = time.monotonic()
         # Since the last probe.
         self._steps = self._clipped = 0
 
@@ -91,6 +94,9 @@ class StepLog:
         self.loss = loss
         self._report(done, loss)
         self._pending = []
+        if time.monotonic() - self._flushed > _SEEN:
+            self._directory.flush()
+            self._flushed = time.monotonic()
 
     def diverged(self, done: int, what: str, loss: float) -> Diverged:
         """The error of a run that ends at this step; what was logged before is kept."""

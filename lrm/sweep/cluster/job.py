@@ -23,10 +23,12 @@ from lrm.sweep.twins import Job
 
 
 class Task:
-    """Trains those of ``jobs`` that no other task trains, ``workers`` at a time."""
+    """Trains those of ``jobs`` that no other of the ``tasks`` trains, ``workers`` at a time."""
 
-    def __init__(self, jobs: Sequence[Job], corpora: Path, workers: int, grace: float):
-        self.given = (jobs, corpora, workers, grace)
+    def __init__(
+        self, jobs: Sequence[Job], corpora: Path, workers: int, grace: float, tasks: int = 1
+    ):
+        self.given = (jobs, corpora, workers, grace, tasks)
         self._sweep: Sweep | None = None
 
     def __call__(self) -> int:
@@ -34,10 +36,10 @@ class Task:
 
         Raises UserError or RuntimeError where a run failed; exits where a signal asked it to stop.
         """
-        jobs, corpora, workers, grace = self.given
+        jobs, corpora, workers, grace, tasks = self.given
         left = [job for job in jobs if not is_complete(job[1])]
         if left:
-            shift = Shift(grace, JobEnvironment().paths.stderr)
+            shift = Shift(grace, JobEnvironment().paths.stderr, tasks)
             self._sweep = Sweep(left, corpora, workers, shift=shift)
             try:
                 self._sweep.run()

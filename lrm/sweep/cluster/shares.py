@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lrm.cli import columns
+from lrm.errors import UserError
 from lrm.plan.run import Run
 from lrm.sweep import speed
 from lrm.sweep.cluster.settings import Cluster
@@ -65,7 +66,8 @@ def _sizes(run: Run) -> str:
         run = run.after
     train = run.settings.train
     sizes = (train.batch_size, train.sequence_length, train.multiplier_implementation)
-    return repr((run.settings.model, sizes, run.execution))
+    # Noise needs no GPU, and would hold one from which training is kept.
+    return repr((run.trains, run.settings.model, sizes, run.execution))
 
 
 def _share(jobs: Sequence[Job], cluster: Cluster, seconds: Sequence[float]) -> Share:
@@ -76,10 +78,31 @@ def _share(jobs: Sequence[Job], cluster: Cluster, seconds: Sequence[float]) -> S
     return Share(tuple(jobs), workers, min(max(tasks, 1), most), sum(seconds), max(seconds))
 
 
+def check_noise(found: Sequence[Share], cluster: Cluster) -> None:
+    """Raise UserError where a run on noise, which is not saved, would begin again at each limit."""
+    for share in found:
+        run = share.jobs[0][0]
+        is_noise = not run.trains and run.kind != "evaluation"
+        if is_noise and share.longest > 3600 * cluster.hours:
+            raise UserError(
+                f"{run.experiment} {run.label} and the like take about "
+                f"{_hours(share.longest / 3600)} hours, are not saved, and would begin again at "
+                f"the limit of {cluster.hours:g} hours; choose other runs by --only, or raise hours"
+            )
+
+
 def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
     """What a dry run says of jobs, their hours and their price."""
     if not found:
         return ["no jobs: every run has finished"]
+    told = []
+    try:
+        check_noise(found, cluster)
+    except UserError as error:
+        told.append(f"not as it stands: {error}")
+    if any(share.workers > 1 and len(share.jobs) % share.workers for share in found):
+        told.append("a task keeps all of its GPUs until its last run ends: make the runs of a "
+                    "share a multiple of those at a time, or give tasks one")  # fmt: skip
     head = ("share", "runs", "tasks", "runs at a time", "hours of work", "longest run")
     rows = [head]
     hours = dollars = 0.0
@@ -101,6 +124,7 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
         *columns(rows),
         f"{_hours(hours)} {unit}, about ${dollars:,.0f}; a run that is longer than a task's limit "
         "saves a checkpoint and is queued again",
+        *told,
     ]
 
 

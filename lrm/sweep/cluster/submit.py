@@ -16,7 +16,7 @@ from lrm.store.lock import holder_of, start_of
 from lrm.store.rundir import forget_failure, is_complete, read_failure
 from lrm.sweep import twins
 from lrm.sweep.cluster.settings import Cluster
-from lrm.sweep.cluster.shares import Share, shares
+from lrm.sweep.cluster.shares import Share, check_noise, shares
 from lrm.sweep.cluster.state import Submission, here, last_line, log_of, name_of, queued
 from lrm.sweep.twins import Job
 
@@ -44,9 +44,10 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
         print(f"{len(jobs) - len(left)} of them are queued already, or copied from another")
     if not left:
         return
+    found = shares([(run, path.resolve()) for run, path in left], cluster, results)
+    check_noise(found, cluster)
     for _, path in left:
         forget_failure(path)
-    found = shares([(run, path.resolve()) for run, path in left], cluster, results)
     stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder = make_folder(results / "cluster" / stamp)
     tasks = _submit(found, folder, engine, cluster, results / "data")
@@ -80,7 +81,7 @@ def _submit(
         executor = make(folder, max_num_timeout=_OFTEN)
         executor.update_parameters(**_parameters(engine, cluster, found[0].jobs[0][0].experiment))
         for number, share in enumerate(found):
-            calls = [Task(share.of_task(task), corpora, share.workers, grace)
+            calls = [Task(share.of_task(task), corpora, share.workers, grace, share.tasks)
                      for task in range(share.tasks)]  # fmt: skip
             with executor.batch():
                 submitted = [executor.submit(call) for call in calls]
@@ -113,7 +114,8 @@ def _parameters(engine: str, cluster: Cluster, experiment: str) -> dict[str, Any
             "mem": cluster.memory_gb and f"{math.ceil(cluster.memory_gb * 1024)}MB",
             "ntasks_per_node": 1,
             "array_parallelism": cluster.at_once,
-            "srun_args": list(cluster.container) or None,
+            # srun does not take it over from sbatch in every version of SLURM.
+            "srun_args": [f"--cpus-per-task={cluster.cpus}", *cluster.container],
             "additional_parameters": {"requeue": True, **cluster.sbatch},
         }
     given["signal_delay_s"] = cluster.notice_seconds
@@ -134,8 +136,10 @@ def wait(jobs: Sequence[Job], results: Path) -> None:
         holders = {name_of(run): holder_of(path) for run, path in left}
         running = sum(holder is not None for holder in holders.values())
         done = len(jobs) - len(left)
+        failed = sum(read_failure(path) is not None for _, path in left)
         line = (f"{bar(done / len(jobs))} {done}/{len(jobs)} runs finished, {running} running, "
-                f"{len(left) - running} left")  # fmt: skip
+                f"{len(left) - running - failed} left")  # fmt: skip
+        line += f", {failed} failed (make list says why)" if failed else ""
         display.show([line], last=not left)
         if not left:
             return

@@ -34,6 +34,7 @@ FOLDER = ROOT / "notebooks"
 # Bytes of a stored notebook: every change of a figure stays in the repository's history.
 LARGEST = 600_000
 _CELL_SECONDS = 300
+_LONGEST_FOLDER = 70  # characters, for sockets in it
 _PNG = "image/png"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 _NO_WIDGET = "Widgets appear here where a kernel runs: make lab"
@@ -85,7 +86,8 @@ class Manager(AsyncKernelManager):
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         # Not beside the connection file: a socket's name may have about a hundred characters.
-        self._folder = tempfile.TemporaryDirectory(prefix="lrm-")
+        long = len(tempfile.gettempdir()) > _LONGEST_FOLDER
+        self._folder = tempfile.TemporaryDirectory(prefix="lrm-", dir="/tmp" if long else None)
         if os.name == "posix":
             self.transport, self.ip = "ipc", f"{self._folder.name}/kernel"
 

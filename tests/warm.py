@@ -47,7 +47,8 @@ class Server:
 
     def __init__(self, kind: str):
         # Not below pytest's folder: the name of a socket may have about a hundred characters.
-        self.folder = tempfile.TemporaryDirectory(prefix="warm")
+        long = len(tempfile.gettempdir()) > 70
+        self.folder = tempfile.TemporaryDirectory(prefix="warm", dir="/tmp" if long else None)
         self.python = Path(self.folder.name) / "python"
         call = shlex.join([sys.executable, "-IS", __file__, str(self.python)])
         self.python.write_text(f'#!/bin/sh\nexec {call} "$@"\n')

@@ -148,8 +148,8 @@ def head(claims: list[Claim]) -> str:
         f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} verdicts "
         f"{len(claims) - len(own) - len(apart)} stand in the tables, and {len(own)} are about the "
         f"library. The other {len(apart)} belong to experiments that are not judged yet. "
-        f"Of their {len(tested)} parts whose numbers differ from seed to seed {sum(held)} hold, "
-        f"{sum(held & stand)} after Holm's correction for testing all."
+        f"All verdicts together have {len(tested)} parts whose numbers differ from seed to seed. "
+        f"Of these {sum(held)} hold, {sum(held & stand)} after Holm's correction for testing all."
     )
 
 

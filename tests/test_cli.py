@@ -540,5 +540,5 @@ def test_the_corpus_alone(tmp_path):
     """It is built where no GPU waits, and nothing is trained."""
     for _ in range(2):
         output = run("projector", "--scale", "smoke", "--corpus", "--results", tmp_path)
-        assert output.startswith(f"what the runs read is in {tmp_path / 'data'}: ")
+        assert output.startswith(f"what the runs of projector read is in {tmp_path / 'data'}: ")
     assert list((tmp_path / "data").iterdir()) and not (tmp_path / "runs").exists()

@@ -298,13 +298,15 @@ def test_noise_that_would_begin_again_at_each_limit_is_told(smoke_runs):
     """It is not saved; a dry run says so, and nothing is submitted."""
     noise = [(run, None) for run in smoke_runs("projector") if not run.trains]
     [share] = shares.shares(noise, Cluster())
-    long = dataclasses.replace(share, longest=25 * 3600.0)
+    long = dataclasses.replace(share, unsaved=(share.unsaved[0], 25 * 3600.0))
     shares.check_noise([share], Cluster(hours=24))
-    with pytest.raises(UserError, match="ABM .* about 25.0 hours, are not saved.*--only"):
+    with pytest.raises(UserError, match="ABM .* about 25.0 hours, is not saved.*--only"):
         shares.check_noise([long], Cluster(hours=24))
     assert "not as it stands: projector ABM" in shares.text([long], Cluster(hours=24))[-1]
-    trained = dataclasses.replace(long, jobs=((smoke_runs("projector")[0], None),))
-    shares.check_noise([trained], Cluster(hours=24))
+    # A training that begins with what noise has left is saved, however long it takes.
+    found = shares.shares([(run, None) for run in smoke_runs("frozen_multipliers")], Cluster())
+    [both] = [one for one in found if one.unsaved and any(run.trains for run, _ in one.jobs)]
+    assert both.unsaved[1] < both.longest and not both.unsaved[0].trains
 
 
 def test_a_task_of_several_gpus_that_would_wait_for_its_last_run_is_told(smoke_runs):

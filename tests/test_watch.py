@@ -49,7 +49,10 @@ def test_progress_loss_norm_and_time_left(tmp_path):
     runs, finished, unread = look(tmp_path, now=1150.0)
     assert finished == Counter(sweep=1) and unread == []
     # Those that move come first. A directory without a run.json has not begun.
-    assert [run.label for run in runs] == ["A running", "A begun", "A stopped"]
+    # One that was just begun may be compiled, or take its first slow steps.
+    assert [run.label for run in runs] == ["A begun", "A running", "A stopped"]
+    later, *_ = look(tmp_path, now=2000.0)
+    assert [run.label for run in later if run.is_stopped and run.step == 0] == ["A begun"]
     runs, *_ = look(tmp_path, now=1061.0)
     running = next(run for run in runs if run.label == "A running")
     assert (running.step, running.steps, running.loss) == (60, 100, 2.5)

@@ -116,10 +116,13 @@ def serve(python: str, kind: str) -> dict:
         if door in ready:
             _load(kind)
             caller, _ = door.accept()
+            streams: list[int] = []
             try:
                 _, streams, _, _ = socket.recv_fds(caller, 1, 3)
                 request = json.loads(caller.makefile().readline())
             except (OSError, ValueError):  # it was killed before it had said all
+                for stream in streams:
+                    os.close(stream)
                 caller.close()
                 continue
             pid = os.fork()

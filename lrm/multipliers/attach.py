@@ -244,7 +244,6 @@ class Multipliers:
         """W̄ of every parameter that has multipliers, by its name; copies."""
         return {name: self.effective[name].write(weight) for name, weight in self.weights.items()}
 
-    @torch.no_grad()
     def check_merge(self) -> None:
         """Raise UserError where ``merge`` would."""
         check_may_learn("merge_multipliers")
@@ -252,6 +251,7 @@ class Multipliers:
             for owner, _ in self._owners[name]:
                 check_restorable(owner)
 
+    @torch.no_grad()
     def merge(self) -> nn.Module:
         """Leave W̄ in the model and forget the multipliers: no cost at inference (section 2).
 

@@ -552,18 +552,15 @@ def _check_sharding(model: nn.Module) -> None:
     whole to whoever computes with them; and FSDP wants one dtype of what it shards together.
     """
     if any(map(is_fsdp, model.modules())):
-        for handle in _handles(model):
-            for name, weight in handle.weights.items():
-                if (
-                    weight.requires_grad
-                    and weight.dtype in HALF
-                    and any(p.dtype != weight.dtype for p in handle.effective[name].learned())
-                ):
-                    raise UserError(
-                        f"{name} is in {weight.dtype} and its multipliers in float32, and "
-                        "fully_shard takes one dtype; keep the weights in float32 and give it a "
-                        "MixedPrecisionPolicy(param_dtype=...)"
-                    )
+        # FSDP asks it of what learns; which parameters it has in one group is not seen here.
+        learn = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        for name, parameter in learn:
+            if parameter.dtype in HALF and any(p.dtype != parameter.dtype for _, p in learn):
+                raise UserError(
+                    f"{name} learns in {parameter.dtype} and multipliers in float32, and "
+                    "fully_shard takes one dtype; keep the weights in float32 and give it a "
+                    "MixedPrecisionPolicy(param_dtype=...)"
+                )
         return
     for handle in _handles(model):
         for name, weight in handle.weights.items():

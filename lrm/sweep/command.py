@@ -287,7 +287,8 @@ def _plan(
                         "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
     if options.corpus:
         built = {run.corpus for run in with_corpora(runs, corpora, build=True)} - {None}
-        print(f"what the runs read is in {corpora}: {', '.join(sorted(built))}")
+        where = f"is in {corpora}: {', '.join(sorted(built))}" if built else "is no corpus"
+        print(f"what the runs of {experiment.name} read {where}")
         return _Plan([], {})
     if processes and machine.gpus():
         for run in runs:

@@ -220,8 +220,10 @@ class Sweep:
 
     def _grace(self) -> float:
         """Seconds in which a worker ends its step and saves."""
-        in_hand = [run for worker in self.workers for run, _ in worker.jobs if run.trains]
-        steps = (run.estimate().seconds / run.settings.train.steps for run in in_hand)
+        steps = (
+            sum(run.estimate().seconds / run.settings.train.steps for run, _ in worker.jobs)
+            for worker in self.workers
+        )
         return max([_GRACE, *(_GRACE_STEPS * step for step in steps)])
 
     def _stop(self, seconds: float, enough: Callable[[], bool] = lambda: False) -> None:
@@ -252,7 +254,9 @@ class Sweep:
                 worker.spent = True
                 worker.process.kill()
             return
-        if self.waiting and worker.ready:
+        # A search may add more when what others have in hand ends.
+        comes = self.following is not None and any(each.jobs for each in self.workers)
+        if (self.waiting or comes) and worker.ready:
             self.workers[worker.number] = self._start(worker.number)
         else:
             worker.ready = False

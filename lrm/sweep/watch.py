@@ -32,6 +32,8 @@ _TAIL = 1 << 16  # bytes of a log's end that are read first; longer lines take m
 _LONGEST = 200  # characters of why a run failed
 # Without a new line for so many seconds, and so many steps at its speed, a run counts as stopped.
 QUIET, QUIET_STEPS = 120.0, 100
+# The same where its speed is not known: it may be at its first steps, or be compiled.
+QUIET_AT_FIRST = 900.0
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Watched:
     @property
     def is_stopped(self) -> bool:
         """Whether it is quiet for longer than a run that trains: losses are written in lots."""
-        return self.quiet >= max(QUIET, QUIET_STEPS / self.rate if self.rate else 0.0)
+        return self.quiet >= (max(QUIET, QUIET_STEPS / self.rate) if self.rate else QUIET_AT_FIRST)
 
     @property
     def left(self) -> float | None:

@@ -227,6 +227,7 @@ def advance(loops: Sequence[_Loop], take: Callable[[int], list[Measured]]) -> No
                 for loop in active:
                     loop.attempt(functools.partial(loop.keep, done, stopping))
             if stopping:
+                group.meet()  # who raises first ends all, and the first process may still write
                 raise Stopped(stops[0] if stops else signal.SIGTERM)
         for loop in loops:
             loop.attempt(functools.partial(loop.finish, steps))

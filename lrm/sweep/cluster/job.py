@@ -36,7 +36,8 @@ class Task:
 
         Raises UserError or RuntimeError where a run failed; exits where a signal asked it to stop.
         """
-        jobs, corpora, workers, grace, tasks = self.given
+        jobs, corpora, workers, grace, *more = self.given
+        tasks = more[0] if more else 1  # of a task that an earlier version has queued
         left = [job for job in jobs if not is_complete(job[1])]
         if left:
             shift = Shift(grace, JobEnvironment().paths.stderr, tasks)

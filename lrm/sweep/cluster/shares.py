@@ -26,13 +26,17 @@ _USED = 0.8  # of a task's hours
 
 @dataclass(frozen=True)
 class Share:
-    """Runs of one size, by how many ``tasks``; ``seconds`` of all runs, and of the ``longest``."""
+    """Runs of one size, by how many ``tasks``; ``seconds`` of all runs, and of the ``longest``.
+
+    ``unsaved``: the longest of those that begin again when they are stopped, and its seconds.
+    """
 
     jobs: tuple[Job, ...]
     workers: int  # of each task
     tasks: int
     seconds: float
     longest: float
+    unsaved: tuple[Run, float] | None = None
 
     def of_task(self, number: int) -> list[Job]:
         """All jobs, the one first with which this task begins; its sweep orders the rest."""
@@ -75,19 +79,22 @@ def _share(jobs: Sequence[Job], cluster: Cluster, seconds: Sequence[float]) -> S
     hours = cluster.work_hours or _USED * cluster.hours
     tasks = math.ceil(sum(seconds) / 3600 / hours / workers)
     most = min(math.ceil(len(jobs) / workers), cluster.most_tasks)
-    return Share(tuple(jobs), workers, min(max(tasks, 1), most), sum(seconds), max(seconds))
+    timed = zip((run for run, _ in jobs), seconds, strict=True)
+    noise = [(run, took) for run, took in timed if not run.trains and run.kind != "evaluation"]
+    unsaved = max(noise, key=lambda one: one[1], default=None)
+    tasks = min(max(tasks, 1), most)
+    return Share(tuple(jobs), workers, tasks, sum(seconds), max(seconds), unsaved)
 
 
 def check_noise(found: Sequence[Share], cluster: Cluster) -> None:
     """Raise UserError where a run on noise, which is not saved, would begin again at each limit."""
     for share in found:
-        run = share.jobs[0][0]
-        is_noise = not run.trains and run.kind != "evaluation"
-        if is_noise and share.longest > 3600 * cluster.hours:
+        if share.unsaved is not None and share.unsaved[1] > 3600 * cluster.hours:
+            run, seconds = share.unsaved
             raise UserError(
-                f"{run.experiment} {run.label} and the like take about "
-                f"{_hours(share.longest / 3600)} hours, are not saved, and would begin again at "
-                f"the limit of {cluster.hours:g} hours; choose other runs by --only, or raise hours"
+                f"{run.experiment} {run.label} takes about {_hours(seconds / 3600)} hours, is not "
+                f"saved, and would begin again at the limit of {cluster.hours:g} hours; choose "
+                "other runs by --only, or raise hours"
             )
 
 
@@ -100,7 +107,7 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
         check_noise(found, cluster)
     except UserError as error:
         told.append(f"not as it stands: {error}")
-    if any(share.workers > 1 and len(share.jobs) % share.workers for share in found):
+    if cluster.gpus > 1 and any(len(share.jobs) % share.workers for share in found):
         told.append("a task keeps all of its GPUs until its last run ends: make the runs of a "
                     "share a multiple of those at a time, or give tasks one")  # fmt: skip
     head = ("share", "runs", "tasks", "runs at a time", "hours of work", "longest run")

@@ -442,7 +442,8 @@ def test_a_search_that_is_further_with_one_optimizer(monkeypatch):
         titles = [part.get_suptitle() for part in page.subfigs]
         assert len(titles) == 3 and all(titles) == any(titles) == shown
         said = " ".join(text.get_text() for text in page.findobj(Text))
-        assert "LR also LRs of groups (AdamW alone)" in said and "e, from left: NONE, LR" in said
+        assert "LR also LRs of groups" in said and "\nLR: AdamW alone" in said
+        assert "e, from left: NONE, LR" in said
         assert "hollow" not in said
         plt.close(page)
 

@@ -35,11 +35,11 @@ MESSAGES = {
         ),
     ),
     "mini": tiers.Messages(
-        {"Adam": 2, "Muon": 1},
+        {"Adam": 4, "Muon": 1},
         (
-            "With the base LR tuned vectors gain; with LRs of groups too it is open (AdamW)",
-            "Vectors lead early, fall behind or level, and make up ground while the LR decays",
-            "Tuned LRs of groups gain without multipliers; with vectors it is open (AdamW)",
+            "With AdamW vectors gain with the base LR tuned, and with all tuned; LR is open",
+            "With weight decay tuned too they lead when the LR decay begins, else only after it",
+            "Scalars with the base LR tuned gain more than full tuning without multipliers",
         ),
     ),
 }
@@ -65,10 +65,12 @@ def draw(numbers: pd.DataFrame, context: Context):
     of_each = tiers.by_optimizer(numbers)
     shown = {tier: [name for name, own in of_each.items() if tier in own] for tier in TUNED}
     shown = {tier: names for tier, names in shown.items() if names}
-    parts = []
-    for tier, names in shown.items():
-        alone = f" ({OPTIMIZER_NAMES[names[0]]} alone)" if len(names) < len(of_each) else ""
-        parts.append(f"{tier} {TUNED[tier]}{alone}" if len(shown) > 1 else TUNED[tier])
-    tuned = "; ".join(parts)
-    said = (f"tuned: {tuned}", TIED) if context.scale == "tiny" else (f"tuned: {tuned}",)
-    return tiers.draw(numbers, context, MESSAGES, said)
+    parts = [f"{tier} {TUNED[tier]}" if len(shown) > 1 else TUNED[tier] for tier in shown]
+    said = [f"tuned: {'; '.join(parts)}"]
+    if context.scale == "tiny":
+        said.append(TIED)
+    for name in of_each:
+        lone = [tier for tier, names in shown.items() if names == [name] != list(of_each)]
+        if lone:
+            said.append(f"{', '.join(lone)}: {OPTIMIZER_NAMES[name]} alone")
+    return tiers.draw(numbers, context, MESSAGES, tuple(said))

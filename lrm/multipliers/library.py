@@ -553,9 +553,10 @@ def _check_sharding(model: nn.Module) -> None:
     """
     if any(map(is_fsdp, model.modules())):
         # FSDP asks it of what learns; which parameters it has in one group is not seen here.
-        learn = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-        for name, parameter in learn:
-            if parameter.dtype in HALF and any(p.dtype != parameter.dtype for _, p in learn):
+        multipliers = [p for handle in _handles(model) for _, _, p in handle.named()]
+        own = {p.dtype for p in multipliers if p.requires_grad}
+        for name, parameter in model.named_parameters():
+            if parameter.requires_grad and parameter.dtype in HALF and own - {parameter.dtype}:
                 raise UserError(
                     f"{name} learns in {parameter.dtype} and multipliers in float32, and "
                     "fully_shard takes one dtype; keep the weights in float32 and give it a "

@@ -110,6 +110,7 @@ def attach_scale_vectors(
     kind, behind = DESIGNS[design]
     if output_decay is not None and design == "hg":
         raise UserError("output_decay: design 'hg' has no vectors on outputs; leave it out")
+    output_decay = 0.0 if output_decay is None else output_decay
     library.check_model(model, "attach_scale_vectors")
     check_may_learn("attach_scale_vectors")
     model = uncompiled(model)
@@ -147,7 +148,7 @@ def attach_scale_vectors(
         handle = library.attach_multipliers(
             model, placement, implementation=implementation, lr=lr, weight_decay=decay,
             parametrization=parametrization,
-            row={"weight_decay": output_decay or 0.0} if has_rows else None,
+            row={"weight_decay": output_decay} if has_rows else None,
         )  # fmt: skip
         handle.design = design
         for path in added:

@@ -129,7 +129,8 @@ def join() -> Iterator[Group]:
     with stop_delayed(lambda: watch.report(Stopped(stops[0]))) as stops:
         try:
             # Without a name torch takes the accelerator's backend alone, and runs on the CPU have
-            # none. The first process may measure for hours while the others wait for it.
+            # none. Where the first process measures for hours the others wait in the group of
+            # small things, which has no limit.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             limit = _HANGS if torch.cuda.is_available() else _FOREVER
             dist.init_process_group(

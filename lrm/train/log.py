@@ -30,8 +30,8 @@ from lrm.train.step import gradient_statistics, measure_norms
 
 # Losses are moved off the device and written in lots, so that a GPU is not waited for.
 _LOT = 20
-# Seconds after which whoever watches from outside sees them at the latest, once written.
-_SEEN = 30.0
+# Seconds between two times that they are handed to the system, for whoever watches the files.
+_FLUSH = 30.0
 # Takes the name of a log and what to append to it.
 Record = Callable[[str, dict[str, Any]], None]
 
@@ -94,7 +94,7 @@ class StepLog:
         self.loss = loss
         self._report(done, loss)
         self._pending = []
-        if time.monotonic() - self._flushed > _SEEN:
+        if time.monotonic() - self._flushed > _FLUSH:
             self._directory.flush()
             self._flushed = time.monotonic()
 

@@ -18,8 +18,10 @@ from analysis.drawing.axes import spread_out
 from analysis.drawing.page import caption, key, legend_below, page
 from analysis.drawing.pictures import in_palette, lighter, picture
 from analysis.drawing.style import STYLE_FILE, PlainLogLocator
+from analysis.figures import fig6, table2
 from analysis.figures.projector_controls import SPREAD
 from analysis.tables.context import Context, context_of, tables_of
+from analysis.tables.results import Tables
 
 RESULTS = Path(__file__).parents[1] / "results"
 FIGURES = sorted((RESULTS / "reference").glob("*/figures/*.csv"))
@@ -159,3 +161,13 @@ def test_files_of_a_drawing_are_short_and_the_same_each_time():
     with Image.open(io.BytesIO(in_palette(picture(drawn(), "png"), (200, 100)))) as small:
         assert small.size[0] <= 200 and small.size[1] == 100
     plt.close("all")
+
+
+@pytest.mark.parametrize(("seeds", "drawn"), [([0, 100, 101], [100, 101]), ([0, 1], [0, 1])])
+def test_averages_leave_out_seeds_that_explore(seeds, drawn, monkeypatch):
+    runs = pd.DataFrame({"kind": "train", "seed": seeds, "run": [f"r{seed}" for seed in seeds]})
+    table = Tables(runs, runs[["run"]], runs[["run"]])
+    monkeypatch.setattr("analysis.tables.context.load_tables", lambda *_: table)
+    for figure, expected in ((table2, drawn), (fig6, seeds)):
+        found = tables_of(figure, "smoke", "runs", RESULTS)
+        assert {tuple(one.runs["seed"]) for one in found.values()} == {tuple(expected)}

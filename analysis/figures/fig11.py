@@ -20,6 +20,7 @@ from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("long_run",)
+JUDGING_ALONE = True
 COLOURS = {WITHOUT: ARM_COLOURS["FPN"], WITH: ARM_COLOURS["VPN"]}
 NAMES = {WITHOUT: "without", WITH: "with multipliers"}
 LINES = {"Adam": "-", "Muon": "--"}

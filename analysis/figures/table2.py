@@ -23,6 +23,7 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("long_run",)
+JUDGING_ALONE = True
 AVERAGE, PERPLEXITY = "average", "perplexity"
 # The paper's table 2.
 PAPER_TASKS = ("HellaSwag", "ARC-C", "MMLU", "MMLU-PRO", "BBH", "GSM8K", "MATH lvl5", AVERAGE)

@@ -10,7 +10,7 @@ import pandas as pd
 
 from analysis.needs import experiment_of, patterns_of
 from analysis.tables.find import EXPERIMENTS, NothingFound
-from analysis.tables.results import Tables, corpus_name, seeded
+from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
 from lrm.plan.experiment import load
@@ -34,6 +34,8 @@ def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables
     """The tables that the module ``figure`` asks for, by experiment or part of one.
 
     Experiments of its ``IF_THERE`` come along where they have runs, and are not asked for else.
+    A module whose ``JUDGING_ALONE`` is true averages over seeds without telling them apart: it gets
+    the seeds that judge, and those that explore where there are no others.
     """
     wanted = patterns_of(figure.EXPERIMENTS).items()
     found = {
@@ -42,7 +44,14 @@ def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables
     for name in getattr(figure, "IF_THERE", ()):
         with contextlib.suppress(NothingFound):
             found[name] = load_tables(name, scale, source, folder)
+    if getattr(figure, "JUDGING_ALONE", False):
+        return {name: _judging(table) for name, table in found.items()}
     return found
+
+
+def _judging(table: Tables) -> Tables:
+    judging = [seed for seed in seeds_of(table.runs) if seed >= FIRST_JUDGING_SEED]
+    return table.of_seeds(judging) if judging else table
 
 
 def context_of(tables: dict[str, Tables], scale: str, source: str) -> Context:

@@ -167,7 +167,7 @@ def draw(
             _costs(axis, panels.get(("cost", optimizer)), unit)
         if spent > 0:
             costs[0][0].set_xlim(0, 1.06 * spent / unit)
-        costs[0][0].set_ylabel(f"gain on {NO_MULTIPLIERS}\nat NONE (nats)")
+        costs[0][0].set_ylabel(f"gain over {NO_MULTIPLIERS}\nat NONE (nats)")
     else:
         for axis, optimizer in zip(losses, optimizers, strict=True):
             _name_arms(axis, panels["loss", optimizer], panels.get(("cost", optimizer)), unit)

@@ -25,8 +25,8 @@ _KINDS = {"embedding": "embedding", "linear layers": "linear layers", "head": "L
           "gains": "gains"}  # fmt: skip
 _U = 1.0
 MESSAGE = (
-    "After steepest descent criteria hardly depend on the width, those of gains apart (a);\n"
-    "with steepest descent the head's D ends alike at every width (b)"
+    "With steepest descent the criteria hardly depend on the width, but for those of gains (a),\n"
+    "and the head's D ends alike at every width (b)"
 )
 
 
@@ -70,8 +70,9 @@ def draw(numbers: pd.DataFrame, context: Context):
                    ls=line) for recipe, line in _COMPARED.items()]  # fmt: skip
     handles += [key(f"$d$ = {width:g}", color=colour) for width, colour in colours.items()]
     legend_below(figure, handles, (len(handles) + 1) // 2, **DASHED_KEYS)
-    note = f"LRs tuned at one width   a: Δ of one update; grey: within ± {_margin():g}"
-    return caption(figure, context, f"{note}   b: medians, range")
+    note = "LRs tuned at one width   a: Δ of one update, points: seeds, bars: means, 95%; "
+    note += f"grey: within ± {_margin():g}"
+    return caption(figure, context, f"{note}\nb: medians, range")
 
 
 def _margin() -> float:

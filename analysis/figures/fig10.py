@@ -34,8 +34,8 @@ OUTPUTS = {
     "projector": ("d   Logits", ": 11% apart, at the end 20%"),
 }
 MESSAGE = (
-    "Until LR decay the embedding's output grows. With the width it and the MLP's fall,\n"
-    "logits hardly do, and attention shows no trend"
+    "Until LR decay the outputs of embedding and MLP grow, and so do logits. With the\n"
+    "width these outputs fall, logits hardly do, and attention's shows no trend"
 )
 # The share of the steps that is left out at the start.
 TRANSIENT = 0.27

@@ -38,8 +38,8 @@ MESSAGES = {
         {"Adam": 4, "Muon": 1},
         (
             "With AdamW vectors gain with the base LR tuned, and with all tuned; LR is open",
-            "With weight decay tuned too they lead when the LR decay begins, else only after it",
-            "Scalars with the base LR tuned gain more than full tuning without multipliers",
+            "Vectors lose an early lead at NONE and LR; with weight decay tuned they lead later on",
+            "With AdamW scalars, base LR tuned, gain more than full tuning without multipliers",
         ),
     ),
 }

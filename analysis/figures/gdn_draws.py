@@ -55,10 +55,10 @@ def _message(table: pd.DataFrame) -> str:
     """What the draw explains of the variance, and whether its interval holds 0 and a quarter."""
     share = share_of_draws(table)
     ends = f"{share.low:.0%} to {share.high:.0%}".replace("-", "−")
-    said = f"What a draw does repeats over seeds for {share.mean:.0%} of the variance (95%: {ends})"
+    said = f"The draw explains {share.mean:.0%} of the variance over runs (95%: {ends})"
     if share.low < 0 and share.high > 0.25:
         return (
-            "How much of what a draw does repeats over seeds is open:\n"
+            "How much of the variance over runs the draw explains is open:\n"
             f"{share.mean:.0%} (95%: {ends})"
         )
     parts = ["less than a quarter"] if share.high < 0.25 else []

@@ -23,8 +23,8 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
 RECIPES = {"SP": "SP", "MUP": "muP"}
 MESSAGE = (
-    "With muP sizes of queries and keys end within a quarter over the widths, not with SP;\n"
-    "the stream's gradient, times d, ends larger in wider models with muP, smaller with SP"
+    "Over eight times the width queries shrink by a quarter and keys by a tenth with muP; with\n"
+    "SP both grow eightfold. The stream's gradient, times d, grows with muP, shrinks with SP"
 )
 COLUMNS = {
     "q̃": r"query $\tilde{q}$",

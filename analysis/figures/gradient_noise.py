@@ -48,7 +48,7 @@ LIFTS = {"s": 0.27, "r": 0.0, "c": -0.27}
 LEAST = 0.5
 ALL = "median over\nall matrices"
 MESSAGE = (
-    "In the median multipliers' gradients have more signal per noise than their matrix's (a);\n"
+    "At the median, multipliers' gradients have more signal per noise than their matrix's (a);\n"
     "over all matrices, those with more of it do not depart further from slope 1 (b)"
 )
 BLOCKS = ("attention", "SSM", "MLP")
@@ -103,8 +103,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         note += (
             "\na: medians over seeds, on top means of each seed's median; lines: 95% intervals; "
             "arrow: it goes on\n"
-            "b: a point is a matrix of one layer, means over seeds with 95% intervals; square-root "
-            "axes"
+            "b: a point is a matrix of one layer, means over seeds with 95% intervals; y: "
+            "square root, x: logarithm"
         )
     caption(figure, context, note)
     # Names need the room that legend and caption leave.

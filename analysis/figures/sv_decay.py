@@ -29,8 +29,8 @@ LOOKS = {
 }
 SPLIT = {
     "d": [
-        Comparison("v and up too", "sv_decay/split", "DNP_ABSORBED", "DNP_INPUT", "hg"),
-        Comparison("q, k, gate too", "sv_decay/split", "DNP_NEEDED", "DNP_INPUT", "dnp"),
+        Comparison("of v and up", "sv_decay/split", "DNP_ABSORBED", "DNP_INPUT", "none"),
+        Comparison("of q, k, gate", "sv_decay/split", "DNP_NEEDED", "DNP_INPUT", "none"),
     ]
 }
 TITLES = {
@@ -39,8 +39,8 @@ TITLES = {
     "c": "c   Curvature",
 }
 MESSAGE = (
-    "By weight decay the vectors of blocks shrink, and the final one grows less;\n"
-    "the curvature grows as the learning rate falls, with and without it"
+    "Weight decay shrinks the vectors of blocks, and lets the final one grow less; the curvature\n"
+    "grows in training, as the learning rate falls, with decay and without"
 )
 # What is drawn in a and b: names beside the lines, the side of the vectors, and width of the lines.
 DRAWN = {"a": {"final": ("final", 0.9), "block": ("of blocks", 1.4)}, "b": {"output": ("", 1.4)}}
@@ -101,7 +101,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     axes[3].axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
     label(
         axes[3],
-        "d   DNP: more than inputs decay",
+        "d   DNP: decay on outputs too",
         xlabel="← better   loss − inputs alone (nats)",
     )
     handles = [key(name, color=colour, ls=line) for colour, name, line in LOOKS.values()]

@@ -24,7 +24,10 @@ LENGTHS = {
     "a": {"none": {"NONE": 1.0, "NONE_1.4": 1.4}, "standard": {"STANDARD": 1.0}},
     "b": {"none": {"NONE_TUNED": 1.0, "NONE_TUNED_1.2": 1.2}, "standard": {"STANDARD_TUNED": 1.0}},
 }
-MESSAGE = "Removing vectors costs loss, but not beside a fixed factor of 4 on the LM head"
+MESSAGE = (
+    "Without any vectors the loss is higher; with the final one alone, or with a fixed factor\n"
+    "of 4 on the LM head in place of them, it is lower"
+)
 TITLES = {"a": "a   One LR", "b": "b   Own LRs"}
 
 

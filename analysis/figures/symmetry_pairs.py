@@ -34,7 +34,7 @@ TITLES = {
 SAID = {"product": "$r_Q\\,r_K$", "ratio": "$r_Q / r_K$"}
 DIFFERENCE = "difference"
 MESSAGE = (
-    "Products differ more between two orders than ratios do, and correlate more:\n"
+    "Between two orders of the data products differ more than ratios, and correlate more:\n"
     "by {} (exploratory)"
 )
 

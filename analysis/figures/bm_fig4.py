@@ -25,8 +25,8 @@ _KINDS = {"embedding": "embedding", "linear layers": "linear layers", "head": "L
           "gains": "gains"}  # fmt: skip
 _U = 1.0
 MESSAGE = (
-    "With steepest descent the criteria hardly depend on the width, but for those of gains (a),\n"
-    "and the head's D ends alike at every width (b)"
+    "With steepest descent criteria hardly depend on the width, but for those of gains (a);\n"
+    "the head's D ends alike at every width (b)"
 )
 
 

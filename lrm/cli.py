@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
+import math
 import os
 import re
 import shutil
@@ -61,6 +62,14 @@ def positive(text: str) -> int:
             f"{shown(text)} is not a number from 1 to {_MOST_PROCESSES}"
         )
     return int(text)
+
+
+def positive_number(text: str) -> float:
+    """A finite number above 0, as a type of arguments."""
+    with contextlib.suppress(ValueError):
+        if 0 < (value := float(text)) < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"{shown(text)} is no positive number")
 
 
 def begin() -> None:

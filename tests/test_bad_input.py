@@ -319,7 +319,7 @@ def test_files_and_devices_that_are_not_there(odd, tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "_OTHER_GPUS", ())
     monkeypatch.setattr(sys, "platform", "linux")
     for setting in (
-        *("execution.device=cuda:7", "execution.device=cuda:2", "execution.device=mps"),
+        *("execution.device=cuda:7", "execution.device=cuda:2"),
         *("data.tokenizer=absent.json", f"data.tokenizer={tmp_path}", "data.tokenizer=~nobody9/x"),
         *(f"train.start={tmp_path}", "train.start=absent", "data.tokenizer=" + "x" * 300),
         *("train.start=" + "x" * 300, f"data={{source: folder, path: {tmp_path}/absent}}"),

@@ -177,6 +177,14 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
         tokens = torch.randint(300, (2, 9))
         expected = trained(finished)(tokens)
         torch.testing.assert_close(learner.model(tokens), expected, rtol=1e-4, atol=1e-4)
+        for implementation in ("forward", "optimizer"):  # wherever multipliers begin
+            both = {"kind": "row_column", "init": 0.5}
+            changed = [*rules, {"match": "mlp.*", "multiplier": both},
+                       {"match": "ssm.*", "multiplier": {"kind": "scalar", "init": 3.0}}]  # fmt: skip
+            train = {**settings["train"], "multiplier_implementation": implementation}
+            given = {**settings, "train": train, "rules": changed}
+            multiplied = build(validate(Settings, given, "test"), seed=7)
+            torch.testing.assert_close(multiplied.model(tokens), expected, rtol=1e-4, atol=1e-4)
     corpus = data.prepare(begun.data, begun.model.vocab_size, results / "data")
     execution = Execution(precision="float32", compile="never")
     run = TrainRun("test", "smoke", "B", {}, 0, begun, execution, Cost(), corpus=corpus.hash)
@@ -189,6 +197,10 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
     message = r"has model.head_dim = 4, the settings 8; lrm adopt"
     with pytest.raises(UserError, match=message):
         build(other, 0)
+    for ignored in ({"init_scale": 0.5}, {"init_seed": 3}):
+        drawn = {**settings, "rules": [{"match": "projector", **ignored}]}
+        with pytest.raises(UserError, match="is for initial values, and train.start gives others"):
+            build(validate(Settings, drawn, "test"), 0)
     nowhere = begun.train.model_copy(update={"start": str(tmp_path)})
     with pytest.raises(UserError, match="is no model's folder"):
         _ = dataclasses.replace(run, settings=begun.model_copy(update={"train": nowhere})).id

@@ -64,6 +64,22 @@ def test_equals_torch_adamw_over_a_run(settings):
         torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11, msg=name)
 
 
+@pytest.mark.parametrize("kind", ["adamw", "muon", "sgd"])
+def test_a_step_leaves_gradients_as_they_were(settings, kind):
+    """Probes read them behind the step, as ∂L/∂W after clipping."""
+    rules = [{"match": "matrices", "optimizer": kind}]
+    config = settings(optimizer={"lr": 0.01, "momentum": 0.9, "nesterov": True}, rules=rules)
+    learner = build(config, 0)
+    batch = torch.randint(0, 300, (3, 17), generator=torch.Generator().manual_seed(0))
+    for _ in range(2):  # the second has momentum
+        learner.model(batch[:, :-1]).logsumexp(-1).mean().backward()
+        leaves = [p for p in learner.model.parameters() if p.grad is not None]
+        before = [leaf.grad.clone() for leaf in leaves]
+        learner.optimizer.step(1.0)
+        assert leaves and all(torch.equal(p.grad, g) for p, g in zip(leaves, before, strict=True))
+        learner.zero_grad()
+
+
 def test_multipliers_stay_out_of_the_clipping_norm(settings):
     """Section 4.3: neither counted nor shrunk; with the switch both."""
     leaf, multiplier = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(1))

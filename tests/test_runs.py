@@ -6,6 +6,7 @@ import importlib
 import json
 import os
 import pickle
+import shutil
 import sys
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from lrm.optim.groups import entries
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
 from lrm.plan.run import BrownianRun, LayerRun, SeededLayerRun, TrainRun
-from lrm.store.rundir import read_description, read_outcome
+from lrm.store.rundir import open_run, read_description, read_outcome
 from lrm.sweep import command, twins
 from lrm.train.learner import build
 from lrm.train.step import train_step
@@ -257,6 +258,34 @@ def test_twins_of_two_experiments_with_one_id(experiment, tmp_path):
     assert twins.firsts(jobs) == jobs[:1]
     later = dataclasses.replace(run, experiment="b", arm="LATER", after=jobs[1][0])
     assert twins.firsts([*jobs, (later, tmp_path / "b" / later.id)])[:2] == jobs
+
+
+def test_a_judging_run_is_no_twin_of_another_experiments(experiment, tmp_path, capsys):
+    """That one ran before the criteria of this one were fixed, or after: a copy would hide which."""
+    [run, other, _] = [
+        dataclasses.replace(r, corpus="c", criteria={"X1": "hash"})
+        for r in experiment(TWINS).runs("smoke", [100])
+    ]
+    elsewhere = dataclasses.replace(run, experiment="other")
+    jobs = [(one, tmp_path / one.experiment / one.id) for one in (run, elsewhere)]
+    assert twins.firsts(jobs) == jobs
+    jobs.append((other, tmp_path / run.experiment / other.id))
+    assert twins.firsts(jobs) == jobs[:2]
+    explores = [(dataclasses.replace(one, seed=0), path) for one, path in jobs[:2]]
+    assert twins.firsts(explores) == explores[:1]
+
+    # A twin keeps the criteria with which it was trained; one that is damaged finishes none.
+    with open_run(jobs[0][1]) as directory:
+        directory.start({**run.describe(), "criteria": {"X1": "older"}})
+        directory.finish({"validation_loss": 1.0}, None)
+    assert twins.copy_finished(jobs) == 1
+    copied = read_description(jobs[2][1])
+    assert copied["criteria"] == {"X1": "older"} and copied["computed_as"] == run.id
+    assert not jobs[1][1].exists()
+    shutil.rmtree(jobs[2][1])
+    (jobs[0][1] / "scalars.parquet").write_bytes(b"damaged")
+    assert twins.copy_finished(jobs) == 0 and not jobs[2][1].exists()
+    assert "scalars.parquet" in capsys.readouterr().err
 
 
 def test_a_twin_that_was_begun_goes_on_by_itself(experiment, tmp_path):

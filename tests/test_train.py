@@ -376,6 +376,26 @@ def test_a_gradient_that_is_not_finite_is_judged_by_the_loss_that_follows(
     assert list(losses.index[losses.isna()]) == [7] == [losses.index[-1]]
 
 
+@pytest.mark.parametrize("step", [4, 12])
+def test_criteria_of_a_model_that_is_not_finite_end_as_diverged(run, step, tmp_path, monkeypatch):
+    """At a probe whose step made it so, and at the last one."""
+    real = train_step
+
+    def spoiled(learner, batch, settings, at, *rest):
+        found = real(learner, batch, settings, at, *rest)
+        if at == step - 1:
+            with torch.no_grad():
+                learner.model.lm_head.weight.fill_(torch.nan)
+                learner.model.model.layers[0].feed_forward.down_proj.weight.fill_(torch.nan)
+        return found
+
+    monkeypatch.setattr(loop, "train_step", spoiled)
+    probes = {"every": 4, "vectors_every": 4, "sequences": 2, "criteria": True}
+    job = run(train={"divergence": "result"}, probes=probes)
+    loop.train(job, tmp_path / "a", tmp_path / "data")
+    assert read_json(tmp_path / "a" / "done.json")["diverged"] >= step
+
+
 def test_two_processes_do_not_train_one_run(run, tmp_path):
     from lrm.store.rundir import open_run
 

@@ -6,6 +6,7 @@ for seeds. (a), the reparametrized forward, is ``forward``, and (b) is ``optimiz
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -17,15 +18,20 @@ from lrm.store.files import read_json
 def record(source: str, folder: Path, name: str) -> dict | None:
     """The published record ``name``; None without.
 
-    With ``source="runs"`` the user's own of that name, or else the newest.
+    With ``source="runs"`` the user's own of that name, or else the newest that has finished, first
+    of those with all rows.
     """
     if source == "reference":
         paths = [folder / "reference" / "bench" / f"{name}.json"]
     else:
         every = (folder / "bench").glob("*.json")
         paths = sorted(
-            (path for path in every if path.stem == name or _is_of_bench(path)),
-            key=lambda path: (path.stem == name, path.stat().st_mtime),
+            (path for path in every if path.stem == name or _said(path)),
+            key=lambda path: (
+                path.stem == name,
+                _said(path).get("only") is None,
+                path.stat().st_mtime,
+            ),
         )
     if not paths or not (paths[-1].is_file() or is_listed(paths[-1])):
         return None
@@ -35,12 +41,14 @@ def record(source: str, folder: Path, name: str) -> dict | None:
     return read_json(paths[-1], ("rows",), f"remove {paths[-1]} and run make bench again")
 
 
-def _is_of_bench(path: Path) -> bool:
-    """Whether make bench has written it, and no other of the suite's benchmarks."""
+def _said(path: Path) -> dict:
+    """What a record holds that make bench has written to its end; empty of all other files."""
     try:
-        return b'"rows_of"' in path.read_bytes()
-    except OSError:
-        return True  # reading it says why
+        said = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {"only": None}  # reading it says why
+    whole = isinstance(said, dict) and "rows_of" in said and said.get("finished") is not None
+    return said if whole else {}
 
 
 def i1(measurements: dict, criterion: dict) -> Judgement:

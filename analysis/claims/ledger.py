@@ -31,6 +31,7 @@ from lrm.errors import UserError, printable
 from lrm.plan.experiment import NoSuchRun
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import as_json, make_folder, write_json, write_listed
+from lrm.store.lock import publishing
 
 # Half of what lies outside of a 95% interval: how often a part holds although it is not so.
 _FALSE_ALARM = 0.025
@@ -53,13 +54,20 @@ def left_out(scale: str, folder: Path) -> list[str]:
 
 
 def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, Any], Path]:
-    """The ledger of all claims, and claims.json beside the figures of that source."""
-    ledger = as_ledger(judge_all(scale, source, folder), scale, source)
+    """The ledger of all claims, and claims.json beside the figures of that source.
+
+    UserError where there is no ``folder``.
+    """
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; --results names the one with runs/ in it")
     target = claims_file(scale, source, folder)
     make_folder(target.parent)
     if source == "reference":
-        write_listed(target.parent, {target.name: as_json(ledger)})
+        with publishing(folder):
+            ledger = as_ledger(judge_all(scale, source, folder), scale, source)
+            write_listed(target.parent, {target.name: as_json(ledger)})
     else:
+        ledger = as_ledger(judge_all(scale, source, folder), scale, source)
         write_json(target, ledger)
     return ledger, target
 

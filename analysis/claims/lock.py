@@ -29,7 +29,7 @@ from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, find
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.plan.claims import judging_seeds
-from lrm.plan.experiment import load
+from lrm.plan.experiment import NoSuchRun, load
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import write_json
 
@@ -146,7 +146,7 @@ def _runs(
 ) -> Iterator[dict[str, Any]]:
     """The published runs at all scales that judge."""
     for scale in JUDGING:
-        with suppress(NothingFound):
+        with suppress(NothingFound, NoSuchRun):
             yield from (
                 d for d, _ in find(experiment, scale, "reference", RESULTS, configuration, only)
             )

@@ -21,7 +21,8 @@ def compare(
     """The ``scalars`` of the published runs, and below them those of all own runs.
 
     Two columns more: ``source``, and ``changes``, the settings in which a run differs from what
-    the experiment's YAML asks for, such as ``train.steps=200``. ``changed`` keeps of the own runs
+    the experiment's YAML asks for, such as ``train.steps=200``, and the corpus where no published
+    run has it. ``changed`` keeps of the own runs
     those with this one among their changes.
 
     Raises NothingFound where one side has no runs, and UserError where no run was changed so.
@@ -29,6 +30,11 @@ def compare(
     published = Tables.load(experiment, scale, "reference", results)
     own = Tables.load(experiment, scale, "runs", results, configuration="all")
     changes = _changes(experiment, scale, own.runs)
+    texts = {d["corpus"]["hash"] for d in published.runs["description"] if d["corpus"]}
+    for description in own.runs["description"]:
+        # Of another Python's standard library the settings are the same.
+        if description["corpus"] and description["corpus"]["hash"] not in texts:
+            changes[description["id"]].append(f"corpus={description['corpus']['name']}")
     if changed is not None:
         if changed not in {one for those in changes.values() for one in those}:
             known = sorted({", ".join(those) for those in changes.values()} - {""})

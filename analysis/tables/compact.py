@@ -28,7 +28,7 @@ from lrm.errors import UserError
 from lrm.plan.experiment import matches_any
 from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_listed
-from lrm.store.lock import locked
+from lrm.store.lock import publishing
 
 _VECTOR_SEEDS = 3
 # Draws of noise: each is a number of its own, not an entry of a tensor.
@@ -104,7 +104,7 @@ def publish(
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)
     # Two at once would each keep the runs that were published when it began.
-    with locked(results / "runs" / experiment, waits=True):
+    with publishing(results):
         write_listed(folder, _with(folder, chosen, set(seeds), kept))
     return folder
 

@@ -160,6 +160,11 @@ class Session:
         if (known := self.chosen.get((variant, configuration))) is not None:
             return self.bench.candidate(variant, configuration, known, contest.set), []
         described = self.bench.plan.variants[variant]
+        if described.follows and (described.follows, configuration) not in self.chosen:
+            raise UserError(
+                f"{variant!r} takes over what was chosen for {described.follows!r} on "
+                f"{configuration!r}; measure a row of that too (--only)"
+            )
         chosen: dict[str, Any] = self.chosen.get((described.follows, configuration), {})
         trials, tried = [], []
         best = 0.0

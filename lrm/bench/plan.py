@@ -209,5 +209,10 @@ class Bench:
         layer = self._layers["configurations"][configuration]
         body = {**layer, "scales": {"tiny": self._layers.get("common", {})}, "arms": arms}
         experiment = Experiment("bench", self._path, Header(title="bench"), body)
-        [run] = experiment.runs("tiny", [0], overrides)
-        return run
+        runs = experiment.runs("tiny", [0], overrides)
+        if len(runs) != 1:
+            raise UserError(
+                f"{self._path}: a grid makes {len(runs)} runs of {configuration!r}; make each a "
+                "configuration of its own"
+            )
+        return runs[0]

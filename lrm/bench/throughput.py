@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lrm.bench.trainers import BatchTrainer, SuiteTrainer
-from lrm.cli import guarded
+from lrm.cli import guarded, positive_number
 from lrm.errors import UserError, shown
 from lrm.plan import cost
 from lrm.plan.experiment import load
@@ -119,7 +119,7 @@ def main() -> None:
     add("--set", action="append", default=[], metavar="KEY=VALUE")
     add("--steps", type=int, default=20)
     add("--warmup", type=int, default=5)
-    add("--peak-flops", type=float, help="of the device, per second")
+    add("--peak-flops", type=positive_number, help="of the device, per second")
     add("--keep", type=Path, metavar="FILE", help="write the record there too")
     options = parser.parse_args()
     guarded(lambda: _main(options))

@@ -11,9 +11,12 @@ import contextlib
 import torch
 from torch import Tensor
 
+from lrm.errors import UserError
+from lrm.model.gpu.adapters import PLAIN
 from lrm.model.transformers import to_transformers
 from lrm.plan.run import TrainRun
 from lrm.plan.schedule import lr_factor
+from lrm.sweep.together import obstacle
 from lrm.train import compilation, compiled
 from lrm.train.batched import Batch
 from lrm.train.device import Equipment
@@ -43,10 +46,15 @@ class SuiteTrainer:
 class BatchTrainer:
     """This suite with as many runs at once as ``execution.batch_runs`` says: seeds from ``seed``.
 
-    ``step`` takes batches (runs, sequences, length + 1) and returns what each run measured.
+    ``step`` takes batches (runs, sequences, length + 1) and returns what each run measured. Raises
+    UserError where a sweep would train these one by one.
     """
 
     def __init__(self, run: TrainRun, seed: int, equipment: Equipment):
+        if (why := obstacle(run)) is not None:
+            raise UserError(f"execution.batch_runs: {why}; leave it out")
+        if equipment.kernels != PLAIN:
+            raise UserError("execution.batch_runs is not for GPU kernels; set execution.kernels")
         self.autocast, self.count = equipment.autocast, run.execution.at_once
         learners = [
             build(run.settings, seed + number, equipment.device, plans=run.plans)

@@ -81,7 +81,9 @@ def trained(path: Path, step: int | None = None) -> FalconH1:
         steps = f"those of the steps {', '.join(map(str, kept))}" if kept else "the last alone"
         raise UserError(f"{path} keeps no weights of step {step}; there are {steps}")
     file = weights_file(step)
-    learner = build(settings, description["seed"])
+    # Its weights are read below; the model that it began with may have gone.
+    begun = settings.train.model_copy(update={"start": None})
+    learner = build(settings.model_copy(update={"train": begun}), description["seed"])
     try:
         content = io.BytesIO(read_file(path, file))
         weights = torch.load(content, weights_only=True, map_location="cpu")

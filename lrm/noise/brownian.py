@@ -60,8 +60,8 @@ def _walk(walker: Walker, run: BrownianRun, log: Log, tell: Tell) -> None:
     def report(step: int, values: Tensor) -> None:
         tell(step)
         if step in ends and walker.constant:
-            kept = values.flatten()[:_KEPT]
-            log.vector(step, "values", walker.key, walker.parametrization.value(kept))
+            kept = walker.parametrization.value(values).flatten()[:_KEPT]
+            log.vector(step, "values", walker.key, kept)
 
     every = settings.probes.every
     steps, norms = simulate(walker, settings, run.brownian.draws, run.seed, every, report)

@@ -24,7 +24,8 @@ class SGD(torch.optim.SGD):
             }
             for group in groups
         ]
-        super().__init__(found, foreach=True)
+        # Not foreach: with Nesterov that adds the momentum to the gradients, which probes read.
+        super().__init__(found, foreach=False)
 
     @torch.no_grad()
     def step(self) -> None:

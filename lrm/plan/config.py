@@ -386,7 +386,7 @@ class Execution(Strict):
     # "auto": bfloat16 where the processor multiplies it natively, else float32.
     # float16 has no gradient scaler here: it shows what overflows at 65504.
     precision: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,3})?)$")
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:[0-9]{1,3})?)$")
     kernels: KernelConfig = KernelConfig()
     # Sequences that go through the model at a time, in each process; 0: all. Gradients add up.
     micro_batch: int = Field(0, ge=0)

@@ -68,7 +68,7 @@ def of_process(run: TrainRun, processes: int = 1) -> Memory:
         else:
             layers[layer] = layers.get(layer, 0) + size
             if plan.address.role == "matrix":
-                kept[layer] = kept.get(layer, 0) + sum(plan.address.shape)
+                kept[layer] = kept.get(layer, 0) + plan.address.share * sum(plan.address.shape)
     train, model = run.settings.train, run.settings.model
     rows = run.execution.micro_batch or -(-train.batch_size // processes)
     tokens = rows * train.sequence_length

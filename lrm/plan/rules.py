@@ -231,6 +231,12 @@ def _plan(address: Address, rules: Sequence[Rule], settings: Settings) -> Tensor
             f"rule for {address.name!r}: init_seed is for values that are drawn, and these are all "
             f"{address.initial.value:g}; drop it"
         )
+    ignored = [name for name in ("init_scale", "init_seed") if said.get(name) is not None]
+    if settings.train.start is not None and ignored:
+        raise UserError(
+            f"rule for {address.name!r}: {ignored[0]} is for initial values, and train.start gives "
+            "others; drop one of the two"
+        )
     weight = said.get("weight")
     if weight is not None and address.role != "norm" and weight != "frozen":
         raise UserError(

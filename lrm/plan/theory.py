@@ -140,7 +140,7 @@ class _Steepest(_Theory):
     """A layer of ``width`` inputs with ``tokens`` rows, or a vector of that width."""
 
     performed_by: ClassVar[str] = "lrm.noise.steepest.run:run"
-    width: int = Field(16, ge=2, le=1 << 12)
+    width: int = Field(16, ge=3, le=1 << 12)
     tokens: int = Field(48, ge=2, le=1 << 12)
 
 

@@ -25,7 +25,7 @@ _PARTS = "checkpoint-"
 BEGUN = ("criteria", "execution", "environment", "resumed")
 # What of an environment may change the bits.
 _MATTERS = ("commit", "code", "lrm", "numerics", "python", "torch", "processor", "gpu", "cuda",
-            "runs_at_once")  # fmt: skip
+            "runs_at_once", "processes")  # fmt: skip
 
 Note = Callable[[str], None]
 

@@ -127,6 +127,16 @@ def locked(path: Path, waits: bool = False) -> Iterator[Claim]:
         found.give_back()
 
 
+@contextmanager
+def publishing(results: Path) -> Iterator[None]:
+    """Be the only process that writes into ``reference`` below ``results``; waits for another.
+
+    Whoever reads lists or manifests there, and writes them with more, does both inside.
+    """
+    with locked(results / "runs", waits=True):
+        yield
+
+
 def holder_of(path: Path) -> Holder | None:
     """Who holds the claim of the folder ``path``; None where nobody does, or who did has ended."""
     entry = _entry(path)

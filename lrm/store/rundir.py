@@ -128,9 +128,10 @@ def is_complete(path: Path) -> bool:
 def run_folders(results: Path) -> tuple[list[Path], list[UserError]]:
     """The directories of all runs below ``results``, sorted, and of what cannot be listed why."""
     found, hidden = [], []
-    for folder in sorted((results / "runs").glob("*/")):
+    for folder in sorted((results / "runs").glob("[!.]*/")):
         try:
-            found += [path for path in sorted(folder.iterdir()) if path.is_dir()]
+            inside = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+            found += [path for path in inside if not path.name.startswith(".")]  # claims
         except FileNotFoundError:  # it has just been removed
             continue
         except OSError as error:

@@ -120,6 +120,10 @@ def main_of_several(arguments: list[str] | None = None) -> None:
         plan, known = _Plan([], {}), _finished(asked)
         for folder, own in asked.items():
             plan += _plan(folder, own, known=known)
+        if plan.missing and not options.cluster:
+            runs = [run for run, _ in plan.missing]
+            workers = options.workers or machine.default_workers(runs)
+            _check_length(runs, workers, options.yes)
         _submit(plan, options)
         try:
             _finish(plan, options)

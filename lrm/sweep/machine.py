@@ -6,7 +6,6 @@ import itertools
 import os
 import re
 import resource
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -79,8 +78,6 @@ def check_devices(runs: Sequence[Run]) -> None:
     count = len(gpus())
     for name in sorted({run.execution.device for run in runs}):
         kind, _, number = name.partition(":")
-        if kind == "mps" and sys.platform != "darwin":
-            raise UserError("execution.device = mps is for Macs; write auto")
         if kind != "cuda" or any(map(os.path.exists, _OTHER_GPUS)):
             continue
         if int(number or 0) >= count:

@@ -22,8 +22,9 @@ from lrm.train.probes import Scalars, Vectors
 def activation_gradients(
     learner: Learner, batch: Tensor, settings: Settings, autocast: Any = None, micro_batch: int = 0
 ) -> tuple[Scalars, Vectors]:
-    """On ``batch`` (sequences, length + 1), ``micro_batch`` sequences at a time.
+    """On ``batch`` (sequences, length), ``micro_batch`` sequences at a time.
 
+    Inputs are all tokens but the last, targets all but the first.
     ``activation_gradient_norm`` by the keys of activations (``FalconH1.forward``), of those that
     the loss depends on; and the statistics of every mixer (``Mixer.statistics``) with the layer's
     number. Leaves no gradients.

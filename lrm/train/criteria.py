@@ -6,6 +6,9 @@ convolutions and whatever else *Beyond MuP 3* does not treat have none.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -41,9 +44,9 @@ class Criteria:
             if criterion is None:
                 continue
             value = self._value(plan)
-            found["criterion"][plan.key] = criterion(value)
+            found["criterion"][plan.key] = _finite(criterion, value)
             if self._before:
-                update = criterion(value - self._before[plan.key])
+                update = _finite(criterion, value - self._before[plan.key])
                 found.setdefault("update_criterion", {})[plan.key] = update
         self._before = {}
         return to_floats(found)
@@ -51,6 +54,11 @@ class Criteria:
     def _value(self, plan: TensorPlan) -> Tensor:
         value = self._views.effective(plan)
         return value.float() if value.dtype.itemsize < 4 else value
+
+
+def _finite(criterion: Callable[[Tensor], Tensor], value: Tensor) -> Tensor:
+    """NaN where a value is not finite: the loop ends such a run at the next losses it writes."""
+    return criterion(value) if value.isfinite().all() else value.new_tensor(math.nan)
 
 
 def _of(plan: TensorPlan):

@@ -74,7 +74,9 @@ def largest_eigenvalue(
 def largest_curvature(
     learner: Learner, batch: Tensor, settings: Settings, iterations: int, micro_batch: int = 0
 ) -> float:
-    """The largest eigenvalue of the Hessian of the objective on ``batch`` (sequences, length + 1).
+    """The largest eigenvalue of the Hessian of the objective on ``batch`` (sequences, length).
+
+    Inputs are all tokens but the last, targets all but the first.
 
     In all that learns, multipliers too, as the optimizer has it. Leaves parameters as they were,
     to the bit, and no gradients. Not in autocast, whose rounding would drown the differences.

@@ -22,7 +22,7 @@ from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Parallel, Settings
 from lrm.plan.rules import TensorPlan, resolve
 from lrm.plan.run import BrownianRun, Run
-from lrm.store.rundir import is_complete, read_file
+from lrm.store.rundir import is_complete, read_file, read_outcome
 from lrm.train import sharding
 from lrm.train.distributed import ALONE, Group
 
@@ -128,9 +128,18 @@ def build(
     plans = resolve(settings) if plans is None else plans
     model = initial_model(settings, seed, plans, device, dtype, kernels)
     multipliers = attach(model, plans, settings.train.multiplier_implementation)
+    if settings.train.start is not None and torch.device(device).type != "meta":
+        _make_up_for(multipliers)
     found = entries(model, plans, multipliers)
     optimizer = Optimizer(found, settings.optimizer, settings.train)
     return Learner(model, multipliers, optimizer, plans, model)
+
+
+@torch.no_grad()
+def _make_up_for(multipliers: Multipliers) -> None:
+    """Divide weights by where their multipliers begin, so that the model computes the same."""
+    for name, weight in multipliers.weights.items():
+        weight.div_(multipliers.effective[name].write(torch.ones_like(weight)))
 
 
 def begin_with_predecessor(multipliers: Multipliers, run: Run, path: Path) -> None:
@@ -148,6 +157,11 @@ def _read_multipliers(path: Path, run: Run, noise: bool) -> dict[str, Tensor]:
         raise UserError(
             f"{run.label} begins with the multipliers of {run.after.label}, which is not "
             "finished; run that too (without --only)"
+        )
+    if "diverged" in read_outcome(path):
+        raise UserError(
+            f"{run.label} begins with the multipliers of {run.after.label}, which diverged: that "
+            "is its result, and it keeps none; leave this run out"
         )
     name = "vectors.parquet" if noise else "weights.pt"
     content = io.BytesIO(read_file(path, name))

@@ -297,7 +297,9 @@ class _Loop:
         self.log = StepLog(run.label, directory, self.record, group, report, train.divergence, each)
         self.probes = ProbeLog(
             copy or learner, self.settings, torch.from_numpy(lot).to(self.device), self.batches,
-            self.log, self.record, self.autocast, run.execution.micro_batch,
+            self.log, self.record, self.autocast,
+            # One process takes no more sequences at a time than in training.
+            run.execution.micro_batch or (group.world > 1 and train.batch_size // group.world) or 0,
         )  # fmt: skip
         self.snapshots = snapshot_steps(train)
         self.stage_end = constant_end(self.settings.schedule, train.steps)

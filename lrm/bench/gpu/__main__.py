@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import math
 import sys
 import time
 from collections.abc import Callable
@@ -14,8 +12,8 @@ from lrm.bench.gpu.items import PARTS
 from lrm.bench.gpu.plan import GpuPlan
 from lrm.bench.gpu.record import Record, name_of
 from lrm.bench.gpu.session import OutOfTime, Session, take, unfinished
-from lrm.cli import a_folder, clock, guarded
-from lrm.errors import UserError, printable, shown
+from lrm.cli import a_folder, clock, guarded, positive_number
+from lrm.errors import UserError, printable
 from lrm.store.files import make_folder
 from lrm.store.lock import locked
 
@@ -38,22 +36,20 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add = parser.add_argument
     add("--part", action="append", choices=list(PARTS), help="only this part (repeatable)")
-    add("--minutes", type=_positive, default=9.0, help="limit of each part (default %(default)g)")
+    add(
+        "--minutes",
+        type=positive_number,
+        default=9.0,
+        help="limit of each part (default %(default)g)",
+    )
     add("--toy", action="store_true", help="the same at toy size on the CPU; never published")
     add("--again", action="store_true", help="measure again what failed")
-    add("--peak-flops", type=_positive, help="of the device in bfloat16, per second")
+    add("--peak-flops", type=positive_number, help="of the device in bfloat16, per second")
     add("--name", help="name of the record (default: the device's)")
     add("--results", type=a_folder, default=Path("results"),
         help="folder of records, runs, corpora")  # fmt: skip
     options = parser.parse_args(arguments)
     guarded(lambda: _main(options), resumes=True)
-
-
-def _positive(text: str) -> float:
-    with contextlib.suppress(ValueError):
-        if 0 < (value := float(text)) < math.inf:
-            return value
-    raise argparse.ArgumentTypeError(f"{shown(text)} is no positive number")
 
 
 def _main(options: argparse.Namespace) -> None:

@@ -55,7 +55,7 @@ def evaluate(
     name = hashlib.sha256(repr([*told, asked, version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"
     if file.exists():
-        read_json(file, ("source", "scores"))
+        read_json(file, ("source", "scores"), f"remove {file} and run again")
         return file
     folder = None
     if not tasks:

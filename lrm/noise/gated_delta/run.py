@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from lrm import data
+from lrm.errors import UserError
 from lrm.model.blocks.gdn import GATES
 from lrm.noise.gated_delta import gates
 from lrm.noise.gated_delta.network import Network
@@ -70,6 +71,9 @@ def _gates(run: TheoryRun, batches: data.Batches, log: Log, tell: Tell) -> None:
     Geometric means over models. ``tokens`` (of no tensor) is how many a batch has.
     """
     train, means = run.settings.train, _Means()
+    if run.settings.optimizer.momentum or train.clip_norm or run.settings.schedule.warmup_steps:
+        raise UserError("theory.simulate = gates compares with plain SGD: optimizer.momentum, "
+                        "train.clip_norm and schedule.warmup_steps must be 0")  # fmt: skip
     models = run.settings.theory.models(train.batch_size)
     rates = {plan.key: plan.lr for plan in run.plans if plan.address.name in GATES}
     for draw in range(models):

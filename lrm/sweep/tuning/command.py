@@ -22,6 +22,7 @@ from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
 from lrm.store.digests import is_listed
 from lrm.store.files import make_folder, write_atomic, write_listed
+from lrm.store.lock import publishing
 from lrm.sweep import machine
 from lrm.sweep.command import check_inputs, verify_corpora, with_corpora
 from lrm.sweep.dry_run import duration
@@ -217,7 +218,13 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, comp
     whole = complete and len(ended) == len(tuning.arms)
     # A whole search replaces what is published of its own arms, and of no other.
     own = {arm.name for arm in tuning.arms} if whole else set()
-    _check_kept(log, published, own)
+    with publishing(published.parents[2]):
+        log.read_again()
+        _check_kept(log, published, own)
+        _write(ended, log, presets, published)
+
+
+def _write(ended: Sequence[ArmTuning], log: TrialLog, presets: Path, published: Path) -> None:
     for arm in ended:
         make_folder(presets)
         for decision in arm.search.decisions:

@@ -14,6 +14,7 @@ from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
 from lrm.store.digests import read_listed, sealed
 from lrm.store.files import make_folder, read_records
+from lrm.store.lock import locked
 from lrm.store.rundir import give_up, is_complete, read_file, read_given_up, read_outcome
 
 # What a record of the log holds.
@@ -84,9 +85,16 @@ def run(
     try:
         train(trial, path, corpora, tell, note=note, group=group, each=watch)
     except Diverged as error:
-        give_up(path, "diverged", str(error), error.step)
+        _end(path, "diverged", str(error), error.step)
     except _Hopeless as error:
-        give_up(path, "stopped", *error.args)
+        _end(path, "stopped", *error.args)
+
+
+def _end(path: Path, outcome: str, reason: str, step: int) -> None:
+    """Give it up; Busy where another search has begun to go on with it."""
+    with locked(path):
+        if not is_complete(path):
+            give_up(path, outcome, reason, step)
 
 
 def _logged(path: Path) -> dict[int, float]:
@@ -157,6 +165,12 @@ class TrialLog:
         self._unwritten = [record for id, record in there.items() if id not in own]
         if path.exists():
             _cut(path)
+
+    def read_again(self) -> None:
+        """Take up what other searches have written since: several may share a log."""
+        if self.path.exists():
+            whole = self.path.read_bytes().rpartition(b"\n")
+            self.records = self.records | _records(whole[0] + whole[1], self.path)
 
     def lacks(self, published: Path, but_of: Collection[str] = ()) -> int:
         """How many trials of a published log it does not hold, those of some arms left out."""

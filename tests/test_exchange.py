@@ -179,8 +179,9 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
         torch.testing.assert_close(learner.model(tokens), expected, rtol=1e-4, atol=1e-4)
         for implementation in ("forward", "optimizer"):  # wherever multipliers begin
             both = {"kind": "row_column", "init": 0.5}
+            scalar = {"kind": "scalar", "init": 3.0}
             changed = [*rules, {"match": "mlp.*", "multiplier": both},
-                       {"match": "ssm.*", "multiplier": {"kind": "scalar", "init": 3.0}}]  # fmt: skip
+                       {"match": "ssm.*", "multiplier": scalar}]  # fmt: skip
             train = {**settings["train"], "multiplier_implementation": implementation}
             given = {**settings, "train": train, "rules": changed}
             multiplied = build(validate(Settings, given, "test"), seed=7)

@@ -261,7 +261,7 @@ def test_twins_of_two_experiments_with_one_id(experiment, tmp_path):
 
 
 def test_a_judging_run_is_no_twin_of_another_experiments(experiment, tmp_path, capsys):
-    """That one ran before the criteria of this one were fixed, or after: a copy would hide which."""
+    """That one may have run before the criteria of this one were fixed: a copy would hide it."""
     [run, other, _] = [
         dataclasses.replace(r, corpus="c", criteria={"X1": "hash"})
         for r in experiment(TWINS).runs("smoke", [100])

@@ -38,10 +38,12 @@ ABSOLUTE_PATH = re.compile(r"(?<![\w./<:])(?:/[\w.-]+){2,}|[A-Z]:\\")
 TRAINS = ("method", "symmetry")
 
 # Experiments without runs, so that a notebook says so.
-LEFT_OUT = ("mlp_scale_design", "frozen_multipliers")
+LEFT_OUT = ("mlp_scale_design", "frozen_multipliers", "symmetry_placement", "gradient_noise")
 # What is said then.
 SAID = {
     "mlp_scale": "no variants to show: no finished runs of mlp_scale_design",
+    "symmetry": "no placements to show: no finished runs of symmetry_placement",
+    "grad_clipping": "no noise to show: no finished runs of gradient_noise",
     "scale_diversity": "no frozen multipliers to show: no finished runs of frozen_multipliers",
 }
 

@@ -38,7 +38,7 @@ BLOCKS = {
     "logits": "projector", "Q·K": "attention", "dt": "SSM", "gate": "MLP",
     "attention output": "attention", "SSM output": "SSM", "MLP output": "MLP",
 }  # fmt: skip
-MESSAGE = "From s ∝ 1/d matrices and logits keep their norms, and outputs stay or fall"
+MESSAGE = "Started at s ∝ 1/d, matrices and logits keep their norms, and outputs stay or fall"
 # Panels of the drawing: title (what the published runs show, and of others), axis, quantities'
 # panel, and which of them.
 PANELS = (

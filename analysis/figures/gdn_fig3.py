@@ -34,8 +34,8 @@ LOOKS = {
     "SP_SCALARS": (*SCALARS, "SP, learned scalars"),
 }
 MESSAGE = (
-    "With muP the best learning rate hardly moves with the width; in a standard\n"
-    "parametrization (SP) it is lower at the largest than at the smallest, by no steady fall"
+    "With muP the best learning rate hardly moves with the width. In a standard\n"
+    "parametrization (SP) it ends lower, by no steady fall; with learned scalars it jumps"
 )
 # Of the rates that were tried, those that have a number.
 _NAMED = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.1, 0.2, 0.4, 0.8)

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import SMALL
 from analysis.tables.context import Context
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
@@ -48,6 +48,10 @@ PANELS = {
 }
 # Lines of a in groups, from above: their number, and what each group is.
 GROUPS = ((2, "in all vectors"), (2, "in a part"), (3, "controls"))
+MESSAGE = (
+    "Magnitude and direction apart gain on the inputs, and most with a norm behind the matrix;\n"
+    "no effect of fewer magnitudes is seen"
+)
 TITLES = {
     "a": "a   On the inputs (HG): OR, ER and plain numbers",
     "b": "b   On both sides: OR and ER",
@@ -76,7 +80,8 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels above each other, with the same limits and a zero of their own."""
     sizes = [len(compared) + 0.8 for compared in PANELS.values()]
-    figure, axes = page(3, 1, 4.9, h_pad=0.05, sharex=True, height_ratios=sizes)
+    figure, axes = page(3, 1, 5.2, h_pad=0.05, sharex=True, height_ratios=sizes)
+    headline(figure, MESSAGE, context)
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
     # Names of groups stand on the left of all points, and intervals on their right.
     axes[0].set_xlim(low - 0.2 * (high - low), high + 0.55 * (high - low))

@@ -35,7 +35,7 @@ BOX = [(-0.25, -1), (0.25, -1), (0.25, 1), (-0.25, 1), (-0.25, -1)]
 TUNED = {"color": "#222222", "marker": BOX, "ms": 5, "mew": 0.7, "ls": ""}
 DEFAULT = {"markerfacecolor": "none"}
 MESSAGE = (
-    "For the MLP learned products are near the tuned factor, and mostly noise alone is nearer;\n"
+    "For the MLP learned products are near the tuned factor; mostly noise alone is nearer;\n"
     "for the embedding 0.6 to 0.7, where the search chose 2; elsewhere the search kept 1"
 )
 RANGE = {"lw": 2.2, "alpha": 0.45}

@@ -28,8 +28,8 @@ PANELS = {
     "loss": ("c   Best loss, width {large:g}", "← better   loss − muP's (nats)"),
 }
 MESSAGE = (
-    "Carried from width 32 to 256 the best factor costs nothing with muP and steepest descent.\n"
-    "At one LR it costs half a nat or more; decay and scalars halve that, and end at higher loss"
+    "Carried from width 32 to 256 the best factor costs nothing with muP or steepest\n"
+    "descent. At one LR it costs a nat, and half a nat with decay, with or without scalars"
 )
 
 

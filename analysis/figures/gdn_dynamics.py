@@ -23,8 +23,8 @@ from analysis.tables.results import Tables
 EXPERIMENTS = {"gdn_transfer": ("* lr=0.016 *",)}
 RECIPES = {"SP": "SP", "MUP": "muP"}
 MESSAGE = (
-    "Over eight times the width queries shrink by a quarter and keys by a tenth with muP; with\n"
-    "SP both grow eightfold. The stream's gradient, times d, grows with muP, shrinks with SP"
+    "Over eight times the width queries shrink by a quarter and keys by a tenth with\n"
+    "muP; with SP both grow eightfold. ∂h · d grows with muP, and shrinks with SP"
 )
 COLUMNS = {
     "q̃": r"query $\tilde{q}$",

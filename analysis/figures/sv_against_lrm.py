@@ -44,8 +44,8 @@ ASKED = [
 ]
 PANELS = {"a": GAINS, "c": ASKED}
 MESSAGE = (
-    "One learned number for each matrix and for the final norm gains about as much as vectors;\n"
-    "without any weight decay vectors gain a quarter of that"
+    "One learned number for each matrix and the final norm gains about as much as\n"
+    "vectors; without any weight decay vectors gain a quarter of that"
 )
 SCALED = {"PLAIN": ("none", "no norm behind"), "NORMED": ("dnp", "a norm behind each of them")}
 SIZES = (0.0625, 0.25, 1.0, 4.0)

@@ -39,8 +39,8 @@ TITLES = {
     "c": "c   Curvature",
 }
 MESSAGE = (
-    "Weight decay shrinks the vectors of blocks, and lets the final one grow less; the curvature\n"
-    "grows in training, as the learning rate falls, with decay and without"
+    "Weight decay shrinks the vectors of blocks, and lets the final one grow less; the\n"
+    "curvature grows in training, as the learning rate falls, with decay and without"
 )
 # What is drawn in a and b: names beside the lines, the side of the vectors, and width of the lines.
 DRAWN = {"a": {"final": ("final", 0.9), "block": ("of blocks", 1.4)}, "b": {"output": ("", 1.4)}}

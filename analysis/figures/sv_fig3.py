@@ -38,8 +38,8 @@ TITLES = {
     "b": "b   Decay on outputs",
 }
 MESSAGE = (
-    "On sixteen new seeds decay on input vectors raises the loss, with AdamW and Muon, decay\n"
-    "on output vectors with Muon alone; both with Muon perhaps by less than matters"
+    "On sixteen new seeds decay on input vectors raises the loss, with AdamW and Muon,\n"
+    "that on output vectors with Muon alone; with Muon perhaps by less than matters"
 )
 _BELOW = 0.34
 _ROBUST = {"Muon, new seeds"}

@@ -50,7 +50,7 @@ TITLES = {
     "a": "a   Vectors shared by branches are worse than own ones",
     "b": "b   No gain of vectors on outputs is seen; a factor of 2 harms",
     "c": "c   Magnitude and direction apart (OR, ER) gain most behind a norm",
-    "d": "d   Weight decay harms DNP with OR, perhaps by less than matters (0: none)",
+    "d": "d   Weight decay harms DNP with OR, perhaps by less than matters",
 }
 # One seed bears no conclusion, and what another's runs show is not known.
 SUBJECTS = {

@@ -46,8 +46,8 @@ LINES = [
     _gain("one number, no vector", "SCALAR", "none"),
 ]
 MESSAGE = (
-    "A number beside the vector gains twice what OR does, and a number in its place as much;\n"
-    "so does OR in the final vector alone, and OR in the blocks has no gain that can be seen"
+    "A number beside the vector gains twice what OR does, and a number in its place as\n"
+    "much; so does OR in the final vector alone. OR in the blocks has no gain that is seen"
 )
 WORDS = (
     r"OR: $\gamma = \beta\,\mathrm{Norm}(\alpha)$ in place of a vector $\gamma$ on the inputs of a "

@@ -49,8 +49,8 @@ PANELS = {
 # Lines of a in groups, from above: their number, and what each group is.
 GROUPS = ((2, "in all vectors"), (2, "in a part"), (3, "controls"))
 MESSAGE = (
-    "Magnitude and direction apart gain on the inputs, and most with a norm behind the matrix;\n"
-    "no effect of fewer magnitudes is seen"
+    "Magnitude and direction apart gain on the inputs, and most with a norm behind the\n"
+    "matrix; no effect of fewer magnitudes is seen"
 )
 TITLES = {
     "a": "a   On the inputs (HG): OR, ER and plain numbers",

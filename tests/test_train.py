@@ -350,6 +350,8 @@ def test_an_overflow_of_float16_is_a_result_where_it_may_be(run, tmp_path):
     pd.testing.assert_frame_equal(first, second, check_exact=True)
     losses = first[first["stat"] == "train_loss"]
     assert list(losses["step"]) == [1] and losses["value"].isna().all()
+    last = first[first["stat"] == "validation_loss"].nlargest(1, "step")
+    assert list(last["step"]) == [1] and last["value"].isna().all()
     assert not (tmp_path / "a" / "weights.pt").exists()
     loop.train(job, tmp_path / "c", tmp_path / "data")
     assert read_json(tmp_path / "c" / "done.json")["validation_loss"] < 20

@@ -474,6 +474,9 @@ class _Loop:
         if self.group.rank > 0:
             return
         self.stop_clock()
+        if diverged:
+            # Else the loss before the decay would be its last.
+            self.record("metrics.jsonl", {"step": steps, "validation_loss": math.nan})
         train = self.settings.train
         sequences = sequences_before(self.settings.schedule, train.batch_size, steps)
         tokens = sequences * train.sequence_length

@@ -4,21 +4,22 @@ SEEDS ?= 1
 WORKERS ?=
 CLUSTER ?=
 RESULTS ?= results
-FROM ?= reference
+# Of these the environment has its own: the name of the machine, for one.
+FROM = reference
 PYTHON ?= python3
 YES ?=
 PAIRS ?=
 PUBLISH ?=
 SEARCH ?= tuning_search
 CLAIM ?=
-ALL ?=
 OPTIONS ?=
-RUN ?=
-STEP ?=
 TASKS ?=
-PART ?=
 MINUTES ?=
-NAME ?=
+ALL =
+RUN =
+STEP =
+PART =
+NAME =
 TOY ?=
 AGAIN ?=
 
@@ -27,7 +28,7 @@ on = $(filter-out 0 no false off,$(1))
 # For the shell, whatever stands in it.
 quoted = '$(subst ','\'',$(1))'
 SCALES := $(basename $(notdir $(wildcard lrm/plan/presets/scale/*.yaml)))
-$(if $(filter $(SCALE),$(SCALES)),,$(error SCALE=$(SCALE) is no scale; there are $(SCALES)))
+$(if $(filter 11,$(words $(SCALE))$(words $(filter $(SCALE),$(SCALES)))),,$(error SCALE=$(SCALE) is no scale; there are $(SCALES)))
 $(if $(filter $(FROM),runs reference),,$(error FROM=$(FROM): write runs or reference))
 
 # All that there is to draw and to train, as the tree has it: the paper's figures by their numbers,
@@ -53,27 +54,37 @@ configured = $(notdir $(patsubst %/config.yaml,%,$(shell grep -lsE '$(1)' experi
 ELSEWHERE := $(filter-out $(call configured,^at: .*$(SCALE)),$(call configured,^at: ))
 EVALUATED := $(call configured,^evaluation:)
 NOT_HERE := $(call figures_of,$(ELSEWHERE))
-# Those of ours whose drawing is published at this scale need no runs, unless FROM=runs.
-PUBLISHED := $(filter $(basename $(notdir $(wildcard $(RESULTS)/reference/$(SCALE)/figures/*.csv))),$(OURS))
-BORROWED := $(if $(filter reference,$(FROM)),$(PUBLISHED))
+# Those of ours whose drawing is published at this scale need no runs, unless FROM=runs. What is published
+# lies in this tree alone: with another RESULTS they are neither drawn nor trained.
+PUBLISHED := $(filter $(basename $(notdir $(wildcard results/reference/$(SCALE)/figures/*.csv))),$(OURS))
+LENT_HERE := $(if $(filter reference,$(FROM)),$(PUBLISHED))
+BORROWED := $(if $(shell test -d $(call quoted,$(RESULTS))/reference/$(SCALE) && echo 1),$(LENT_HERE))
+FAR := $(filter-out $(BORROWED),$(LENT_HERE))
 # Those of other texts that are not published have targets of their own: scale_vectors, gdn, steepest.
-OTHERS := $(filter-out $(BORROWED) $(NOT_HERE),$(filter sv_% gdn_% bm_%,$(OURS)))
-OWN := $(filter-out $(UNTUNED) $(NOT_HERE) $(OTHERS),$(PAPER) $(filter-out $(BORROWED),$(OURS)))
+OTHERS := $(filter-out $(BORROWED) $(FAR) $(NOT_HERE),$(filter sv_% gdn_% bm_%,$(OURS)))
+OWN := $(filter-out $(UNTUNED) $(NOT_HERE) $(OTHERS),$(PAPER) $(filter-out $(BORROWED) $(FAR),$(OURS)))
 
 VENV := .venv
 BIN := $(VENV)/bin
 workers := $(if $(WORKERS),--workers $(WORKERS))
 cluster := $(if $(CLUSTER),--cluster $(CLUSTER))
 options = --scale $(SCALE) --seeds $(call quoted,$(SEEDS)) $(workers) $(cluster) --results $(call quoted,$(RESULTS)) $(if $(call on,$(YES)),--yes)
-# In one sweep what figures need of their experiments: whole ones, or some runs of them.
-train = runs=$$($(BIN)/python -m analysis.needs --sweep $(1)) \
-	&& { eval "$(BIN)/python -m lrm.sweep $$runs $(options)" || test $$? -eq 3; }
+# In one sweep what figures need of their experiments: whole ones, or some runs of them. Where runs
+# failed, what the others give is drawn all the same, by $(2), and then make fails too.
+train_and = runs=$$($(BIN)/python -m analysis.needs --sweep $(1)) \
+	&& { eval "$(BIN)/python -m lrm.sweep $$runs $(options)"; failed=$$?; } \
+	&& { test $$failed -eq 0 || test $$failed -eq 3 || exit $$failed; } \
+	&& $(2) && { test $$failed -eq 0 || echo "error: runs failed, see above; figures are of those that have finished" >&2; exit $$failed; }
 # One experiment after the other.
 train_needed = runs=$$($(BIN)/python -m analysis.needs $(1)) \
 	&& echo "$$runs" | while read -r run; do eval "$(BIN)/python $$run $(options)" </dev/null || exit; done
 draw = $(BIN)/python -m analysis.figures $(1) --scale $(SCALE) --results $(call quoted,$(RESULTS))
 
 .DEFAULT_GOAL := help
+# Several of pip at once spoil .venv, and so does make -j. The two that draw go side by side.
+ifeq ($(filter own_figures borrowed_figures,$(MAKECMDGOALS)),)
+.NOTPARALLEL:
+endif
 .PHONY: help demo all scale_vectors gdn steepest own_figures borrowed_figures setup setup-dev setup-notebooks tune notebooks lab claims report readme publish evaluate probe bench gpu test test-notebooks test-compiled test-models test-recipes test-cluster test-mutants lint list watch clean-runs lock $(PAPER) $(OURS) $(UNDRAWN)
 
 help:  ## list the targets
@@ -98,11 +109,12 @@ setup-notebooks: $(VENV)/.notebooks  ## the same with Jupyter
 install = $(BIN)/pip install --quiet --disable-pip-version-check --no-compile $(1) \
 	&& { $(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true; }
 
+new_enough = 'import sys; sys.exit(sys.version_info < (3, 11))'
 # torch first and by its exact version: a range could take another build with it.
 $(VENV)/.core: pyproject.toml requirements.lock
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "error: Python 3.11 or later is needed; make setup PYTHON=python3.11"; exit 2; }
+	@{ $(BIN)/python -m pip --version && $(BIN)/python -c $(new_enough); } >/dev/null 2>&1 \
+		|| { $(PYTHON) -c $(new_enough) && $(PYTHON) -m venv --clear $(VENV); } \
+		|| { echo "error: Python 3.11 or later is needed, with its module venv; make setup PYTHON=python3.11" >&2; exit 2; }
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $$(grep '^torch==' requirements.lock)
 	$(call install,-c requirements.lock -e '.[suite]')
 	@touch $@
@@ -133,24 +145,22 @@ $(VENV)/.notebooks: $(VENV)/.core
 
 tell_untuned = echo "left out: $(strip $(UNTUNED)). They need tuned presets: make tune SCALE=$(SCALE) PUBLISH=1"
 tell_others = echo "left out: $(strip $(OTHERS)). They are of other texts: make scale_vectors, make gdn, make steepest"
+tell_far = echo "left out: $(strip $(FAR)). What is published lies in results: leave RESULTS out to draw them, or train them by FROM=runs"
 tell_not_here = echo "left out: $(strip $(NOT_HERE)). They have no runs at $(SCALE)"
 # Of the figures whose names begin so those that have none; nothing where all have.
 absent = $(filter $(NOT_HERE),$(filter $(1),$(OURS)))
 tell_absent = $(if $(call absent,$(1)),echo "left out: $(call absent,$(1)). They have no runs at $(SCALE)",:)
 
 demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainings: a frozen scale and a learned one
-	@$(if $(wildcard $(RESULTS)/reference/tiny),$(call draw,fig1) --source reference,echo "$(RESULTS) has no published runs: figure 1 is in results/reference/tiny/figures")
+	@$(if $(shell test -d $(call quoted,$(RESULTS))/reference/tiny && echo 1),$(BIN)/python -m analysis.figures fig1 --scale tiny --results $(call quoted,$(RESULTS)) --source reference,echo "$(RESULTS) has no published runs: figure 1 is in results/reference/tiny/figures")
 	@$(BIN)/python experiments/projector/run.py --scale tiny --only 'FPN S=8 *' --only 'SPN S=8 *' \
 		--set train.steps=500 $(workers) --results $(call quoted,$(RESULTS))
 	@$(BIN)/python -m analysis.demo --results $(call quoted,$(RESULTS))
 
 # In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
 all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure of the paper that SCALE has, trained and drawn; ours drawn from the published runs (FROM=runs: trained too)
-	@$(call train,$(OWN))
-	@$(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures)
-	@$(if $(UNTUNED),$(tell_untuned),:)
-	@$(if $(NOT_HERE),$(tell_not_here),:)
-	@$(if $(OTHERS),$(tell_others),:)
+	@$(call train_and,$(OWN),{ $(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures) \
+		$(if $(UNTUNED),&& $(tell_untuned)) $(if $(NOT_HERE),&& $(tell_not_here)) $(if $(OTHERS),&& $(tell_others)) $(if $(FAR),&& $(tell_far)); })
 
 own_figures: $(VENV)/.core
 	@$(call draw,$(OWN))
@@ -163,8 +173,7 @@ COMPARED = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
 # Ours of them that are published are not trained, as in make all.
 LENT = $(filter-out sv_fig% sv_theory,$(filter $(BORROWED),$(COMPARED)))
 scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: its figures trained in one sweep and drawn, ours drawn from the published runs (FROM=runs: trained too)
-	@$(call train,$(filter-out $(LENT),$(COMPARED)))
-	@$(call draw,$(filter-out $(LENT),$(COMPARED)))
+	@$(if $(filter-out $(LENT),$(COMPARED)),$(call train_and,$(filter-out $(LENT),$(COMPARED)),$(call draw,$(filter-out $(LENT),$(COMPARED)))),:)
 	@$(if $(LENT),$(call draw,$(LENT)) --source reference,:)
 	@$(call tell_absent,sv_%)
 
@@ -176,18 +185,19 @@ gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train 
 
 STEEPEST = $(filter-out $(NOT_HERE) $(UNTUNED),$(filter bm_%,$(OURS)))
 steepest: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## Beyond MuP 3: train the experiments steepest_* in one sweep, and draw their figures
-	@$(call train,$(STEEPEST))
-	@$(call draw,$(STEEPEST))
+	@$(if $(STEEPEST),$(call train_and,$(STEEPEST),$(call draw,$(STEEPEST))),:)
 	@$(call tell_absent,bm_%)
 
+# An own figure asks for the runs that it reads; some of them alone would leave it empty.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
+	@$(if $(ONLY),echo "error: a figure trains all that it reads; leave ONLY out or call experiments/<name>/run.py --only" >&2; exit 2)
 	@$(call train_needed,$@)
 	@$(call draw,$@)
 
 $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.evaluation
 
 $(UNDRAWN): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
-	@$(BIN)/python experiments/$@/run.py $(options) $(foreach one,$(ONLY),--only $(call quoted,$(one)))
+	@$(BIN)/python experiments/$@/run.py $(options) $(if $(ONLY),--only $(call quoted,$(ONLY)))
 
 tune: $(VENV)/.core  ## search the hyperparameters of the tuning ablation; PUBLISH=1 has experiments use what was found, FROM_PUBLISHED=1 goes on from the published log, ONLY='ADAM*', UNTIL=NONE ends with that tier, SEARCH=steepest_search runs that search
 	@$(if $(CLUSTER),echo "error: a search does not run by jobs; leave CLUSTER out" >&2; exit 2)
@@ -260,15 +270,16 @@ test-mutants: $(VENV)/.dev  ## change the judging functions, one small change at
 lint: $(VENV)/.dev  ## ruff
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
 
-list: $(VENV)/.core  ## show the runs on disk, of all scales, with their sizes
-	@$(BIN)/python -m lrm.sweep.runs list --results $(call quoted,$(RESULTS))
+of_experiment = $(if $(EXPERIMENT),--experiment $(call quoted,$(EXPERIMENT)))
+list: $(VENV)/.core  ## show the runs on disk, of all scales, with their sizes; EXPERIMENT=projector
+	@$(BIN)/python -m lrm.sweep.runs list --results $(call quoted,$(RESULTS)) $(of_experiment)
 
 watch: $(VENV)/.core  ## show what is being trained, in another terminal: progress, loss, norms, time left
 	@$(BIN)/python -m lrm.sweep.watch --results $(call quoted,$(RESULTS))
 
-clean-runs: $(VENV)/.core  ## show and remove the runs at SCALE (asks first; YES=1 does not)
-	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results $(call quoted,$(RESULTS)) $(if $(call on,$(YES)),--yes)
+clean-runs: $(VENV)/.core  ## show and remove the runs at SCALE, of all experiments or of EXPERIMENT=projector (asks first; YES=1 does not)
+	@$(BIN)/python -m lrm.sweep.runs clean --scale $(SCALE) --results $(call quoted,$(RESULTS)) $(of_experiment) $(if $(call on,$(YES)),--yes)
 
-lock: $(VENV)/.dev  ## pin what is installed in .venv
-	@$(BIN)/pip list --format=freeze --exclude lrm-suite --exclude pip --exclude setuptools \
-		| sed 's/+cpu$$//' > requirements.lock
+lock: $(VENV)/.notebooks $(VENV)/.recipes  ## pin what is installed in .venv
+	@$(BIN)/pip list --format=freeze --exclude lrm-suite --exclude pip --exclude setuptools > $(VENV)/lock
+	@sed 's/+cpu$$//' $(VENV)/lock > requirements.lock

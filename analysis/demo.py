@@ -25,17 +25,22 @@ def main() -> None:
 def sentence(results: Path) -> str:
     """Both losses after the decay. Raises UserError where one of the runs is missing."""
     losses = {}
-    for description, path in find(EXPERIMENT, SCALE, "runs", results, configuration="all"):
+    # Of several, with other settings or another text, the newest counts: it has just ended.
+    found = find(EXPERIMENT, SCALE, "runs", results, configuration="all")
+    for description, path in sorted(found, key=lambda one: (one[1] / "done.json").stat().st_mtime):
         at = (description["grid"].get("S"), description["settings"]["train"]["steps"])
         if at == (S, STEPS) and description["seed"] == 0:
             losses[description["arm"]] = read_outcome(path)["validation_loss"]
     if missing := [arm for arm in ARMS if arm not in losses]:
         raise NothingFound(f"no finished run of {', '.join(missing)} with {STEPS} steps; make demo")
     frozen, learned = (losses[arm] for arm in ARMS)
+    drawn = results / "figures" / SCALE / "reference" / "fig1.png"
+    if not drawn.exists():
+        drawn = RESULTS / "reference" / SCALE / "figures" / "fig1.png"
     return (
         f"After {STEPS} steps at S = {S:g} the loss is {frozen:.3f} nats with a frozen norm scale "
         f"and {learned:.3f} with a learned one (one seed).\n"
-        f"The whole sweep, all published seeds: {results}/figures/{SCALE}/reference/fig1.png"
+        f"The whole sweep, all published seeds: {drawn}"
     )
 
 

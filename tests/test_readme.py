@@ -122,6 +122,7 @@ def calls(tmp_path):
     python.parent.mkdir()
     python.write_text(
         f'#!/bin/sh\ncase "$2" in analysis.needs) exec {sys.executable} "$@";; esac\n'
+        'case "$*" in "-m lrm.sweep --scale"*) exit 2;; esac\n'  # a sweep of nothing
         'line=; for word; do line="$line$word|"; done; echo "$line"\n'
     )
     python.chmod(0o755)
@@ -160,7 +161,9 @@ def test_make_trains_what_figure_1_reads(calls):
     assert draw == "-m|analysis.figures|fig1|--scale|smoke|--results|results|"
 
 
-@pytest.mark.parametrize(("target", "prefix"), [("gdn", "gdn_"), ("steepest", "bm_")])
+@pytest.mark.parametrize(
+    ("target", "prefix"), [("gdn", "gdn_"), ("steepest", "bm_"), ("scale_vectors", "sv_")]
+)
 def test_make_names_figures_of_other_texts_that_have_no_runs(calls, target, prefix):
     *calls_of_python, told = make(ROOT, target, calls, "SCALE=mini").splitlines()
     assert told.startswith(f"left out: {prefix}") and told.endswith("They have no runs at mini")
@@ -187,6 +190,35 @@ def test_make_quotes_what_it_is_given(calls):
 def test_make_knows_its_words(calls, wrong, told):
     done = run_make(ROOT, "gdn", calls, wrong)
     assert done.returncode == 2 and told in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(("wrong", "told"), [
+    ("SCALE=tiny mini", "SCALE=tiny mini is no scale"), ("SCALE=%", "SCALE=% is no scale"),
+    ("ONLY=FPN*", "a figure trains all that it reads"),
+])  # fmt: skip
+def test_make_refuses_what_it_would_read_otherwise(calls, wrong, told):
+    done = run_make(ROOT, "fig4", calls, wrong)
+    assert done.returncode == 2 and told in done.stderr and not done.stdout
+
+
+def test_make_gives_a_pattern_whole_and_cleans_one_experiment(calls):
+    assert "|--only|FPN S=8 *|" in make(ROOT, "equilibrium", calls, "ONLY=FPN S=8 *")
+    assert "|--experiment|projector|" in make(ROOT, "clean-runs", calls, "EXPERIMENT=projector")
+
+
+@pytest.mark.parametrize("target", ["all", "steepest"])
+def test_make_draws_and_fails_where_runs_failed(calls, tmp_path, target):
+    python = tmp_path / "bin" / "python"
+    python.write_text(python.read_text() + 'case "$2" in lrm.sweep) exit 3;; esac\n')
+    done = run_make(ROOT, target, calls)
+    assert done.returncode == 2 and "error: runs failed" in done.stderr
+    assert "-m|analysis.figures|" in done.stdout
+
+
+def test_make_with_results_elsewhere_trains_nothing_that_is_published(calls, tmp_path):
+    sweep, drawn, *told = make(ROOT, "all", calls, f"RESULTS={tmp_path}/my results").splitlines()
+    assert "frozen_multipliers" not in sweep + drawn and "--source" not in drawn
+    assert any("frozen_multipliers" in line and "FROM=runs" in line for line in told)
 
 
 def test_make_stops_where_training_fails(calls, tmp_path):

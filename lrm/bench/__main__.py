@@ -19,6 +19,7 @@ from lrm.cli import a_folder, clock, guarded
 from lrm.errors import UserError, shown
 from lrm.store.digests import is_listed
 from lrm.store.files import as_json, make_folder, write_listed, write_sealed
+from lrm.store.lock import publishing
 from lrm.sweep.machine import available_cores
 
 PUBLISHABLE = 20  # pairs
@@ -94,7 +95,8 @@ def _main(options: argparse.Namespace) -> None:
     print(tables.render(record))
     print(f"\nkept in {path}", file=sys.stderr)
     if options.publish:
-        write_listed(make_folder(reference), {f"{name}.json": as_json(record)})
+        with publishing(options.results):
+            write_listed(make_folder(reference), {f"{name}.json": as_json(record)})
         print(f"published as {reference / name}.json", file=sys.stderr)
 
 

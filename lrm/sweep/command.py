@@ -286,6 +286,8 @@ def _plan(
         if options.cluster:
             print(dry_run.of_cluster(runs, results, options.asked))
         return _Plan([], {})
+    if options.cluster and options.workers:
+        raise UserError("--workers is for this machine; of jobs --cluster-set workers=1 says so")
     if options.cluster and any(run.execution.parallel for run in runs):
         raise UserError("--cluster trains each run by one process; for execution.parallel call "
                         "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip

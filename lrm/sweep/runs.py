@@ -193,7 +193,7 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
         try:
             with locked(run.path):
                 # First: half a run must be none, and its claim must not be free before the rest.
-                run.path.rename(results / f"{_REMOVED}{secrets.token_hex(8)}")
+                run.path.rename(results / "runs" / f"{_REMOVED}{secrets.token_hex(8)}")
         except Busy:
             busy.append(run.path)
         except (UserError, OSError) as error:
@@ -202,8 +202,9 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
             else:
                 kept.append(f"{error}; or remove {run.path} by hand")
     # Those of a removal that was stopped too.
-    for path in results.glob(f"{_REMOVED}*"):
-        shutil.rmtree(path, ignore_errors=True)
+    for folder in (results / "runs", results):  # the latter by an earlier version
+        for path in folder.glob(f"{_REMOVED}*"):
+            shutil.rmtree(path, ignore_errors=True)
     print(f"removed {counted(len(runs) - len(busy) - len(kept), 'run')}")
     told = kept[:1]
     if kept[1:]:

@@ -14,6 +14,7 @@ from typing import Any
 from lrm.errors import UserError, shown
 from lrm.store.digests import sealed
 from lrm.store.files import as_json, make_folder, read_json, write_listed, write_sealed
+from lrm.store.lock import publishing
 
 _KEYS = ("name", "toy", "calls", "parts")
 
@@ -106,5 +107,6 @@ class Record:
             return self.path
         make_folder(self.published.parent)
         content = {self.published.name: as_json(sealed(self.content))}
-        write_listed(self.published.parent, content)
+        with publishing(self.published.parents[2]):
+            write_listed(self.published.parent, content)
         return self.published

@@ -92,6 +92,10 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     complete = not (options.only or options.until)
     if options.publish and not complete:
         _check_kept(log, published)  # before the trials, and not after them
+    # Presets that others use lie in the tree, wherever the results do.
+    shipped = PRESETS.parents[2] / "results" / "reference" / scale / published.name
+    if options.publish and options.presets == PRESETS / "tuned" and is_listed(shipped):
+        _check_kept(log, shipped)
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {places}", flush=True)
     if strange:
         print(f"{said}; they begin anew", flush=True)

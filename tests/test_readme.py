@@ -305,7 +305,14 @@ def test_what_figures_need():
     assert asked and experiments_of("bm_fig5") == {"steepest_width": tuple(asked)}
     # Runs of a part of an experiment are trained with its others.
     assert list(experiments_of("sv_fig3")) == ["sv_decay", "sv_decay/short"]
-    assert asked_by(ROOT / "experiments/long_run", "L1")[0] == [100, 101, 102, 103]  # 104 is spare
+    assert asked_by(ROOT / "experiments/long_run", "L1")[0] == [
+        110,
+        111,
+        112,
+        113,
+        114,
+        115,
+    ]  # 116 is spare
     short = asked_by(ROOT / "experiments/sv_decay", "SV5b")[1]
     both = (*experiments_of("sv_fig3")["sv_decay"], *short)
     assert wanted(["sv_fig3"]) == {"sv_decay": tuple(dict.fromkeys(both))}

@@ -18,7 +18,7 @@ from lrm.plan.run import Run
 from lrm.plan.schedule import snapshot_steps
 
 # Raised by hand whenever the same documents give other examples.
-SUITE_VERSION = 4
+SUITE_VERSION = 5
 # Tokens of an example with one of its choices, for estimates; and how many choices there are.
 _TOKENS, CHOICES = 80, 4
 # What transformers' plain float32 code takes of the time that the scale's rate gives, measured with
@@ -48,6 +48,8 @@ SUITE = {
     "arguments": Task(half="knowledge", chance=1 / CHOICES),
     "docstrings": Task(half="knowledge", chance=1 / CHOICES),
     "brackets": Task(half="reasoning", chance=1 / CHOICES),
+    "strings": Task(half="reasoning", chance=1 / CHOICES),
+    "attributes": Task(half="reasoning", chance=1 / CHOICES),
     "assignments": Task(half="reasoning", chance=1 / CHOICES),
     "lookups": Task(half="reasoning", chance=1 / CHOICES),
     "indentation": Task(half="reasoning", chance=1 / CHOICES),

@@ -1,4 +1,4 @@
-"""Questions whose answer follows from their own text: brackets, assignments, look-ups, blocks.
+"""Questions whose answer follows from their own text: brackets, strings, names, values, blocks.
 
 All answers are checked by compiling or executing code.
 """
@@ -44,6 +44,41 @@ def brackets(material: Material, draw: random.Random) -> Iterator[Example]:
         wrong = draw.sample(wrong, CHOICES - 1)
         if not any(compiles(query + other) for other in wrong):
             yield example(draw, query, right, wrong, True)
+
+
+def strings(material: Material, draw: random.Random) -> Iterator[Example]:
+    """Which quote and bracket end an argument, behind one that another quote ended."""
+    while True:
+        target, first, second, *words = draw.sample(material.names, 5)
+        marks = draw.sample("'\"", 2)
+        bracket = draw.choice("([{")
+        query = f"{target} = {first}({marks[0]}{words[0]}{marks[0]}), "
+        query += f"{'' if bracket == '{' else second}{bracket}{marks[1]}{words[1]}"
+        closing = _CLOSES[bracket]
+        other = draw.choice([each for each in ")]}" if each != closing])
+        right = marks[1] + closing
+        wrong = [marks[0] + closing, marks[1] + other, marks[0] + other]
+        if compiles(query + right) and not any(compiles(query + each) for each in wrong):
+            yield example(draw, query, right, wrong, True)
+
+
+def attributes(material: Material, draw: random.Random) -> Iterator[Example]:
+    """Which of four arguments an attribute of the same name is set to."""
+    while True:
+        kind, *names = draw.sample(material.names, CHOICES + 1)
+        order = draw.sample(names, CHOICES)
+        *done, asked = order[: draw.randint(2, CHOICES)]
+        lines = [f"class {kind}:", f"    def __init__(self, {', '.join(names)}):"]
+        lines += [f"        self.{name} = {name}" for name in done]
+        query = "\n".join([*lines, f"        self.{asked} ="])
+        if not compiles(f"{query} {asked}"):  # self among the names
+            continue
+        found: dict[str, type] = {}
+        exec(f"{query} {asked}", found)
+        made = found[kind](*range(CHOICES))
+        if getattr(made, asked, None) == names.index(asked):
+            wrong = [f" {name}" for name in names if name != asked]
+            yield example(draw, query, f" {asked}", wrong, True)
 
 
 def assignments(material: Material, draw: random.Random) -> Iterator[Example]:

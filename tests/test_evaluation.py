@@ -34,7 +34,7 @@ from lrm.exchange.evaluation import harness, reasoning, suite
 from lrm.exchange.evaluation.command import evaluate, main
 from lrm.exchange.evaluation.examples import Material, compiles, look_up, others_like
 from lrm.exchange.export import corpus_of, export, trained
-from lrm.plan.config import DataConfig, Execution
+from lrm.plan.config import DataConfig, Execution, validate
 from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
 from lrm.plan.experiment import load
 from lrm.store.digests import MANIFEST
@@ -114,6 +114,19 @@ def test_every_question_has_one_answer(folder):
             assert len(set(one.choices)) == CHOICES and 0 <= one.gold < CHOICES
             assert one.checked == (name != "docstrings"), (name, one)
         assert len({one.gold for one in found}) > 1, name  # the right one has no place of its own
+
+
+def test_a_suite_may_have_some_tasks_alone(corpus, folder, tmp_path):
+    """With the same questions, and in the evaluation's plan."""
+    wanted = Suite(examples=EXAMPLES, tasks=("strings", "brackets"))
+    assert list(wanted.chosen) == ["brackets", "strings"] and list(Suite().chosen) == list(SUITE)
+    made = suite.prepare(wanted, corpus, DATA, tmp_path)
+    assert {path.stem for path in made.glob("*.jsonl")} == set(wanted.chosen)
+    for name in wanted.chosen:
+        assert suite.read(made, name) == suite.read(folder, name)
+    assert list(Evaluation(suite=wanted).all_tasks) == list(wanted.chosen)
+    with pytest.raises(UserError, match="tasks: lookup: no task of the suite; one of imports"):
+        validate(Suite, {"tasks": ["lookup"]}, "test")
 
 
 def test_the_answer_key_again(folder):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from lrm.model.config import Strict
 from lrm.plan import cost
@@ -61,12 +61,27 @@ class Suite(Strict):
 
     ``context`` is how many characters of a document stand before a question, at most. Runs of
     another seed are asked other questions: else the draw of questions, which all would share, would
-    move every seed alike, and an interval over seeds would know nothing of it.
+    move every seed alike, and an interval over seeds would know nothing of it. ``tasks`` are those
+    that are scored; without any, all.
     """
 
     examples: int = Field(200, ge=1, le=100_000)
     context: int = Field(160, ge=20, le=100_000)
     seed: int = 0
+    tasks: tuple[str, ...] = ()
+
+    @field_validator("tasks")
+    @classmethod
+    def _tasks_are_known(cls, tasks: tuple[str, ...]) -> tuple[str, ...]:
+        for name in tasks:
+            if name not in SUITE:
+                raise ValueError(f"tasks: {name}: no task of the suite; one of {', '.join(SUITE)}")
+        return tuple(name for name in SUITE if name in tasks)
+
+    @property
+    def chosen(self) -> dict[str, Task]:
+        """The tasks that are scored, by name."""
+        return {name: task for name, task in SUITE.items() if name in (self.tasks or SUITE)}
 
     def of_run(self, seed: int) -> Suite:
         """The suite for runs of this seed; arms share it."""
@@ -91,7 +106,7 @@ class Evaluation(Strict):
     @property
     def all_tasks(self) -> dict[str, Task]:
         """By name."""
-        return dict(self.tasks) or SUITE
+        return dict(self.tasks) or self.suite.chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +152,7 @@ class EvaluationRun(Run):
     def estimate(self) -> Estimate:
         train, suite = self.settings.train, self.evaluation.suite
         # Of the harness's own tasks: about what the seven of the paper have.
-        examples = suite.examples * len(SUITE) if suite else 50_000
+        examples = suite.examples * len(suite.chosen) if suite else 50_000
         tokens = len(self.steps) * examples * CHOICES * _TOKENS
         forward = cost.flops_per_token(self.settings.model, train.sequence_length) / 3
         return cost.of_one_device(1, _SLOWER * tokens * forward, self.cost)

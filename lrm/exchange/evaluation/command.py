@@ -18,7 +18,7 @@ from lrm.exchange.evaluation import suite
 from lrm.exchange.evaluation.harness import Harness, exported, version
 from lrm.exchange.export import corpus_of, training
 from lrm.plan.config import validate
-from lrm.plan.evaluation import SUITE, SUITE_VERSION, Suite, Task
+from lrm.plan.evaluation import SUITE_VERSION, Suite, Task
 from lrm.plan.identity import files_hash, weights_hash
 from lrm.store.files import make_folder, read_json, write_sealed
 from lrm.store.rundir import is_complete, weights_file
@@ -60,7 +60,7 @@ def evaluate(
     folder = None
     if not tasks:
         folder = suite.prepare(wanted, corpus_of(source), settings.data, results / "suites")
-    harness = Harness({task: Task() for task in tasks} if tasks else SUITE, folder)
+    harness = Harness({task: Task() for task in tasks} if tasks else wanted.chosen, folder)
     device = device_of("auto")
     with exported(source, step, file.parent) if a_run else nullcontext(source) as model:
         if tasks:

@@ -49,7 +49,7 @@ def prepare(suite: Suite, corpus: Corpus, config: DataConfig, folder: Path) -> P
     with locked(path, True):
         if not (path / MANIFEST).exists():
             write_listed(path, _examples(suite, corpus, packages))
-        for name in SUITE:
+        for name in suite.chosen:
             _read(path, name)
             # It says where the folder lies, which may have been moved.
             told, task = path / f"{name}.yaml", yaml.safe_dump(_task(name, path), sort_keys=False)
@@ -87,7 +87,8 @@ def _examples(suite: Suite, corpus: Corpus, packages: tuple[str, ...]) -> dict[s
     """The JSON lines of each task by the name of their file."""
     material = Material.of(documents(corpus), packages, suite.context)
     contents: dict[str, bytes] = {}
-    for name, maker in _MAKERS.items():
+    for name in suite.chosen:
+        maker = _MAKERS[name]
         draw = random.Random(f"{suite.seed} {name}")
         seen: dict[tuple, Example] = {}
         for found in itertools.islice(maker(material, draw), 20 * suite.examples):

@@ -49,7 +49,6 @@ SUITE = {
     "docstrings": Task(half="knowledge", chance=1 / CHOICES),
     "brackets": Task(half="reasoning", chance=1 / CHOICES),
     "strings": Task(half="reasoning", chance=1 / CHOICES),
-    "attributes": Task(half="reasoning", chance=1 / CHOICES),
     "assignments": Task(half="reasoning", chance=1 / CHOICES),
     "lookups": Task(half="reasoning", chance=1 / CHOICES),
     "indentation": Task(half="reasoning", chance=1 / CHOICES),

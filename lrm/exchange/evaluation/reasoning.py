@@ -1,4 +1,4 @@
-"""Questions whose answer follows from their own text: brackets, strings, names, values, blocks.
+"""Questions whose answer follows from their own text: brackets, strings, values, blocks.
 
 All answers are checked by compiling or executing code.
 """
@@ -60,25 +60,6 @@ def strings(material: Material, draw: random.Random) -> Iterator[Example]:
         wrong = [marks[0] + closing, marks[1] + other, marks[0] + other]
         if compiles(query + right) and not any(compiles(query + each) for each in wrong):
             yield example(draw, query, right, wrong, True)
-
-
-def attributes(material: Material, draw: random.Random) -> Iterator[Example]:
-    """Which of four arguments an attribute of the same name is set to."""
-    while True:
-        kind, *names = draw.sample(material.names, CHOICES + 1)
-        order = draw.sample(names, CHOICES)
-        *done, asked = order[: draw.randint(2, CHOICES)]
-        lines = [f"class {kind}:", f"    def __init__(self, {', '.join(names)}):"]
-        lines += [f"        self.{name} = {name}" for name in done]
-        query = "\n".join([*lines, f"        self.{asked} ="])
-        if not compiles(f"{query} {asked}"):  # self among the names
-            continue
-        found: dict[str, type] = {}
-        exec(f"{query} {asked}", found)
-        made = found[kind](*range(CHOICES))
-        if getattr(made, asked, None) == names.index(asked):
-            wrong = [f" {name}" for name in names if name != asked]
-            yield example(draw, query, f" {asked}", wrong, True)
 
 
 def assignments(material: Material, draw: random.Random) -> Iterator[Example]:

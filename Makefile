@@ -4,7 +4,7 @@ SEEDS ?= 1
 WORKERS ?=
 CLUSTER ?=
 RESULTS ?= results
-# Of these the environment has its own: the name of the machine, for one.
+# Set on the command line alone: the environment may have variables of these names.
 FROM = reference
 PYTHON ?= python3
 YES ?=
@@ -58,7 +58,7 @@ NOT_HERE := $(call figures_of,$(ELSEWHERE))
 # lies in this tree alone: with another RESULTS they are neither drawn nor trained.
 PUBLISHED := $(filter $(basename $(notdir $(wildcard results/reference/$(SCALE)/figures/*.csv))),$(OURS))
 LENT_HERE := $(if $(filter reference,$(FROM)),$(PUBLISHED))
-BORROWED := $(if $(shell test -d $(call quoted,$(RESULTS))/reference/$(SCALE) && echo 1),$(LENT_HERE))
+BORROWED := $(filter $(basename $(notdir $(shell ls $(call quoted,$(RESULTS))/reference/$(SCALE)/figures 2>/dev/null))),$(LENT_HERE))
 FAR := $(filter-out $(BORROWED),$(LENT_HERE))
 # Those of other texts that are not published have targets of their own: scale_vectors, gdn, steepest.
 OTHERS := $(filter-out $(BORROWED) $(FAR) $(NOT_HERE),$(filter sv_% gdn_% bm_%,$(OURS)))
@@ -113,8 +113,9 @@ new_enough = 'import sys; sys.exit(sys.version_info < (3, 11))'
 # torch first and by its exact version: a range could take another build with it.
 $(VENV)/.core: pyproject.toml requirements.lock
 	@{ $(BIN)/python -m pip --version && $(BIN)/python -c $(new_enough); } >/dev/null 2>&1 \
-		|| { $(PYTHON) -c $(new_enough) && $(PYTHON) -m venv --clear $(VENV); } \
-		|| { echo "error: Python 3.11 or later is needed, with its module venv; make setup PYTHON=python3.11" >&2; exit 2; }
+		|| { $(PYTHON) -c $(new_enough) && { test ! -e $(VENV) || test -e $(VENV)/pyvenv.cfg; } && $(PYTHON) -m venv $(VENV) \
+			&& $(BIN)/python -c $(new_enough); } \
+		|| { echo "error: $(VENV) cannot be made: Python 3.11 or later is needed, with its module venv; remove $(VENV) and call make setup PYTHON=python3.11" >&2; exit 2; }
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-compile $$(grep '^torch==' requirements.lock)
 	$(call install,-c requirements.lock -e '.[suite]')
 	@touch $@
@@ -157,9 +158,11 @@ demo: $(VENV)/.core  ## figure 1 from the published runs, then two short trainin
 		--set train.steps=500 $(workers) --results $(call quoted,$(RESULTS))
 	@$(BIN)/python -m analysis.demo --results $(call quoted,$(RESULTS))
 
-# In one sweep, so that no worker waits for an experiment's last run. Two processes draw.
+# In one sweep, so that no worker waits for an experiment's last run. Two processes draw. A line that holds
+# the name of make's own variable would be carried out by make -n too.
+again = $(MAKE)
 all: $(VENV)/.core $(if $(filter $(OWN),$(call figures_of,$(EVALUATED))),$(VENV)/.evaluation) $(if $(CLUSTER),$(VENV)/.cluster)  ## every figure of the paper that SCALE has, trained and drawn; ours drawn from the published runs (FROM=runs: trained too)
-	@$(call train_and,$(OWN),{ $(MAKE) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures) \
+	@$(call train_and,$(OWN),{ $(again) --no-print-directory --keep-going -j2 own_figures $(if $(BORROWED),borrowed_figures) \
 		$(if $(UNTUNED),&& $(tell_untuned)) $(if $(NOT_HERE),&& $(tell_not_here)) $(if $(OTHERS),&& $(tell_others)) $(if $(FAR),&& $(tell_far)); })
 
 own_figures: $(VENV)/.core
@@ -173,9 +176,9 @@ COMPARED = $(filter-out sv_learning_rates $(NOT_HERE),$(filter sv_%,$(OURS)))
 # Ours of them that are published are not trained, as in make all.
 LENT = $(filter-out sv_fig% sv_theory,$(filter $(BORROWED),$(COMPARED)))
 scale_vectors: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the second paper: its figures trained in one sweep and drawn, ours drawn from the published runs (FROM=runs: trained too)
-	@$(if $(filter-out $(LENT),$(COMPARED)),$(call train_and,$(filter-out $(LENT),$(COMPARED)),$(call draw,$(filter-out $(LENT),$(COMPARED)))),:)
 	@$(if $(LENT),$(call draw,$(LENT)) --source reference,:)
 	@$(call tell_absent,sv_%)
+	@$(if $(filter-out $(LENT),$(COMPARED)),$(call train_and,$(filter-out $(LENT),$(COMPARED)),$(call draw,$(filter-out $(LENT),$(COMPARED)))),:)
 
 DELTA = $(filter-out $(NOT_HERE),$(filter gdn_%,$(OURS)))
 gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train what its figures need, and draw them
@@ -185,8 +188,8 @@ gdn: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## the third paper: train 
 
 STEEPEST = $(filter-out $(NOT_HERE) $(UNTUNED),$(filter bm_%,$(OURS)))
 steepest: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## Beyond MuP 3: train the experiments steepest_* in one sweep, and draw their figures
-	@$(if $(STEEPEST),$(call train_and,$(STEEPEST),$(call draw,$(STEEPEST))),:)
 	@$(call tell_absent,bm_%)
+	@$(if $(STEEPEST),$(call train_and,$(STEEPEST),$(call draw,$(STEEPEST))),:)
 
 # An own figure asks for the runs that it reads; some of them alone would leave it empty.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)

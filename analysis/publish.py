@@ -26,6 +26,7 @@ from lrm.plan.experiment import load
 from lrm.plan.scales import SCALES
 from lrm.store.digests import MANIFEST, manifest_of
 from lrm.store.files import write_atomic
+from lrm.store.lock import publishing
 
 _SEEDS = "1"  # the number that is published unless others are asked for
 # What is published of a drawing beside its numbers. PDF and SVG are made anew by make.
@@ -65,7 +66,8 @@ def main() -> None:
 
 def _main(options: argparse.Namespace) -> None:
     if options.digests:
-        written = list_digests(options.results / "reference")
+        with publishing(options.results):
+            written = list_digests(options.results / "reference")
         if not written:
             raise UserError(f"nothing is published in {options.results / 'reference'}")
         for path in written:

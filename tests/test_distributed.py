@@ -151,6 +151,7 @@ class Written:
     after: object = None
     trains: bool = True
     fails: bool = False
+    criteria = ()
 
     id = computation = label = property(lambda self: self.name)
     after_id = property(lambda self: self.after and self.after.id)

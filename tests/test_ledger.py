@@ -338,7 +338,9 @@ def test_patterns_of_every_entry_select_runs():
     for name, criterion in CRITERIA.items():
         if "only" in criterion:
             loaded = load_experiment(EXPERIMENTS / criterion["experiment"] / "config.yaml")
-            labels = [run.label for run in loaded.runs(judges.judging_scale(loaded), [0])]
+            scale = judges.judging_scale(loaded)
+            labels = [run.label for run in loaded.runs(scale, [0])]
+            labels += [f"{arm} seed=0" for arm in loaded.untuned(scale)]
             for pattern in criterion["only"]:
                 assert fnmatch.filter(labels, pattern), (name, pattern)
 

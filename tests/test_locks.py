@@ -98,7 +98,7 @@ def test_clean_that_is_stopped_leaves_no_run(tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "rmtree", stop)
     with pytest.raises(KeyboardInterrupt):
         stored._remove([stored._read(path)], sure=True)
-    assert not path.exists() and len(list(tmp_path.glob(".removed-*/run.json"))) == 1
+    assert not path.exists() and len(list((tmp_path / "runs").glob(".removed-*/run.json"))) == 1
     monkeypatch.undo()
     path.mkdir()
     stored._remove([stored._read(path)], sure=True)

@@ -55,7 +55,7 @@ SPREAD = {0.125: ((0.189, 0.249), (-0.079, 0.026)), 8.0: ((0.114, 0.182), (0.004
 MESSAGE = (
     "{n}With another start, β₂ or clipping freezing costs as in the sweep, with\n"
     "another batch mostly less. Against FPN at S = 1, a factor of 1/S removes the cost; the\n"
-    "factor SPN learned removes most of it at S = 1/8, a third of the way at S = 8"
+    "factor SPN learned removes most of it at S = 1/8, and a third of it at S = 8"
 )
 # What the panels show, by S.
 NORMS = {0.125: "frozen > 2 × noise\nwithout a factor", 8.0: "frozen below\nnoise"}

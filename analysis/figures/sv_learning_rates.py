@@ -35,7 +35,13 @@ PANELS = {
         "MUON_UNIFIED": "unified",
         "MUON_GEMMA": "gemma",
     },
-    "g   WSD": {"WSD_STANDARD": "standard", "WSD_UNIFIED": "unified"},
+    # The latter at paper, with the rates of all others.
+    "g   WSD": {
+        "WSD_STANDARD": "standard",
+        "WSD_UNIFIED": "unified",
+        "STANDARD_WSD": "standard",
+        "UNIFIED_WSD": "unified",
+    },
     # The narrower one lies higher.
     "h   Widths": {
         "STANDARD_HALF": "standard",

@@ -159,7 +159,7 @@ def sums(claims: list[Claim], text: str) -> str:
     whose = _CLAIMS_OF.get(text, text[0].upper() + text[1:])
     undecided = [claim for claim in of_text if claim.record["verdict"] in (PARTLY, OPEN)]
     against = sum(claim.is_refuted_in_part for claim in undecided)
-    more = f" Of what is partly or open, {_refuted(against)}." if against else ""
+    more = f" Of those that hold partly or are open, {_refuted(against)}." if against else ""
     # Of entries of one claim the newest counts, but those of two experiments count apart.
     claims_of_text = len({claim.id.partition(".")[0] for claim in of_text})
     twice = len(of_text) - claims_of_text

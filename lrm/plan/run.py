@@ -242,7 +242,11 @@ class TrainRun(Run):
         experts, micro_batch = self.settings.model.experts, self.execution.micro_batch
         # The balance of experts is that of the tokens that pass together, and a part of the loss.
         apart = experts is not None and experts.balance and micro_batch
-        return {**super().content(), **({"micro_batch": micro_batch} if apart else {})}
+        content = {**super().content(), **({"micro_batch": micro_batch} if apart else {})}
+        multipliers = (each for plan in self.plans for each in plan.multipliers)
+        if self.settings.train.start is not None and any(each.init != 1 for each in multipliers):
+            content["start"] = "made up for"  # earlier versions began with another model
+        return content
 
     def estimate(self) -> Estimate:
         return cost.of_training(self.settings, self.plans, self.cost)

@@ -23,7 +23,7 @@ from lrm.store.rundir import damage, is_complete, read_given_up, run_folders, st
 from lrm.sweep.cluster import state
 
 _UNKNOWN = "-"  # the scale of a run that tells none
-# What is to be deleted has such a name, beside the folder of runs.
+# What is to be deleted has such a name, in the folder of runs.
 _REMOVED = ".removed-"
 
 

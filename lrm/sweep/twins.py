@@ -7,7 +7,6 @@ after, the criteria of this one were fixed, and a copy would hide which.
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 from lrm.cli import FIRST_JUDGING_SEED
 from lrm.errors import UserError, line_of
 from lrm.plan.run import Run
-from lrm.store.rundir import is_complete, open_run, read_description
+from lrm.store.rundir import RESULTS, is_complete, open_run, read_description, read_file
 
 Job = tuple[Run, Path]  # a run and its directory
 
@@ -63,17 +62,18 @@ def _copy(run: Run, source: Path, path: Path) -> bool:
     """Whether it could be copied."""
     try:
         known = read_description(source)
-        said = {**known, **run.describe(), "computed_as": known.get("computed_as", known["id"])}
-        if known["experiment"] == run.experiment:
-            # Those that stood when it was trained.
-            said["criteria"] = known["criteria"]
-        # Another sweep may be about to copy it too.
-        with open_run(path, waits=True) as directory:
-            if not directory.complete:
-                directory.take_over(source, said)
+        for name in RESULTS:
+            if (source / name).exists():
+                read_file(source, name)
     except UserError as error:
         print(line_of(error), file=sys.stderr)
-        if not is_complete(path):
-            shutil.rmtree(path, ignore_errors=True)
         return False
+    said = {**known, **run.describe(), "computed_as": known.get("computed_as", known["id"])}
+    if known.get("experiment") == run.experiment:
+        # Those that stood when it was trained.
+        said["criteria"] = known.get("criteria", {})
+    # Another sweep may be about to copy it too.
+    with open_run(path, waits=True) as directory:
+        if not directory.complete:
+            directory.take_over(source, said)
     return True

@@ -94,8 +94,10 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
         _check_kept(log, published)  # before the trials, and not after them
     # Presets that others use lie in the tree, wherever the results do.
     shipped = PRESETS.parents[2] / "results" / "reference" / scale / published.name
-    if options.publish and options.presets == PRESETS / "tuned" and is_listed(shipped):
-        _check_kept(log, shipped)
+    elsewhere = shipped.resolve() != published.resolve() and is_listed(shipped)
+    if options.publish and options.presets == PRESETS / "tuned" and elsewhere:
+        raise UserError(f"--publish would replace presets of the search in {shipped}; leave "
+                        "--results out, or name another folder by --presets")  # fmt: skip
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {places}", flush=True)
     if strange:
         print(f"{said}; they begin anew", flush=True)

@@ -191,7 +191,7 @@ steepest: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## Beyond MuP 3: trai
 	@$(call tell_absent,bm_%)
 	@$(if $(STEEPEST),$(call train_and,$(STEEPEST),$(call draw,$(STEEPEST))),:)
 
-# An own figure asks for the runs that it reads; some of them alone would leave it empty.
+# A figure of own runs waits for all that it reads: ONLY would leave it empty.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(if $(ONLY),echo "error: a figure trains all that it reads; leave ONLY out or call experiments/<name>/run.py --only" >&2; exit 2)
 	@$(call train_needed,$@)

@@ -181,6 +181,7 @@ def test_a_run_begins_where_an_imported_model_ended(finished, results, tmp_path)
             both = {"kind": "row_column", "init": 0.5}
             scalar = {"kind": "scalar", "init": 3.0}
             changed = [*rules, {"match": "mlp.*", "multiplier": both},
+                       {"match": "projector", "relative_scale": 8.0, "compensate": True},
                        {"match": "ssm.*", "multiplier": scalar}]  # fmt: skip
             train = {**settings["train"], "multiplier_implementation": implementation}
             given = {**settings, "train": train, "rules": changed}

@@ -28,7 +28,7 @@ PAIRS = {
     OWN: ("UNIFIED_TUNED", "STANDARD", "#CC6677", "^"),
 }
 
-MESSAGE = "The unified design gains with both optimizers; with Muon 8 of 24 seeds by more"
+MESSAGE = "The unified design gains with both optimizers, in 8 of Muon's 24 seeds over 0.1 nats"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

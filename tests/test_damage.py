@@ -461,6 +461,10 @@ def test_the_log_of_a_search(tmp_path):
             kept = TrialLog(path).records
             told += 1
         assert all(good[name] == record for name, record in kept.items())
+        whole = set(path.read_bytes().splitlines()) & set(content.splitlines())
+        assert {name for name in good if any(f'"{name}"'.encode() in line for line in whole)} <= (
+            kept.keys()
+        )
     assert told >= 30
     # Those of earlier versions have no digest.
     path.write_text(json.dumps({**RECORD, "loss": 4.0}) + "\n")

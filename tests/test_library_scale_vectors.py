@@ -4,12 +4,11 @@ import copy
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import lrm
 from lrm.errors import UserError
-
-transformers = pytest.importorskip("transformers")
 
 SIZES = {
     "vocab_size": 48, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,

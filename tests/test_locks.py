@@ -8,7 +8,9 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -44,7 +46,10 @@ def test_two_sweeps_on_one_folder(tmp_path):
         out, errors = process.communicate(timeout=LIMIT)
         assert process.returncode == 0, out + errors
         assert "error" not in errors
-    assert len(list(tmp_path.glob("runs/projector/*/done.json"))) == 2
+    done = list(tmp_path.glob("runs/projector/*/done.json"))
+    assert len(done) == 2
+    # No run was begun by the one and gone on with by the other.
+    assert not any("resumed" in path.with_name("run.json").read_text() for path in done)
 
 
 def test_a_run_that_another_process_has_is_waited_for(tmp_path):
@@ -145,23 +150,25 @@ def test_a_lock_holds_though_its_folder_is_removed_and_made_again(tmp_path):
     """Who has waited for the claim of a folder that is gone takes the claim of the new one."""
     path = tmp_path / "run"
     path.mkdir()
-    began, entered = threading.Event(), threading.Event()
+    waits = threading.Event()
 
     def wait():
-        began.set()
         with locked(path, waits=True):
-            entered.set()
             with pytest.raises(Busy), locked(path):
                 pass
+            return holder_of(path)
 
-    thread = threading.Thread(target=wait)
-    with locked(path):
-        thread.start()
-        began.wait()
-        gone = path.rename(tmp_path / "gone")  # in one step: the other thread may write in it
-        shutil.rmtree(gone)
-    thread.join(LIMIT)
-    assert entered.is_set() and holder_of(path) is None
+    with ThreadPoolExecutor(1) as pool, pytest.MonkeyPatch.context() as patch:
+        with locked(path):
+            # It sleeps when it has seen who holds the claim.
+            clock = SimpleNamespace(time=time.time, sleep=lambda _: waits.set())
+            patch.setattr(lock, "time", clock)
+            found = pool.submit(wait)
+            assert waits.wait(LIMIT)
+            gone = path.rename(tmp_path / "gone")  # in one step: the other thread may write in it
+            shutil.rmtree(gone)
+        assert found.result(LIMIT).process == str(os.getpid())
+    assert holder_of(path) is None
 
 
 # Who holds a claim, and when it is taken from them.
@@ -196,7 +203,28 @@ def test_a_claim_of_another_machine_is_taken_after_silence(tmp_path):
     os.utime(entry, (0, time.time() - lock.SILENCE - 60))
     assert holder_of(tmp_path) is None
     with locked(tmp_path):
-        assert not entry.exists()
+        [own] = (tmp_path / ".claim").iterdir()
+        assert own != entry and time.time() - own.stat().st_mtime < lock.SILENCE / 2
+
+
+def test_silence_is_measured_by_the_clock_of_the_files(tmp_path, monkeypatch):
+    """A machine whose clock is an hour ahead takes no run from one that works."""
+    pretend(tmp_path, host="node7", machine="another")
+    clock = SimpleNamespace(time=lambda: time.time() + 3600, sleep=time.sleep)
+    monkeypatch.setattr(lock, "time", clock)
+    with pytest.raises(Busy, match="on node7"), locked(tmp_path):
+        pass
+
+
+def test_the_tenth_requeue_takes_what_the_ninth_had(tmp_path, monkeypatch):
+    """And the ninth, should it still run, takes nothing from the tenth."""
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    for before, now, takes in (("9", "10", True), ("10", "9", False)):
+        path = tmp_path / now
+        monkeypatch.setenv("SLURM_RESTART_COUNT", before)
+        pretend(path, host="node7", machine="another")
+        monkeypatch.setenv("SLURM_RESTART_COUNT", now)
+        assert (holder_of(path) is None) == takes
 
 
 def test_a_job_that_was_requeued_takes_what_it_had(tmp_path, monkeypatch):

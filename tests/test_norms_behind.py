@@ -188,7 +188,8 @@ def test_transformers_blocks_compute_the_same(settings, family):
 
     Gemma2 has other constants and activations too: of it the two norms of outputs are compared.
     """
-    transformers = pytest.importorskip("transformers")
+    import transformers
+
     behind = {"Qwen3": {"attention.q": "head", "attention.k": "head"}}.get(family, {})
     config = settings(model=LLAMA | {"norms_behind": behind}).model
     learner = build(settings(model=LLAMA | {"norms_behind": behind}), seed=0, dtype=torch.float64)

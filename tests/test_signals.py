@@ -210,7 +210,6 @@ def test_a_sweep_in_any_order_of_signals(tmp_path, order):
 @needs_proc
 @pytest.mark.parametrize(("seconds", "order"), [(0.5, "INT"), (300, "INT INT")])
 def test_workers_save_unless_a_second_signal_comes(tmp_path, seconds, order):
-    began = time.monotonic()
     with Sweep(tmp_path, worker=SAVING.replace("SECONDS", str(seconds))) as sweep:
         for name in order.split():
             send(sweep.process, name)
@@ -220,7 +219,6 @@ def test_workers_save_unless_a_second_signal_comes(tmp_path, seconds, order):
         assert_stopped(errors)
     saved = {path.name for path in tmp_path.glob("saved *")}
     assert saved == ({f"saved {pid}" for pid in sweep.workers} if order == "INT" else set())
-    assert time.monotonic() - began < 300
 
 
 @needs_proc

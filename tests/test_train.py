@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -19,11 +20,13 @@ from lrm import data
 from lrm.errors import Stopped, UserError
 from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun
+from lrm.plan.schedule import lr_factors
 from lrm.store import checkpoint
 from lrm.store.files import read_json
 from lrm.store.rundir import LOGS, read_description
 from lrm.sweep.process import encode
 from lrm.train import loop
+from lrm.train.log import ProbeLog
 from lrm.train.step import train_step
 
 
@@ -247,6 +250,55 @@ def test_a_run_explains_itself(run, tmp_path):
     vectors = pd.read_parquet(folder / "vectors.parquet").set_index(["step", "tensor", "stat"])
     rows = torch.tensor(vectors.loc[(12, "ssm.x@0", "row_norms"), "value"].copy())
     torch.testing.assert_close(rows, final["ssm.x@0"].square().mean(1).sqrt())
+
+
+def test_logs_tell_what_the_steps_returned(run, tmp_path, monkeypatch):
+    """Losses, norms before clipping, the share of steps clipped since the last probe, the factor.
+
+    The clipping norm is the median of those of the first run, so that some steps are clipped.
+    """
+    real, steps = loop.train_step, []
+
+    def step(*arguments):
+        steps.append(real(*arguments))
+        return steps[-1]
+
+    monkeypatch.setattr(loop, "train_step", step)
+    loop.train(run(train={"clip_norm": 0.0}), tmp_path / "free", tmp_path / "data")
+    border = float(torch.stack([norm for _, norm, _ in steps]).median())
+    steps.clear()
+    job = run(train={"clip_norm": border}, probes={"every": 3, "vectors_every": 9})
+    loop.train(job, tmp_path / "run", tmp_path / "data")
+    losses, norms, _ = torch.tensor(steps).double().T.numpy()
+    assert 0 < (norms > border).sum() < len(norms) == 12
+    scalars = pd.read_parquet(tmp_path / "run" / "scalars.parquet").set_index(["stat", "step"])
+    told = scalars["value"].sort_index()
+    np.testing.assert_allclose(told["train_loss"], losses)
+    np.testing.assert_allclose(told["global_gradient_norm"], norms)
+    factors = lr_factors(job.settings.schedule, 12)
+    last = 0
+    for done in sorted(told["clipped_fraction"].index):
+        expected = (norms[last:done] > border).mean() if done else 0.0
+        assert told["clipped_fraction", done] == pytest.approx(expected), done
+        assert told["lr_factor", done] == pytest.approx(factors[max(done - 1, 0)]), done
+        last = done
+    assert last == 12
+
+
+def test_noise_of_gradients_is_read_from_the_batches_that_follow(run, tmp_path, monkeypatch):
+    """The next ones, in which the model as it is has not been trained."""
+    real, read = ProbeLog._gradients, {}
+
+    def gradients(self, done):
+        asked = read.setdefault(done, [])
+        with monkeypatch.context() as patch:
+            batch = self._batches.batch
+            patch.setattr(self._batches, "batch", lambda step: (asked.append(step), batch(step))[1])
+            return real(self, done)
+
+    monkeypatch.setattr(ProbeLog, "_gradients", gradients)
+    loop.train(run(probes={"gradient_batches": 3}), tmp_path / "run", tmp_path / "data")
+    assert read == {done: [done, done + 1, done + 2] for done in (0, 8, 12)}
 
 
 def test_seeds_and_data_order(run, tmp_path):

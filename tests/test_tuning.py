@@ -556,8 +556,8 @@ def test_a_damaged_log_names_its_line(tmp_path):
 # The command.
 
 
-def command(folder, *options, python=None, only="ADAM"):
-    return [python or warm.python, str(PROGRAM), "--scale", "smoke", "--results", str(folder),
+def command(folder, *options, python=None, only="ADAM", program=PROGRAM):
+    return [python or warm.python, str(program), "--scale", "smoke", "--results", str(folder),
             "--presets", str(folder / "presets"), "--only", only, "--workers", "2",
             *options]  # fmt: skip
 
@@ -584,6 +584,19 @@ def test_what_ended_a_search_is_told_though_publishing_fails(tmp_path, monkeypat
         with pytest.raises(told):
             tuning_command._main(EXPERIMENT, options)
         assert ("nothing was published" in capsys.readouterr().err) == (sweep is stop)
+
+
+@pytest.mark.parametrize(
+    ("name", "arm"), [("steepest_search", "STEEPEST_SEEN"), ("tuning_search", "MUON_LRM")]
+)
+def test_searches_of_other_arms_end_and_publish(tmp_path, name, arm):
+    program = PROGRAM.parents[1] / name / "run.py"
+    tune = command(tmp_path, "--publish", only=arm, program=program)
+    done = subprocess.run(tune, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    tiers = load(program.with_name("config.yaml")).search("smoke").stages
+    published = {path.stem for path in (tmp_path / "presets" / "smoke").iterdir()}
+    assert published == {f"{arm}_{tier}" for tier in tiers}
 
 
 def test_a_search_killed_and_resumed(tmp_path):

@@ -53,6 +53,8 @@ class Mutation:
         node.args[2:] = [ast.Constant(0.0)] * (2 if node.func.id == "within" else 1) + node.args[
             4 if node.func.id == "within" else 3 :
         ]
+        # Zeros would lie below what matters, and the part would not hold.
+        node.keywords = [each for each in node.keywords if each.arg != "matters"]
 
     def _zeroed(self, node: ast.AST) -> None:
         node.args[1] = ast.BinOp(node.args[1], ast.Mult(), ast.Constant(0.0))
@@ -104,9 +106,7 @@ def mutations(source: str) -> Iterator[Mutation]:
                 yield Mutation(tree, place, "shifted", inside[id(node)])
             if node.func.id in MAKERS - {"within"}:
                 yield Mutation(tree, place, "reversed", inside[id(node)])
-        elif (
-            isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub | ast.Div) or _is_pair(node)
-        ):
+        elif _is_gap(node) or _is_pair(node):
             yield Mutation(tree, place, "exchanged", inside[id(node)])
 
 

@@ -140,6 +140,13 @@ def list_digests(reference: Path) -> list[Path]:
     Returns the manifests. Publishing writes them too; this is for files that came another way.
     """
     written = []
+    # Before any is written: a manifest with such a name could not be read.
+    for path in reference.rglob("*"):
+        if _is_read_again(path) and not re.fullmatch(r"[\w.-]+", path.name):
+            raise UserError(
+                f"{path} has a name that no manifest can list; remove it, or name it by letters, "
+                "digits and . _ - alone"
+            )
     for folder in sorted({path.parent for path in reference.rglob("*") if _is_read_again(path)}):
         names = [path.name for path in folder.iterdir() if _is_read_again(path)]
         write_atomic(folder / MANIFEST, manifest_of(folder, names))

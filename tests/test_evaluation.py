@@ -452,8 +452,39 @@ def test_the_corpus_is_that_of_the_run(results, tmp_path):
     description["corpus"]["hash"] = "another"
     (run / "done.json").write_text('{"validation_loss": 1.0}')  # of an earlier version
     (run / "run.json").write_text(json.dumps(description))
-    with pytest.raises(UserError, match="is not the one in .*/data; restore it there"):
+    with pytest.raises(UserError, match="is not in .*/data, and what is built today is another"):
         corpus_of(run)
+
+
+def test_the_corpus_of_another_python_is_found_by_its_content(results, tmp_path, monkeypatch):
+    """Its folder is named after what it was built from; nothing is built in its place."""
+    train, _ = runs(results)
+    shutil.copytree(results / "data", tmp_path / "data")
+    shutil.copytree(train.path(results), tmp_path / "runs" / "long_run" / train.id)
+    there = corpus_of(train.path(results)).path.name
+    moved = (tmp_path / "data" / there).rename(tmp_path / "data" / "older")
+    (tmp_path / "data" / "broken").mkdir()
+    (tmp_path / "data" / "broken" / "meta.json").write_text("{")
+    assert corpus_of(tmp_path / "runs" / "long_run" / train.id).path == moved
+    assert {path.name for path in (tmp_path / "data").glob("*/")} >= {"older", "broken"}
+    assert not (tmp_path / "data" / there).exists()
+
+
+def test_metrics_that_are_no_means_have_no_score_of_an_example():
+    tasks = {"cola": Task(metric="mcc"), "qa": Task()}
+    scored = harness.Harness.__new__(harness.Harness)
+    scored._prefix = ""
+    samples = [{"doc_id": 0, "filter": "none", "mcc": (1, 0), "acc": 1.0}]
+    found = {"results": {name: {"mcc,none": 0.5, "acc,none": 1.0} for name in tasks},
+             "samples": dict.fromkeys(tasks, samples)}  # fmt: skip
+    told = {name: scored._score(found, name, task) for name, task in tasks.items()}
+    assert told == {"cola": harness.Score(0.5, []), "qa": harness.Score(1.0, [1.0])}
+
+
+def test_an_evaluation_without_snapshots_is_refused():
+    experiment = load(EXPERIMENTS / "long_run" / "config.yaml")
+    with pytest.raises(UserError, match="train.snapshots is 0; set it to 1 or more"):
+        experiment.runs("smoke", [0], overrides=["train.snapshots=0"])
 
 
 def test_the_papers_tasks_are_those_of_the_harness():

@@ -138,6 +138,8 @@ def test_a_range_that_ends_before_it_begins(text):
 def test_a_path_that_no_source_reads(tmp_path):
     with pytest.raises(ValueError, match="source = stdlib reads no data.path"):
         DataConfig(source="stdlib", path="/nope")
+    with pytest.raises(ValueError, match="source = huggingface reads no data.pattern; drop it"):
+        DataConfig(source="huggingface", path="some/set", pattern="*.parquet")
     with pytest.raises(UserError, match=r"data.pattern = '\.' cannot be used"):
         named_files(DataConfig(source="folder", path=str(tmp_path), pattern="."))
 

@@ -20,7 +20,7 @@ from lrm.optim.groups import entries
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
 from lrm.plan.run import BrownianRun, LayerRun, SeededLayerRun, TrainRun
-from lrm.store.rundir import open_run, read_description, read_outcome
+from lrm.store.rundir import RunDirectory, is_complete, open_run, read_description, read_outcome
 from lrm.sweep import command, twins
 from lrm.train.learner import build
 from lrm.train.step import train_step
@@ -292,4 +292,40 @@ def test_a_twin_that_was_begun_goes_on_by_itself(experiment, tmp_path):
     runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
     jobs = [(run, tmp_path / run.id) for run in runs]
     jobs[1][1].mkdir()
+    (jobs[1][1] / "metrics.jsonl").touch()
     assert [run.arm for run, _ in twins.firsts(jobs)] == ["ONE", "OTHER", "LONGER"]
+
+
+def test_a_copy_that_was_interrupted_is_made_again(experiment, tmp_path, monkeypatch):
+    """It has nothing to go on from, and training it would begin at step 0."""
+    runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
+    jobs = [(run, tmp_path / run.id) for run in runs]
+    with open_run(jobs[0][1]) as directory:
+        directory.start(runs[0].describe())
+        directory.finish({"validation_loss": 1.0}, {"w": torch.ones(2)})
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunDirectory, "_mark_done", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            twins.copy_finished(jobs)
+    assert (jobs[1][1] / "run.json").exists() and not is_complete(jobs[1][1])
+    assert twins.copy_finished(jobs) == 1 and is_complete(jobs[1][1])
+    # While a process works on it, it is that one's.
+    shutil.rmtree(jobs[1][1])
+    with open_run(jobs[1][1]):
+        assert twins.copy_finished(jobs) == 0
+
+
+def test_a_twin_whose_snapshot_is_damaged_is_told(experiment, tmp_path, capsys):
+    runs = [dataclasses.replace(r, corpus="c") for r in experiment(TWINS).runs("smoke", [0])]
+    jobs = [(run, tmp_path / run.id) for run in runs]
+    with open_run(jobs[0][1]) as directory:
+        directory.start(runs[0].describe())
+        directory.save_weights({"w": torch.ones(2)}, 3)
+        directory.finish({"validation_loss": 1.0}, None)
+    (jobs[0][1] / "weights-3.pt").write_bytes(b"damaged")
+    assert twins.copy_finished(jobs) == 0 and not jobs[1][1].exists()
+    assert "weights-3.pt" in capsys.readouterr().err

@@ -146,6 +146,8 @@ rules: [{match: hidden, width_exponent: $recipe}]
         ('"*_FULL"', '"*_FUL"', r"brownian.arms names '\*_FUL', which is no arm"),
         ("[0.5, 1.0]", "{low: 0.5, 1: 1.0}", "the name 1 is not text"),
         ("[0.5, 1.0]", "{}", "grid.lr must be a list of values"),
+        ("PLAIN: {", "PLAIN: {use: $presets, ", r"arms.PLAIN: use .*, not '\$presets'"),
+        ("PLAIN: {", "PLAIN: {values: {arm: 3}, ", "values.arm: that name stands for the arm of"),
     ],
 )  # fmt: skip
 def test_one_clear_line(experiment, old, new, message):

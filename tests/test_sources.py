@@ -3,6 +3,7 @@
 import gc
 import gzip
 import json
+import os
 import re
 import sys
 import tracemalloc
@@ -15,7 +16,7 @@ import pyarrow.parquet
 import pytest
 
 from lrm.cli import Display
-from lrm.data import Batches, build, check, corpora, fixed_sequences, prepare, verify
+from lrm.data import Batches, build, check, corpora, files, fixed_sequences, prepare, verify
 from lrm.data.corpora import SOURCES, Place
 from lrm.data.shards import ShardWriter, Tokens
 from lrm.errors import UserError
@@ -171,6 +172,28 @@ def test_damaged_files_are_named(jsonl, parquet, tmp_path):
         (parquet / "a.parquet").write_bytes(damage)
         with pytest.raises(UserError, match="a.parquet cannot be read as Parquet .*; repair it"):
             texts(config("parquet", parquet))
+
+
+def test_a_folder_that_would_be_left_out_is_named(tmp_path, monkeypatch):
+    """One that links lead to, and one that cannot be listed."""
+    (tmp_path / "texts" / "more").mkdir(parents=True)
+    (tmp_path / "texts" / "a.txt").write_text("a")
+    own = config("folder", tmp_path / "texts")
+    (tmp_path / "texts" / "other").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="texts/other links to a folder, and links are not"):
+        files.recipe(own)
+    (tmp_path / "texts" / "other").unlink()
+    assert [name for name, _ in files.named_files(own)] == ["a.txt"]
+    real = os.scandir
+
+    def scandir(path):
+        if str(path).endswith("more"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match="cannot be listed .*more"):
+        files.recipe(own)
 
 
 def test_nothing_to_read_is_told(tmp_path):

@@ -178,7 +178,8 @@ def judge_all(
         if "experiment" in criterion:
             only = tuple(criterion.get("only", ()))
             seeds = criterion["seeds"]
-            spare = (str(seeds["spare"]), seeds["planned"]) if "spare" in seeds else ()
+            spared = seeds.get("spare")
+            spare = () if spared is None else (str(spared), planned_seeds(criterion))
             tables = chosen(criterion["experiment"], only, str(seeds["judge"]), *spare)
             record |= _of_experiment(claim, criterion, tables, verdicts, as_locked)
             verdicts[claim] = record["verdict"]
@@ -213,7 +214,7 @@ def _of_seeds(
     chosen = set(parse_seeds(f"{seeds},")) & there
     if spare is not None and len(first := chosen - set(parse_seeds(f"{spare},"))) >= planned:
         chosen = first
-    if not chosen and max(there) < FIRST_JUDGING_SEED:
+    if not chosen and max(there, default=0) < FIRST_JUDGING_SEED:
         chosen = there
     return tables.of_seeds(chosen) if chosen else None
 

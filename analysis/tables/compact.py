@@ -99,7 +99,12 @@ def publish(
     """
     runs = find(experiment, scale, "runs", results, only=only)
     chosen = [(d, p) for d, p in runs if d["kind"] == "brownian" or d["seed"] in seeds]
-    missing = set(seeds) - {d["seed"] for d, _ in chosen if d["kind"] != "brownian"}
+    own = {d["seed"] for d, _ in chosen if d["kind"] != "brownian"}
+    if only and not own:
+        raise UserError(f"{experiment} at {scale}: of seeds {seeds} no finished run is named by "
+                        f"{', '.join(only)}; finish them, or name runs beside "
+                        "Brownian motions")  # fmt: skip
+    missing = set(seeds) - own
     if missing:
         raise UserError(f"{experiment} at {scale}: seeds {sorted(missing)} are not finished")
     folder = make_folder(results / "reference" / scale / experiment)

@@ -110,6 +110,26 @@ def prepare(
             f"cannot write the corpus below {folder} ({error.strerror or error}); name a folder "
             f"that can be written and has space"
         ) from error
+    return _opened(path)
+
+
+def built(expected: str, folder: Path) -> Corpus | None:
+    """The corpus with the hash ``expected`` below ``folder``, whatever its name; None without one.
+
+    Its name tells of the Python or the packages that it was built from, which may be newer now.
+    Raises UserError where its files are damaged.
+    """
+    for file in sorted(Path(folder).glob("[!.]*/meta.json")):
+        try:
+            found = _read_meta(file.parent)["hash"]
+        except UserError:  # of another corpus, for all that can be told
+            continue
+        if found == expected:
+            return _opened(file.parent)
+    return None
+
+
+def _opened(path: Path) -> Corpus:
     meta = _read_meta(path)
     _check_files(path, meta.pop("digests", {}))
     meta.pop("digest", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import io
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
                 f"data.pattern = {shown(config.pattern)} leads out of data.path; name that folder "
                 "as data.path"
             )
+        _refuse_hidden(root)
         try:
             paths = {path for pattern in patterns for path in root.glob(pattern)}
         except (NotImplementedError, ValueError, IndexError) as error:  # by "." the last
@@ -58,6 +60,20 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
             f"one that exists"
         )
     return sorted((path.as_posix(), path) for path in matches if path.is_file())
+
+
+def _refuse_hidden(root: Path) -> None:
+    """Raise where patterns would leave folders below ``root`` out without a word."""
+
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, names, _ in os.walk(root, onerror=refuse):
+        if links := [name for name in sorted(names) if os.path.islink(os.path.join(folder, name))]:
+            raise UserError(
+                f"{os.path.join(folder, links[0])} links to a folder, and links are not followed; "
+                "put that folder in its place, or remove the link"
+            )
 
 
 def recipe(config: DataConfig) -> dict[str, Any]:

@@ -56,11 +56,14 @@ def corpus_of(path: Path) -> Corpus:
         raise UserError(f"{path} lies outside of results/runs/<experiment>; move it there, beside "
                         "the folder data of its corpus")  # fmt: skip
     corpora = parents[2] / "data"
+    expected = description["corpus"]["hash"]
+    if (there := data.built(expected, corpora)) is not None:
+        return there
     corpus = data.prepare(settings.data, settings.model.vocab_size, corpora)
-    if corpus.hash != description["corpus"]["hash"]:
+    if corpus.hash != expected:
         raise UserError(
-            f"the corpus of {path}, {description['corpus']['name']}, is not the one in {corpora}; "
-            "restore it there, or remove the run and train it again"
+            f"the corpus of {path}, {description['corpus']['name']}, is not in {corpora}, and what "
+            "is built today is another; bring it there, or remove the run and train it again"
         )
     return corpus
 

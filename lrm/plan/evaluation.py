@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from lrm.errors import UserError
 from lrm.model.config import Strict
 from lrm.plan import cost
 from lrm.plan.cost import Estimate
@@ -120,7 +121,12 @@ class EvaluationRun(Run):
 
     @classmethod
     def of(cls, run: Run, evaluation: Evaluation) -> EvaluationRun:
-        """The evaluation of a run that trains."""
+        """The evaluation of a run that trains; UserError where it keeps no snapshot."""
+        if not snapshot_steps(run.settings.train):
+            raise UserError(
+                f"{run.label}: evaluation is of snapshots, and train.snapshots is 0; set it to 1 "
+                "or more"
+            )
         return cls(
             run.experiment, run.scale, run.arm, run.grid, run.seed, run.settings, run.execution,
             run.cost, run.corpus, after=run, evaluation=evaluation,

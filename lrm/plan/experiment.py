@@ -144,6 +144,11 @@ class Experiment:
                 names = {"scale": scale, "arm": name, **point, **values}
                 settings = self._settings(layers, names, overrides)
                 given = (self.name, scale, name, point)
+                if walks and settings[0].train.start is not None:
+                    raise UserError(
+                        f"{self.path}: brownian: {name} has train.start, and noise alone would "
+                        "begin with other norms; leave it out of brownian.arms"
+                    )
                 if not (walks and noise.linear_layers):
                     runs += [self.run_class(*given, seed, *settings) for seed in seeds]
                 if walks and noise.seeded:
@@ -339,7 +344,13 @@ class Experiment:
         """The settings with ``overrides``; an error names those that are ``blamed``."""
         names: dict[str, Any] = {}
         for layer, where in layers:
-            names |= mapping(layer, "values", where)
+            own = mapping(layer, "values", where)
+            if taken := sorted({"scale", "arm"} & own.keys()):
+                raise UserError(
+                    f"{where}: values.{taken[0]}: that name stands for the {taken[0]} of the run; "
+                    "choose another"
+                )
+            names |= own
         names |= given
         merged: dict[str, Any] = {}
         rules: list[Any] = []

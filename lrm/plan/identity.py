@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from lrm.errors import UserError, shown
+from lrm.errors import UserError, shown, unreadable
 
 # Raised by hand whenever a change alters what a run computes; part of every run's identity.
 NUMERICS_VERSION = 1
@@ -32,8 +32,13 @@ def weights_hash(folder: Path) -> str:
 
 def files_hash(files: Sequence[Path]) -> str:
     """Of their contents, in this order."""
-    states = [file.stat() for file in files]
-    return _digest(tuple((f, s.st_size, s.st_mtime_ns) for f, s in zip(files, states, strict=True)))
+    try:
+        states = [file.stat() for file in files]
+        told = zip(files, states, strict=True)
+        return _digest(tuple((f, s.st_size, s.st_mtime_ns) for f, s in told))
+    except OSError as error:  # as of a link whose file is gone
+        file = Path(error.filename or files[0])
+        raise unreadable(file, error, "save the model there again") from None
 
 
 @functools.lru_cache

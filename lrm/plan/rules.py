@@ -231,7 +231,7 @@ def _plan(address: Address, rules: Sequence[Rule], settings: Settings) -> Tensor
             f"rule for {address.name!r}: init_seed is for values that are drawn, and these are all "
             f"{address.initial.value:g}; drop it"
         )
-    ignored = [name for name in ("init_scale", "init_seed") if said.get(name)]
+    ignored = [name for name in ("init_scale", "init_seed") if said.get(name) is not None]
     ignored += ["width_exponent.init"] if at_width("init") != 1 else []
     if settings.train.start is not None and ignored:
         raise UserError(

@@ -211,7 +211,8 @@ def check_shapes(layer: dict[str, Any], where: str, substituted: bool = True) ->
     As long as nothing is ``substituted``, ``$name`` may stand for either.
     """
     for key, value in layer.items():
-        if not substituted and isinstance(value, str) and re.fullmatch(r"\$\w+", value):
+        waits = not substituted and key != "use" and isinstance(value, str)
+        if waits and re.fullmatch(r"\$\w+", value):
             continue
         if key in _MAPPINGS:
             mapping(layer, key, where)

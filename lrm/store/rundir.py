@@ -46,7 +46,7 @@ from lrm.store.files import (
     write_json,
     write_sealed,
 )
-from lrm.store.lock import Claim, locked
+from lrm.store.lock import Claim, holder_of, locked
 from lrm.store.log import Log
 
 if TYPE_CHECKING:
@@ -123,6 +123,29 @@ def is_complete(path: Path) -> bool:
         if error.errno not in HIDDEN:
             raise
         return True
+
+
+def is_begun(path: Path) -> bool:
+    """Whether a process works on the run in this directory, or it has got anywhere.
+
+    A directory in which a copy was interrupted holds nothing to go on from.
+    """
+    if is_complete(path):
+        return True
+    got = (checkpoint.file(path), *(path / name for name in (*LOGS, _FAILED, _GIVEN_UP)))
+    return holder_of(path) is not None or any(file.exists() for file in got)
+
+
+def check_results(path: Path) -> None:
+    """Read every file that the finished run in this directory has; UserError as ``read_file``."""
+    for name in _found(path):
+        read_file(path, name)
+
+
+def _found(path: Path) -> list[str]:
+    """The files of a finished run, but for ``run.json``; of an earlier version those there are."""
+    listed = [name for name in _read_done(path).get("files", ()) if name != "run.json"]
+    return listed or [name for name in RESULTS if (path / name).exists()]
 
 
 def run_folders(results: Path) -> tuple[list[Path], list[UserError]]:
@@ -381,9 +404,7 @@ class RunDirectory:
     def take_over(self, source: Path, description: dict[str, Any]) -> None:
         """Finish with what the finished run in ``source`` has found, under this description."""
         self._write("run.json", as_json(description))
-        listed = _read_done(source).get("files", {})
-        there = [name for name in RESULTS if (source / name).exists()]
-        for name in [name for name in listed if name != "run.json"] or there:
+        for name in _found(source):
             self._write(name, read_file(source, name))
         self._mark_done(read_outcome(source))
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from lrm.cli import FIRST_JUDGING_SEED
 from lrm.errors import UserError, line_of
 from lrm.plan.run import Run
-from lrm.store.rundir import RESULTS, is_complete, open_run, read_description, read_file
+from lrm.store.rundir import check_results, is_begun, is_complete, open_run, read_description
 
 Job = tuple[Run, Path]  # a run and its directory
 
@@ -31,7 +31,7 @@ def firsts(jobs: Iterable[Job]) -> list[Job]:
     What was begun goes on by itself, and is copied from none.
     """
     jobs = list(jobs)
-    needed = {source(*job) for job in jobs} | {path for _, path in jobs if path.exists()}
+    needed = {source(*job) for job in jobs} | {path for _, path in jobs if is_begun(path)}
     found: dict[tuple[str, str], Path] = {}
     for run, path in jobs:
         found.setdefault(_kind(run), path)
@@ -54,7 +54,7 @@ def copy_finished(jobs: Iterable[Job]) -> int:
     jobs = list(jobs)
     finished = {_kind(run): path for run, path in jobs if is_complete(path)}
     waiting = [(run, path) for run, path in jobs
-               if _kind(run) in finished and not path.exists()]  # fmt: skip
+               if _kind(run) in finished and not is_begun(path)]  # fmt: skip
     return sum(_copy(run, finished[_kind(run)], path) for run, path in waiting)
 
 
@@ -62,9 +62,7 @@ def _copy(run: Run, source: Path, path: Path) -> bool:
     """Whether it could be copied."""
     try:
         known = read_description(source)
-        for name in RESULTS:
-            if (source / name).exists():
-                read_file(source, name)
+        check_results(source)
     except UserError as error:
         print(line_of(error), file=sys.stderr)
         return False

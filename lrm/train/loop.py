@@ -328,13 +328,13 @@ class _Loop:
         if self.error is not None or self.is_over:
             return
         try:
-            part()
-        except Diverged as error:
-            if self.settings.train.divergence == "error":
-                self.error = error
-                return
-            self.finish(error.step, diverged=True)
-            self.note(f"{self.run_.label}: diverged at step {error.step}, which is its result")
+            try:
+                part()
+            except Diverged as error:
+                if self.settings.train.divergence == "error":
+                    raise
+                self.finish(error.step, diverged=True)
+                self.note(f"{self.run_.label}: diverged at step {error.step}, which is its result")
         except UserError as error:
             self.error = error
 

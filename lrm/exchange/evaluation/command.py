@@ -21,7 +21,7 @@ from lrm.plan.config import validate
 from lrm.plan.evaluation import SUITE_VERSION, Suite, Task
 from lrm.plan.identity import files_hash, weights_hash
 from lrm.store.files import make_folder, read_json, write_sealed
-from lrm.store.rundir import is_complete, weights_file
+from lrm.store.rundir import digest_of, is_complete, weights_file
 from lrm.train.device import device_of
 
 # Of files of a model's folder that hold no weights: its tokenizer's, and how it generates.
@@ -46,10 +46,11 @@ def evaluate(
     if a_run:
         description, settings = training(source)
         wanted = wanted.of_run(description["seed"])
-        told = [description["id"], weights_file(step)]
+        # What trained it on other hardware, or in another precision, has other weights.
+        told = [description["id"], digest_of(source), weights_file(step)]
     else:
         # A repaired tokenizer has other scores.
-        small = (file for file in source.iterdir() if file.suffix in _BESIDE_WEIGHTS)
+        small = (f for f in source.iterdir() if f.suffix in _BESIDE_WEIGHTS and f.is_file())
         told = [weights_hash(source), files_hash(sorted(small))]
     asked = tasks or [wanted, SUITE_VERSION]
     name = hashlib.sha256(repr([*told, asked, version()]).encode()).hexdigest()[:16]

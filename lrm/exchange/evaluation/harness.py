@@ -158,7 +158,10 @@ class Harness:
         # There is a sample for each example and way to read its answer.
         read = [s for s in found["samples"].get(own, ()) if s["filter"] == task.answer_filter]
         samples = sorted(read, key=lambda sample: sample["doc_id"])
-        return Score(mean, [float(sample[task.metric]) for sample in samples])
+        each = [sample[task.metric] for sample in samples]
+        # Of metrics that are no means over examples it tells what they are made of.
+        plain = all(isinstance(value, (bool, int, float)) for value in each)
+        return Score(mean, [float(value) for value in each] if plain else [])
 
 
 @contextlib.contextmanager

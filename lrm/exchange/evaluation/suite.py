@@ -116,7 +116,7 @@ def _task(name: str, path: Path) -> dict:
         "dataset_kwargs": data,
         "test_split": "test",
         "output_type": "multiple_choice",
-        # Names of fields: as templates they would be compiled for each example, a fifth of the time.
+        # Fields by name: templates would be compiled for each example, a fifth of the time.
         "doc_to_text": "query",
         "doc_to_choice": "choices",
         "doc_to_target": "gold",

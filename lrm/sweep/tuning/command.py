@@ -95,7 +95,7 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     # Presets that others use lie in the tree, wherever the results do.
     shipped = PRESETS.parents[2] / "results" / "reference" / scale / published.name
     elsewhere = shipped.resolve() != published.resolve() and is_listed(shipped)
-    if options.publish and options.presets == PRESETS / "tuned" and elsewhere:
+    if options.publish and options.presets.resolve() == (PRESETS / "tuned").resolve() and elsewhere:
         raise UserError(f"--publish would replace presets of the search in {shipped}; leave "
                         "--results out, or name another folder by --presets")  # fmt: skip
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {places}", flush=True)
@@ -231,17 +231,22 @@ def _publish(tuning: Tuning, log: TrialLog, presets: Path, published: Path, comp
 
 
 def _write(ended: Sequence[ArmTuning], log: TrialLog, presets: Path, published: Path) -> None:
+    """The log first: presets whose trials nobody can see would be the worse half."""
+    texts = {}
     for arm in ended:
-        make_folder(presets)
         for decision in arm.search.decisions:
             name, text = arm.preset(decision)
             file = presets / f"{name}.yaml"
-            if file.exists() and file.read_text().partition(" SCALE=")[0] not in text:
+            there = file.read_bytes() if file.exists() else b""
+            if there.partition(b" SCALE=")[0] not in text.encode():
                 raise UserError(f"{file} is of another search; give arm {arm.name} another name")
-            write_atomic(file, text.encode())
+            texts[file] = text
     if log.records:
         make_folder(published.parent)
         write_listed(published.parent, {published.name: log.content()})
+    for file, text in texts.items():
+        write_atomic(make_folder(file.parent) / file.name, text.encode())
+    if log.records:
         print(f"published {published}, and {presets} of {len(ended)} arms")
 
 
@@ -288,8 +293,8 @@ def _rehearsed(
 
     rehearsal = ArmSearch(search, stages, arm)
     asking = rehearsal.run()
-    asked = next(asking)
     try:
+        asked = next(asking)
         while True:
             asked = asking.send({trial: loss(trial) for trial in asked})
     except StopIteration:

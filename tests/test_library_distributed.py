@@ -128,6 +128,30 @@ def fsdp(rank, implementation, folder):
     return found
 
 
+def evaluated(rank, implementation, folder):
+    """Merged after a forward pass alone, which leaves the outermost module's tensors gathered."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    built = model()
+    lrm.attach_multipliers(built, PLACEMENT, implementation=implementation)
+    mesh = init_device_mesh("cpu", (WORLD,))
+    fully_shard(built[2], mesh=mesh)
+    fully_shard(built, mesh=mesh)  # it has the first layer and the last
+    losses(built, adamw(built), range(3), rank, WORLD)
+    x = torch.ones(2, 4, dtype=torch.double)
+    with torch.no_grad():
+        before = built(x)
+    weights = {name: whole(w) for name, w in lrm.effective_weights(built).items()}
+    with torch.no_grad():
+        built(x)
+    lrm.merge_multipliers(built)
+    kept = get_model_state_dict(built, options=StateDictOptions(full_state_dict=True))
+    with torch.no_grad():
+        torch.testing.assert_close(built(x), before)
+    return weights, kept
+
+
 def mixed(rank, implementation, folder):
     """bfloat16 where tensors are used; what learns is as it was."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -189,7 +213,7 @@ def checkpoint(rank, implementation, folder):
     return without_a_stop, resumed, states, full, given
 
 
-JOBS = (ddp, fsdp, mixed, checkpoint, in_parts)
+JOBS = (ddp, fsdp, evaluated, mixed, checkpoint, in_parts)
 IMPLEMENTATIONS = ("forward", "optimizer")
 
 
@@ -250,6 +274,16 @@ def test_two_processes_train_as_one(job, implementation, folder):
             assert have.keys() == want.keys()
             for name, weight in want.items():
                 torch.testing.assert_close(have[name], weight, rtol=1e-8, atol=1e-10)
+
+
+@both
+def test_merging_after_a_forward_pass_alone(implementation, folder):
+    """What is saved is W̄, of the outermost module's tensors too."""
+    for weights, kept in results(folder, evaluated, implementation):
+        assert weights.keys() == {"0.weight", "2.weight", "4.weight"}
+        assert not any("multipliers" in name for name in kept)
+        for name, weight in weights.items():
+            torch.testing.assert_close(kept[name], weight)
 
 
 @both

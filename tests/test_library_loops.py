@@ -39,6 +39,24 @@ def objective(model, step):
     return (model(x.to(next(model.parameters()).dtype)) - x[:, :3]).square().mean()
 
 
+def test_an_optimizer_whose_step_a_scaler_skips_is_waited_for():
+    """Gradients that are not finite stop one optimizer, and the other goes on."""
+    model = network("forward")
+    groups = lrm.build_param_groups(model, 0.05, 0.1)
+    weights = [group for group in groups if group["kind"] != "multiplier"]
+    multipliers = [group for group in groups if group["kind"] == "multiplier"]
+    first, second = torch.optim.AdamW(weights), torch.optim.AdamW(multipliers)
+    for _ in range(3):
+        objective(model, 0).backward()
+        next(iter(second.param_groups[0]["params"])).grad.fill_(torch.inf)
+        first.step()
+        first.zero_grad()
+        second.zero_grad()
+    objective(model, 0).backward()
+    with pytest.raises(UserError, match="the optimizer lacks"):
+        first.step()
+
+
 def steps(model, optimizer, count=5, start=0, zero_grad=None):
     """The losses of a plain loop."""
     losses = []

@@ -444,6 +444,20 @@ def test_another_module_of_the_class_is_a_plain_one():
     assert type(other) is nn.Linear and other.weight.shape == (2, 5) and other.bias is None
 
 
+def test_a_classifier_is_no_head_whatever_its_shape_and_name():
+    """As many classes as kinds of tokens, and a module that is called a head."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 16, "vocab_size": 40}  # fmt: skip
+    for kinds in (1, 2):
+        config = transformers.BertConfig(**sizes, type_vocab_size=kinds, num_labels=kinds)
+        model = transformers.BertForSequenceClassification(config)
+        assert lrm.attach_multipliers(model).roles["classifier.weight"] == "matrix"
+    vision = nn.ModuleDict({"layer": nn.Linear(8, 8), "head": nn.Linear(8, 10)})
+    assert lrm.attach_multipliers(vision).roles["head.weight"] == "matrix"
+    words = nn.ModuleDict({"tokens": nn.Embedding(10, 4), "head": nn.Linear(8, 10)})
+    assert lrm.attach_multipliers(words).roles["head.weight"] == "head"
+
+
 def test_a_head_in_a_wrapper_is_a_head():
     peft = pytest.importorskip("peft")
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}

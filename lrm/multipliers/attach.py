@@ -29,7 +29,7 @@ from lrm.multipliers.effective import EffectiveWeight, Scaling
 from lrm.multipliers.layout import layout, owners
 from lrm.multipliers.multiplier import Multiplier, Target
 from lrm.multipliers.reading import READERS, check_restorable, read_through, restore
-from lrm.multipliers.sharding import is_distributed
+from lrm.multipliers.sharding import is_distributed, reshard
 
 IMPLEMENTATIONS = ("forward", "optimizer")
 # The name under which a module holds the multipliers of its parameters.
@@ -242,6 +242,7 @@ class Multipliers:
     @torch.no_grad()
     def effective_weights(self) -> dict[str, Tensor]:
         """W̄ of every parameter that has multipliers, by its name; copies."""
+        reshard(self.model)
         return {name: self.effective[name].write(weight) for name, weight in self.weights.items()}
 
     def check_merge(self) -> None:
@@ -259,6 +260,7 @@ class Multipliers:
         ``torch.inference_mode()``; the model is then as it was.
         """
         self.check_merge()
+        reshard(self.model)
         weights = self.weights
         for name in weights:
             # Of a parameter that was tied each module may hold another one now: ``to_empty`` and

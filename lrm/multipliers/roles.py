@@ -48,7 +48,9 @@ _POSITIONS = re.compile(
     r"(^|[._])(wpe|rpe|rel|pos|positions?|positional|relative|sinusoidal)([._]|$)"
 )
 # Names of the last linear map of a language model, where the model itself does not tell.
-_HEADS = ("lm_head", "head", "embed_out", "output_projection", "unembed")
+_HEADS = ("lm_head", "embed_out", "output_projection", "unembed")
+# Words in the names of tables of a few kinds of tokens: a classifier may have the shape of one.
+_KINDS = re.compile(r"(^|[._])(token_types?|types?|segments?)([._]|$)")
 # A number in a path with something behind it: a layer of a stack.
 _OF_A_STACK = re.compile(r"(^|\.)\d+\.")
 
@@ -191,12 +193,17 @@ def _heads(model: nn.Module) -> list[nn.Module]:
         for path, table in model.named_modules()
         if isinstance(table, (nn.Embedding, nn.EmbeddingBag))
         and _of_embedding(f"{path}.weight", table) == "embedding"
+        and not _KINDS.search(path.rpartition(".")[2])
     }
+    sizes = {size for size, _ in shapes}
     for path, module in model.named_modules():
         # A linear map of an embedding's shape, the other way, is one whatever its name.
         is_linear = isinstance(module, nn.Linear) and not _OF_A_STACK.search(path)
         of_tokens = is_linear and (module.out_features, module.in_features) in shapes
-        if hasattr(module, "weight") and (path.rpartition(".")[2] in _HEADS or of_tokens):
+        last = path.rpartition(".")[2]
+        # Of a classifier that is called a head the outputs are no tokens.
+        of_tokens = of_tokens or last == "head" and getattr(module, "out_features", 0) in sizes
+        if hasattr(module, "weight") and (last in _HEADS or of_tokens):
             found.append(module)
     return found
 

@@ -56,6 +56,17 @@ def is_fsdp(module: nn.Module) -> bool:
     return fsdp is not None and isinstance(module, fsdp.FSDPModule)
 
 
+def reshard(model: nn.Module) -> None:
+    """Have FSDP let go of what it gathered for the last forward pass.
+
+    Without a backward pass behind it, what the outermost module holds stays gathered, and a
+    parameter is a copy that is thrown away later.
+    """
+    for module in model.modules():
+        if is_fsdp(module):
+            module.reshard()
+
+
 def is_gathered(module: nn.Module, tensor: Tensor) -> bool:
     """Whether ``tensor`` of ``module`` lies on a mesh, or FSDP gathers it for each use."""
     # Not by getattr, which goes through all of a module before it finds nothing.

@@ -21,6 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.layout import uncompiled
+from lrm.multipliers.sharding import whole
 
 _REMEDY = "build it behind lrm.attach_multipliers from lrm.build_param_groups(model, lr, ...)"
 
@@ -218,6 +219,10 @@ def _learning(handle: Multipliers, with_gradient: bool = False) -> dict[int, str
     }
 
 
+def _is_finite(parameter: nn.Parameter) -> bool:
+    return bool(whole(parameter.grad.isfinite().all()))
+
+
 def _complain(handle: Multipliers, seen: _Seen) -> None:
     """UserError where something has a gradient that no optimizer takes.
 
@@ -227,7 +232,8 @@ def _complain(handle: Multipliers, seen: _Seen) -> None:
     seen.complete = moved >= names.keys()
     given = _learning(handle, with_gradient=True)
     missing = [name for key, name in given.items() if key not in moved]
-    if not missing:
+    # A GradScaler skips the step of an optimizer where gradients are not finite.
+    if not missing or not all(_is_finite(_every(handle)[name]) for name in missing):
         return
     raise UserError(
         f"the optimizer lacks {len(missing)} of {len(names)} weights and multipliers that learn "

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from lrm.errors import UserError, shown
 from lrm.multipliers.groups import of_its_own
-from lrm.multipliers.layout import layout, owners
+from lrm.multipliers.layout import layout, owners, uncompiled
 from lrm.multipliers.library import check_model, is_rate, known_roles, named_weights
 from lrm.multipliers.roles import is_matrix, is_norm, matched
 from lrm.multipliers.sharding import is_distributed
@@ -82,6 +82,7 @@ class SteepestDescent(Steepest):
         role: Mapping[str, str] | None = None,
     ):
         check_model(model, "optim.SteepestDescent")
+        model = uncompiled(model)  # patterns are of the names that the model had
         _check_mappings(by_kind, kind, role)
         special = {name: dict(fields) for name, fields in (by_kind or {}).items()}
         general = {"lr": lr, "weight_decay": weight_decay, "momentum": momentum}

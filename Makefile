@@ -192,10 +192,10 @@ steepest: $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)  ## Beyond MuP 3: trai
 	@$(if $(STEEPEST),$(call train_and,$(STEEPEST),$(call draw,$(STEEPEST))),:)
 
 # A figure of own runs waits for all that it reads: ONLY would leave it empty.
+# Jobs of all its experiments are submitted together.
 $(PAPER) $(OURS): $(VENV)/.core $(if $(CLUSTER),$(VENV)/.cluster)
 	@$(if $(ONLY),echo "error: a figure trains all that it reads; leave ONLY out or call experiments/<name>/run.py --only" >&2; exit 2)
-	@$(call train_needed,$@)
-	@$(call draw,$@)
+	@$(if $(CLUSTER),$(call train_and,$@,$(call draw,$@)),$(call train_needed,$@) && $(call draw,$@))
 
 $(call figures_of,$(EVALUATED)) $(filter $(UNDRAWN),$(EVALUATED)): $(VENV)/.evaluation
 

@@ -356,8 +356,26 @@ def test_memory_is_that_of_the_tightest_limit(tmp_path, monkeypatch):
     assert machine.memory() > 12345
     monkeypatch.setattr(machine, "_LIMITS", (str(tmp_path / "one"), str(tmp_path / "other")))
     assert machine.memory() == 12345
+    # A job of SLURM's has its limit in a group above the one that its processes are in.
+    monkeypatch.setattr(machine, "_own_limits", lambda: [tmp_path / "job"])
+    (tmp_path / "job").write_text("1234")
+    assert machine.memory() == 1234
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (999, 999))
     assert machine.memory() == 999
+
+
+@pytest.mark.parametrize(
+    ("said", "limits"),
+    [
+        ("0::/system/job_7/step_0", ["system/job_7/step_0/memory.max", "system/job_7/memory.max",
+                                     "system/memory.max", "memory.max"]),
+        ("5:cpu,cpuacct:/a\n4:memory:/slurm/job_7",
+         [f"memory/{path}memory.limit_in_bytes" for path in ("slurm/job_7/", "slurm/", "")]),
+    ],
+)  # fmt: skip
+def test_the_groups_that_limit_memory(said, limits, monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda self: said)
+    assert machine._own_limits() == [Path("/sys/fs/cgroup", each) for each in limits]
 
 
 def test_places_among_processes(odd, monkeypatch):
@@ -384,6 +402,9 @@ def test_names_of_gpus(odd, monkeypatch):
                            "NoDevFiles": []}.items():  # fmt: skip
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert gpus() == found
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(Path, "glob", lambda *_: [Path("/dev/nvidia1"), Path("/dev/nvidia6")])
+    assert gpus() == ["0", "1"]  # a container's own, which CUDA counts from 0
     for visible in ("abc", "0;1", "-2", "0,x", "cuda:0", "9" * 5000):
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert "CUDA_VISIBLE_DEVICES = " in refused(odd(body()), visible[:50])

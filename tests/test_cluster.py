@@ -272,6 +272,15 @@ def test_a_task_that_dies_before_its_run_is_told_with_its_log(tmp_path, file):
     assert log == folder / "17_0_log.err" and state.last_line(log) == "no such module"
 
 
+def test_local_tasks_take_no_gpus(capsys, monkeypatch):
+    """Each would be given the first; and that they leave them idle is told."""
+    with pytest.raises(UserError, match="local tasks start at once, each on the first GPUs; leave"):
+        submit._check_local(Cluster(gpus=1))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    submit._check_local(Cluster(gpus=0))
+    assert "local tasks compute on CPUs; without --cluster a sweep takes" in capsys.readouterr().out
+
+
 # How runs are shared out, without any job.
 
 

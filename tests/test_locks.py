@@ -241,6 +241,55 @@ def test_a_job_that_was_requeued_takes_what_it_had(tmp_path, monkeypatch):
         pass
 
 
+def test_a_claim_that_is_made_though_the_server_says_no(tmp_path, monkeypatch):
+    """Else the process would wait for itself."""
+    real = Path.rename
+
+    def rename(self, target):
+        real(self, target)
+        if Path(target).name == ".claim":
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+
+    monkeypatch.setattr(Path, "rename", rename)
+    with locked(tmp_path / "run"):
+        assert holder_of(tmp_path / "run").process == str(os.getpid())
+
+
+def test_who_waits_for_a_claim_is_told_once(tmp_path, monkeypatch):
+    entry = pretend(tmp_path, host="node7", machine="another")
+    told, slept = [], []
+
+    def sleep(seconds):
+        slept.append(seconds)
+        if len(slept) == 3:
+            entry.rename(entry.with_name("free"))
+
+    monkeypatch.setattr(lock, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    with locked(tmp_path, waits=True, note=told.append):
+        assert len(slept) == 3
+    assert len(told) == 1 and "on node7); waiting for it" in told[0]
+
+
+def test_a_run_that_is_taken_over_while_a_checkpoint_is_written_keeps_the_new_one(tmp_path):
+    """Writing may take minutes: who has the run is asked again before the file is replaced."""
+    with pytest.raises(Busy, match="taken over"), open_run(tmp_path) as old:
+        old.start({"id": "a", "execution": {}})
+        old.save_checkpoint({"step": 1})
+        before = old.checkpoint.read_bytes()
+        [entry] = (tmp_path / ".claim").iterdir()
+
+        class Slow:
+            def __reduce__(self):  # while it is written
+                entry.rename(entry.with_name(",".join(lock._read(entry)._replace(host="other"))))
+                return dict, ()
+
+        with pytest.raises(Busy, match="taken over"):
+            old.save_checkpoint({"step": 2, "slow": Slow()})
+        assert old.checkpoint.read_bytes() == before
+        assert not list(tmp_path.glob(".checkpoint.pt.*"))
+        old.save_checkpoint({"step": 3})
+
+
 def test_a_holder_touches_its_entry(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "BEAT", 0.01)
     with locked(tmp_path):

@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from lrm.store.files import read_json
 from lrm.store.rundir import LOGS, read_description
 from lrm.sweep.process import encode
 from lrm.train import loop
+from lrm.train.distributed import Group
 from lrm.train.log import ProbeLog
 from lrm.train.step import train_step
 
@@ -197,6 +199,43 @@ def test_told_to_stop_in_a_step(run, tmp_path, monkeypatch, step):
     resumed = read_description(tmp_path / "broken")["resumed"]
     assert [each["step"] for each in resumed] == [step + 1]
     assert_same_bits(tmp_path / "whole", tmp_path / "broken")
+
+
+def test_a_stop_whose_checkpoint_cannot_be_written_is_no_stop(run, tmp_path, monkeypatch):
+    """The run is not saved, so the error is told and not that the same command goes on."""
+    job = run()
+    real = loop.train_step
+
+    def told(*arguments):
+        if arguments[3] == 4:
+            signal.raise_signal(signal.SIGTERM)
+        return real(*arguments)
+
+    def full(*_):
+        raise UserError("no space is left")
+
+    monkeypatch.setattr(loop, "train_step", told)
+    monkeypatch.setattr(loop._Loop, "save", full)
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with pytest.raises(UserError, match="no space is left"):
+            loop.train(job, tmp_path / "run", tmp_path / "data")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_processes_that_compute_with_other_kernels_are_told(run, tmp_path):
+    """The first one has them in bfloat16, as where machines differ."""
+    job = run()
+
+    class Other(Group):
+        world, rank = 2, 1
+
+        def first(self, value):
+            return (value[0], "bfloat16", *value[2:]) if isinstance(value, tuple) else value
+
+    with ExitStack() as stack, pytest.raises(UserError, match="process 1 computes with .*float32"):
+        loop._Loop.opened(stack, job, tmp_path / "run", tmp_path / "data", None, print, Other())
 
 
 def test_a_finished_run_is_not_touched(run, tmp_path):

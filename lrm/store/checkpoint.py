@@ -107,10 +107,11 @@ class _Payload(io.RawIOBase):
         return self._file.tell() - self._start
 
 
-def write(path: Path, record: dict[str, Any]) -> None:
+def write(path: Path, record: dict[str, Any], check: Callable[[], None] = lambda: None) -> None:
     """Replace the latest state of the run in this directory, atomically.
 
-    Piece by piece: a second copy of it may not fit into memory.
+    Piece by piece: a second copy of it may not fit into memory. ``check`` is called before the
+    replacement, behind a writing that may take minutes.
     """
     import torch
 
@@ -123,7 +124,7 @@ def write(path: Path, record: dict[str, Any]) -> None:
         to.seek(len(_MAGIC))
         to.write(sink.digest.digest())
 
-    write_filled(file(path), fill)
+    write_filled(file(path), fill, check)
 
 
 def read(path: Path) -> dict[str, Any] | None:

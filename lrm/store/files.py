@@ -34,9 +34,20 @@ def write_atomic(path: Path, data: bytes) -> None:
     write_filled(path, lambda file: file.write(data))
 
 
-def write_filled(path: Path, fill: Callable[[BinaryIO], Any]) -> None:
-    """As ``write_atomic`` of what ``fill`` writes into a file, piece by piece."""
-    _replace(_write_beside(path, fill), path)
+def write_filled(
+    path: Path, fill: Callable[[BinaryIO], Any], check: Callable[[], None] = lambda: None
+) -> None:
+    """As ``write_atomic`` of what ``fill`` writes into a file, piece by piece.
+
+    Where ``check`` raises, when all is written, the file stays as it was.
+    """
+    temporary = _write_beside(path, fill)
+    try:
+        check()
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _replace(temporary, path)
 
 
 def _write_beside(path: Path, fill: Callable[[BinaryIO], Any]) -> Path:

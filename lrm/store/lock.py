@@ -21,7 +21,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -101,13 +101,16 @@ class Claim:
 
 
 @contextmanager
-def locked(path: Path, waits: bool = False) -> Iterator[Claim]:
+def locked(
+    path: Path, waits: bool = False, note: Callable[[str], None] = lambda line: None
+) -> Iterator[Claim]:
     """Hold the claim of the folder ``path``, which is made where it is missing.
 
-    Raises Busy where another process has it, or ``waits`` for that process where asked to; raises
-    UserError where the folder cannot be written, or what lies in its claim is none.
+    Raises Busy where another process has it, or ``waits`` for that process where asked to, of which
+    ``note`` is told once. Raises UserError where the folder cannot be written, or what lies in its
+    claim is none.
     """
-    pause, tries = _POLL, 0
+    pause, tries, told = _POLL, 0, False
     while not isinstance(found := _take(path), Claim):
         if found is None:  # another process is just taking it, or nobody can
             pause, tries = _POLL, tries + 1
@@ -119,6 +122,9 @@ def locked(path: Path, waits: bool = False) -> Iterator[Claim]:
             )
         else:
             tries = 0
+            if not told:
+                note(f"{path} is being trained by another process ({found.text}); waiting for it")
+            told = True
         time.sleep(pause)
         pause = min(1.5 * pause, _LONGEST_POLL)
     try:
@@ -172,7 +178,7 @@ def _begin(path: Path, own: Path) -> bool:
         shutil.rmtree(made, ignore_errors=True)
         # Another was first, or has just removed the folder of the run.
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
-            return False
+            return own.exists()  # a server may carry out what it then says has failed
         raise
     return True
 

@@ -344,7 +344,7 @@ class RunDirectory:
         A torn file is told by its digest. Raises Busy where another process has taken the run.
         """
         self.settle()
-        checkpoint.write(self.path, self._record(state))
+        checkpoint.write(self.path, self._record(state), self._check_claim)
         checkpoint.remove_parts(self.path)
 
     def save_parts(
@@ -364,7 +364,7 @@ class RunDirectory:
         def commit(digests: dict[str, str]) -> None:
             self._check_claim()
             parts = {"folder": folder, "files": digests}
-            checkpoint.write(self.path, {**record, "parts": parts})
+            checkpoint.write(self.path, {**record, "parts": parts}, self._check_claim)
             checkpoint.remove_parts(self.path, folder)
 
         self._save_parts(folder, tensors, commit, group)
@@ -463,18 +463,23 @@ class Onlooker(RunDirectory):
 
 
 @contextmanager
-def open_run(path: Path, writes: bool = True, waits: bool = False) -> Iterator[RunDirectory]:
+def open_run(
+    path: Path,
+    writes: bool = True,
+    waits: bool = False,
+    note: checkpoint.Note = lambda line: None,
+) -> Iterator[RunDirectory]:
     """Exclusive access to a run's directory; Busy, a UserError, if another process trains it.
 
-    It ``waits`` for that process instead, where asked to. Without ``writes``, an onlooker of the
-    process that has it.
+    It ``waits`` for that process instead, where asked to, and ``note`` is told. Without ``writes``,
+    an onlooker of the process that has it.
     """
     if not writes:
         with _closed(Onlooker(path)) as directory:
             yield directory
         return
     make_folder(path)
-    with locked(path, waits) as claim, _closed(RunDirectory(path, claim)) as directory:
+    with locked(path, waits, note) as claim, _closed(RunDirectory(path, claim)) as directory:
         yield directory
 
 

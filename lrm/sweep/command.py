@@ -287,7 +287,10 @@ def _plan(
             print(dry_run.of_cluster(runs, results, options.asked))
         return _Plan([], {})
     if options.cluster and options.workers:
-        raise UserError("--workers is for this machine; of jobs --cluster-set workers=1 says so")
+        raise UserError(
+            "--workers is for this machine; jobs have one for each of --cluster-set gpus=1, "
+            "or without GPUs for each execution.threads of cpus=1"
+        )
     if options.cluster and any(run.execution.parallel for run in runs):
         raise UserError("--cluster trains each run by one process; for execution.parallel call "
                         "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip

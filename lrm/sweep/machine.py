@@ -26,8 +26,8 @@ def gpus() -> list[str]:
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is None:
-        devices = Path("/dev").glob("nvidia[0-9]*")
-        return sorted((path.name.removeprefix("nvidia") for path in devices), key=int)
+        # CUDA counts those that it sees; a container may have /dev/nvidia3 alone.
+        return [str(number) for number, _ in enumerate(Path("/dev").glob("nvidia[0-9]*"))]
     names = [name.strip() for name in visible.split(",") if name.strip()]
     for name in names:
         if not re.fullmatch(r"-1|[0-9]{1,3}|(GPU|MIG)-[\w/-]+|NoDevFiles|none|void", name):
@@ -131,12 +131,27 @@ def check_memory_of_one(runs: Sequence[Run], processes: int = 1) -> int | None:
     return available
 
 
+def _own_limits() -> list[Path]:
+    """Files of the limits of the group that this process is in, and of those above it (SLURM)."""
+    found = []
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            root = Path("/sys/fs/cgroup", "memory" if controllers else "")
+            own = root / path.lstrip("/")
+            file = "memory.limit_in_bytes" if controllers else "memory.max"
+            found += [each / file for each in (own, *own.parents) if each.is_relative_to(root)]
+    return found
+
+
 def memory() -> int | None:
     """Bytes that this process may use: of the machine, its container and its limits."""
     limits = []
     with suppress(ValueError, OSError):
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    for path in _LIMITS:
+    for path in (*_LIMITS, *_own_limits()):
         with suppress(ValueError, OSError):
             limits.append(int(Path(path).read_text()))
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]

@@ -377,7 +377,10 @@ def sweep_together(jobs: Sequence[Job], corpora: Path, group: Group) -> None:
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(compiled_code(corpora)))
     asked = jobs
     # Those that begin with others' multipliers last of all.
-    jobs = sorted(twins.firsts(jobs), key=lambda job: (job[0].after is not None, not job[0].trains))
+    # The first process decides: another one may see a directory that has come since.
+    chosen = set(group.first([path for _, path in twins.firsts(jobs)]))
+    jobs = [job for job in jobs if job[1] in chosen]
+    jobs = sorted(jobs, key=lambda job: (job[0].after is not None, not job[0].trains))
     display = Display(["worker 0", "all     "]) if group.rank == 0 else None
     began = time.monotonic()
 

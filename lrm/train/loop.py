@@ -226,6 +226,9 @@ def advance(loops: Sequence[_Loop], take: Callable[[int], list[Measured]]) -> No
             if stopping or done % every == 0:
                 for loop in active:
                     loop.attempt(functools.partial(loop.keep, done, stopping))
+            for loop in active if stopping else ():
+                if loop.error is not None:  # it is not saved
+                    raise loop.error
             if stopping:
                 group.meet()  # who raises first ends all, and the first process may still write
                 raise Stopped(stops[0] if stops else signal.SIGTERM)
@@ -248,12 +251,18 @@ class _Loop:
         """That of ``run`` in its directory, until ``stack`` ends; None where it has finished."""
         settings = run.settings
         # One of several processes must not end alone: it waits until the run is free.
-        opening = open_run(path, writes=group.rank == 0, waits=group is not ALONE)
+        opening = open_run(path, writes=group.rank == 0, waits=group is not ALONE, note=note)
         directory = stack.enter_context(opening)
         if group.first(directory.complete):
             return None
         corpus = data.prepare_planned(settings, run.corpus, corpora)
         equipment = equip(run.execution, settings.model, group)
+        same = (equipment.device.type, equipment.precision, equipment.kernels.record())
+        if (said := group.first(same)) != same:
+            raise UserError(
+                f"{run.label}: process {group.rank} computes with {same}, and the first one with "
+                f"{said}; name execution.device, precision and kernels, or use equal machines"
+            )
         if settings.probes.curvature:
             check_kernels(equipment.kernels)
         torch.set_num_threads(run.execution.threads)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lrm.cli import columns
+from lrm.cli import columns, size
 from lrm.errors import UserError
 from lrm.plan.run import Run
 from lrm.sweep import speed
@@ -125,12 +125,16 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
     unit = "GPU hours" if cluster.gpus else "hours of one worker"
     gpus = f"{cluster.gpus} GPUs, " if cluster.gpus else ""
     at_once = f"{cluster.at_once} of a share" if cluster.at_once else "all"
+    # Three copies of the weights, and a second file while the first is replaced.
+    most = max(share.jobs[0][0].estimate().parameters for share in found)
+    together = min(tasks, cluster.at_once or tasks) * max(share.workers for share in found)
     return [
         f"jobs: {tasks} array tasks of {gpus}{cluster.cpus} CPUs and at most "
         f"{cluster.hours:g} hours each, {at_once} at a time",
         *columns(rows),
         f"{_hours(hours)} {unit}, about ${dollars:,.0f}; a run that is longer than a task's limit "
-        "saves a checkpoint and is queued again",
+        f"saves a checkpoint and is queued again; checkpoints take {size(24 * most * together)} "
+        "meanwhile",
         *told,
     ]
 

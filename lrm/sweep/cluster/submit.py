@@ -14,7 +14,7 @@ from lrm.errors import UserError, first_line
 from lrm.store.files import make_folder
 from lrm.store.lock import holder_of, start_of
 from lrm.store.rundir import forget_failure, is_complete, read_failure
-from lrm.sweep import twins
+from lrm.sweep import machine, twins
 from lrm.sweep.cluster.settings import Cluster
 from lrm.sweep.cluster.shares import Share, check_noise, shares
 from lrm.sweep.cluster.state import Submission, here, last_line, log_of, name_of, queued
@@ -31,8 +31,8 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
     Raises UserError where submitit is not installed, or the scheduler refuses the job.
     """
     results = results.resolve()
-    if engine == "local" and (unused := cluster.of_slurm):
-        print(f"local tasks leave out what is SLURM's: {', '.join(unused)}")
+    if engine == "local":
+        _check_local(cluster)
     already = queued(results)
     left = [
         (run, path)
@@ -62,6 +62,19 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
     ).write()
     counts = f"{counted(len(left), 'run')} in {counted(len(tasks), 'task')}"
     print(f"{counts}: {', '.join(tasks)}; their logs are in {folder}")
+
+
+def _check_local(cluster: Cluster) -> None:
+    """Tell what local tasks leave out; UserError where all would be given the same GPUs."""
+    if unused := cluster.of_slurm:
+        print(f"local tasks leave out what is SLURM's: {', '.join(unused)}")
+    if cluster.gpus:
+        raise UserError(
+            "local tasks start at once, each on the first GPUs; leave --cluster out: a sweep here "
+            "takes one worker for each GPU"
+        )
+    if machine.gpus():
+        print("local tasks compute on CPUs; without --cluster a sweep takes the GPUs")
 
 
 def _submit(

@@ -272,13 +272,24 @@ def test_a_task_that_dies_before_its_run_is_told_with_its_log(tmp_path, file):
     assert log == folder / "17_0_log.err" and state.last_line(log) == "no such module"
 
 
-def test_local_tasks_take_no_gpus(capsys, monkeypatch):
+def test_local_tasks_take_no_gpus(tmp_path, capsys, monkeypatch):
     """Each would be given the first; and that they leave them idle is told."""
-    with pytest.raises(UserError, match="local tasks start at once, each on the first GPUs; leave"):
-        submit._check_local(Cluster(gpus=1))
+    file = tmp_path / "cluster.yaml"
+    file.write_text("gpus: 1\n")
+    assert cluster_settings.read("local", file, ["gpus=2"]).gpus == 0
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    submit._check_local(Cluster(gpus=0))
+    submit.submit([], tmp_path, "local", Cluster(gpus=0))
     assert "local tasks compute on CPUs; without --cluster a sweep takes" in capsys.readouterr().out
+
+
+def test_what_workers_tell_at_the_end_is_shown(tmp_path, smoke_runs, capsys):
+    """As that a run could not be saved when it was asked to stop."""
+    job = (dataclasses.replace(smoke_runs("projector")[0], corpus="a"), tmp_path / "run")
+    sweep = Sweep([job], tmp_path, 1)
+    sweep.messages.put((None, {"step": 3}))
+    sweep.messages.put((None, {"note": "a is not saved (no space)"}))
+    sweep.end()
+    assert "a is not saved (no space)" in capsys.readouterr().out
 
 
 # How runs are shared out, without any job.

@@ -46,15 +46,27 @@ def test_an_optimizer_whose_step_a_scaler_skips_is_waited_for():
     weights = [group for group in groups if group["kind"] != "multiplier"]
     multipliers = [group for group in groups if group["kind"] == "multiplier"]
     first, second = torch.optim.AdamW(weights), torch.optim.AdamW(multipliers)
-    for _ in range(3):
+    for overflows in (True, True, False):
         objective(model, 0).backward()
-        next(iter(second.param_groups[0]["params"])).grad.fill_(torch.inf)
+        if overflows:
+            next(iter(second.param_groups[0]["params"])).grad.fill_(torch.inf)
         first.step()
+        if not overflows:
+            second.step()
         first.zero_grad()
         second.zero_grad()
-    objective(model, 0).backward()
-    with pytest.raises(UserError, match="the optimizer lacks"):
-        first.step()
+
+    # One that never steps is told, when gradients have been finite twice.
+    model = network("forward")
+    groups = lrm.build_param_groups(model, 0.05, 0.1)
+    first = torch.optim.AdamW([group for group in groups if group["kind"] != "multiplier"])
+    for last in (False, True):
+        objective(model, 0).backward()
+        if last:
+            with pytest.raises(UserError, match="the optimizer lacks"):
+                first.step()
+        else:
+            first.step()
 
 
 def steps(model, optimizer, count=5, start=0, zero_grad=None):

@@ -452,8 +452,11 @@ def test_a_classifier_is_no_head_whatever_its_shape_and_name():
         config = transformers.BertConfig(**sizes, type_vocab_size=kinds, num_labels=kinds)
         model = transformers.BertForSequenceClassification(config)
         assert lrm.attach_multipliers(model).roles["classifier.weight"] == "matrix"
-    vision = nn.ModuleDict({"layer": nn.Linear(8, 8), "head": nn.Linear(8, 10)})
+    vision = nn.ModuleDict({"positions": nn.Embedding(9, 8), "tags": nn.Embedding(5, 8),
+                            "layer": nn.Linear(8, 8), "head": nn.Linear(8, 10)})  # fmt: skip
     assert lrm.attach_multipliers(vision).roles["head.weight"] == "matrix"
+    own = nn.ModuleDict({"layer": nn.Linear(8, 8), "head": nn.Linear(8, 10)})
+    assert lrm.attach_multipliers(own).roles["head.weight"] == "head"
     words = nn.ModuleDict({"tokens": nn.Embedding(10, 4), "head": nn.Linear(8, 10)})
     assert lrm.attach_multipliers(words).roles["head.weight"] == "head"
 

@@ -15,6 +15,7 @@ from analysis import publish
 from analysis.tables import checked
 from analysis.tables.find import find
 from lrm.cli import parse_seeds
+from lrm.data import check
 from lrm.data.files import named_files
 from lrm.errors import UserError
 from lrm.plan.config import DataConfig
@@ -138,8 +139,9 @@ def test_a_range_that_ends_before_it_begins(text):
 def test_a_path_that_no_source_reads(tmp_path):
     with pytest.raises(ValueError, match="source = stdlib reads no data.path"):
         DataConfig(source="stdlib", path="/nope")
-    with pytest.raises(ValueError, match="source = huggingface reads no data.pattern; drop it"):
-        DataConfig(source="huggingface", path="some/set", pattern="*.parquet")
+    remote = DataConfig(source="huggingface", path="some/set", pattern="*.parquet")
+    with pytest.raises(UserError, match="huggingface reads no data.pattern; drop it"):
+        check(remote, 300)
     with pytest.raises(UserError, match=r"data.pattern = '\.' cannot be used"):
         named_files(DataConfig(source="folder", path=str(tmp_path), pattern="."))
 

@@ -201,12 +201,12 @@ def test_told_to_stop_in_a_step(run, tmp_path, monkeypatch, step):
     assert_same_bits(tmp_path / "whole", tmp_path / "broken")
 
 
-def test_a_stop_whose_checkpoint_cannot_be_written_is_no_stop(run, tmp_path, monkeypatch):
-    """The run is not saved, so the error is told and not that the same command goes on."""
-    job = run()
-    real = loop.train_step
+def test_a_stop_whose_checkpoint_cannot_be_written_is_told(run, tmp_path, monkeypatch):
+    """Else the run would be taken for one that is saved."""
+    job = run(checkpoint_every=100)
+    real, told = loop.train_step, []
 
-    def told(*arguments):
+    def stopping(*arguments):
         if arguments[3] == 4:
             signal.raise_signal(signal.SIGTERM)
         return real(*arguments)
@@ -214,14 +214,18 @@ def test_a_stop_whose_checkpoint_cannot_be_written_is_no_stop(run, tmp_path, mon
     def full(*_):
         raise UserError("no space is left")
 
-    monkeypatch.setattr(loop, "train_step", told)
+    def stop(number, _):
+        raise Stopped(number)
+
+    monkeypatch.setattr(loop, "train_step", stopping)
     monkeypatch.setattr(loop._Loop, "save", full)
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    before = signal.signal(signal.SIGTERM, stop)
     try:
-        with pytest.raises(UserError, match="no space is left"):
-            loop.train(job, tmp_path / "run", tmp_path / "data")
+        with pytest.raises(Stopped):
+            loop.train(job, tmp_path / "run", tmp_path / "data", note=told.append)
     finally:
         signal.signal(signal.SIGTERM, before)
+    assert any("is not saved (no space is left); it goes on from" in line for line in told)
 
 
 def test_processes_that_compute_with_other_kernels_are_told(run, tmp_path):

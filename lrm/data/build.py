@@ -18,6 +18,7 @@ import shutil
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,14 +120,18 @@ def built(expected: str, folder: Path) -> Corpus | None:
     Its name tells of the Python or the packages that it was built from, which may be newer now.
     Raises UserError where its files are damaged.
     """
+    places: list[Path] = []
     for file in sorted(Path(folder).glob("[!.]*/meta.json")):
         try:
             found = _read_meta(file.parent)["hash"]
         except UserError:  # of another corpus, for all that can be told
             continue
         if found == expected:
-            return _opened(file.parent)
-    return None
+            places.append(file.parent)
+    for path in places[:-1]:
+        with suppress(UserError):  # another one may be whole
+            return _opened(path)
+    return _opened(places[-1]) if places else None
 
 
 def _opened(path: Path) -> Corpus:
@@ -151,7 +156,12 @@ def identity(config: DataConfig, vocab_size: int, folder: Path) -> str | None:
 
 
 def check(config: DataConfig, vocab_size: int) -> None:
-    """UserError where a file that the corpus is made of, or its tokenizer, is not there."""
+    """UserError where a file that the corpus is made of, or its tokenizer, is not there.
+
+    And where the data have a setting that is not read. Runs that have it already go on.
+    """
+    if config.source == "huggingface" and config.pattern:
+        raise UserError("data.source = huggingface reads no data.pattern; drop it")
     _folder_name(config, vocab_size)
 
 

@@ -44,7 +44,10 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
                 f"data.pattern = {shown(config.pattern)} leads out of data.path; name that folder "
                 "as data.path"
             )
-        _refuse_hidden(root)
+        for pattern in patterns:
+            before, deep, _ = pattern.partition("**")
+            if deep:
+                _refuse_hidden(root / before.rpartition("/")[0])
         try:
             paths = {path for pattern in patterns for path in root.glob(pattern)}
         except (NotImplementedError, ValueError, IndexError) as error:  # by "." the last
@@ -63,7 +66,7 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
 
 
 def _refuse_hidden(root: Path) -> None:
-    """Raise where patterns would leave folders below ``root`` out without a word."""
+    """Raise where ``**`` would leave folders below ``root`` out without a word."""
 
     def refuse(error: OSError) -> None:
         raise error

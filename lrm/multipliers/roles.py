@@ -201,8 +201,10 @@ def _heads(model: nn.Module) -> list[nn.Module]:
         is_linear = isinstance(module, nn.Linear) and not _OF_A_STACK.search(path)
         of_tokens = is_linear and (module.out_features, module.in_features) in shapes
         last = path.rpartition(".")[2]
-        # Of a classifier that is called a head the outputs are no tokens.
-        of_tokens = of_tokens or last == "head" and getattr(module, "out_features", 0) in sizes
+        # Of a classifier that is called a head the outputs are no tokens. A model whose tokens
+        # have no table of torch's cannot tell.
+        if last == "head":
+            of_tokens |= not sizes or getattr(module, "out_features", 0) in sizes
         if hasattr(module, "weight") and (last in _HEADS or of_tokens):
             found.append(module)
     return found

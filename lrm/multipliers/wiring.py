@@ -43,6 +43,8 @@ class _Seen:
         self.handed = handed  # whether ``build_param_groups`` has given groups out
         self.places: list[tuple[dict, str]] = []  # of weights and multipliers, as they were checked
         self.complete = False
+        # Whether gradients of what none moves were finite when an optimizer last stepped.
+        self.finite = True
 
     def note(self, parameters: Iterable[nn.Parameter]) -> None:
         """Mark parameters of the model."""
@@ -123,7 +125,11 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         if handle.is_unchanged or seen.checked.get(optimizer) != _state(optimizer, seen):
             _check(optimizer, handle, seen)
         elif not seen.complete and optimizer in seen.movers:
-            _complain(handle, seen)  # its second step, and still nobody moves the rest
+            # Its second step, and still nobody moves the rest: a GradScaler skips the step of an
+            # optimizer where gradients are not finite.
+            before, seen.finite = seen.finite, _is_finite(handle, _missing(handle, seen))
+            if before and seen.finite:
+                _complain(handle, seen)
 
 
 def _state(optimizer: torch.optim.Optimizer, seen: _Seen) -> tuple:
@@ -149,6 +155,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
             # Of its vectors alone: at its second step another one should have moved the rest.
             seen.movers.add(optimizer)
             seen.complete = seen.moved() >= names.keys()
+            seen.finite = seen.complete or _is_finite(handle, _missing(handle, seen))
         return
     handle.check_late()
     _check_reached(handle, moved)
@@ -166,6 +173,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     # Of groups in several optimizers the others step behind this one.
     if not seen.complete and not seen.handed:
         _complain(handle, seen)
+    seen.finite = seen.complete or _is_finite(handle, _missing(handle, seen))
 
 
 def _check_reached(handle: Multipliers, moved: set[int]) -> None:
@@ -219,8 +227,16 @@ def _learning(handle: Multipliers, with_gradient: bool = False) -> dict[int, str
     }
 
 
-def _is_finite(parameter: nn.Parameter) -> bool:
-    return bool(whole(parameter.grad.isfinite().all()))
+def _missing(handle: Multipliers, seen: _Seen) -> list[str]:
+    """What has a gradient that no optimizer takes."""
+    moved = seen.moved()
+    given = _learning(handle, with_gradient=True)
+    return [name for key, name in given.items() if key not in moved]
+
+
+def _is_finite(handle: Multipliers, names: list[str]) -> bool:
+    found = _every(handle)
+    return all(bool(whole(found[name].grad.isfinite().all())) for name in names)
 
 
 def _complain(handle: Multipliers, seen: _Seen) -> None:
@@ -228,12 +244,10 @@ def _complain(handle: Multipliers, seen: _Seen) -> None:
 
     What has none may wait: the generator's part of a model, while the critic makes several steps.
     """
-    names, moved = _learning(handle), seen.moved()
-    seen.complete = moved >= names.keys()
-    given = _learning(handle, with_gradient=True)
-    missing = [name for key, name in given.items() if key not in moved]
-    # A GradScaler skips the step of an optimizer where gradients are not finite.
-    if not missing or not all(_is_finite(_every(handle)[name]) for name in missing):
+    names = _learning(handle)
+    seen.complete = seen.moved() >= names.keys()
+    missing = _missing(handle, seen)
+    if not missing:
         return
     raise UserError(
         f"the optimizer lacks {len(missing)} of {len(names)} weights and multipliers that learn "

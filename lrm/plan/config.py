@@ -70,8 +70,6 @@ class DataConfig(Strict):
             raise ValueError(
                 f"source = {self.source} reads no data.path or data.pattern; set data.source too"
             )
-        if self.source == "huggingface" and self.pattern:
-            raise ValueError("source = huggingface reads no data.pattern; drop it")
         return self
 
 

@@ -9,6 +9,7 @@ be told before they start to keep its memory: fresh large buffers otherwise faul
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import os
@@ -217,6 +218,11 @@ class Sweep:
         for worker in self.workers:
             worker.process.kill()
         self._wait(_PATIENCE)
+        with contextlib.suppress(queue.Empty):  # such as that a run could not be saved
+            while True:
+                _, message = self.messages.get_nowait()
+                if "note" in message:
+                    self.display.note(message["note"])
 
     def _grace(self) -> float:
         """Seconds in which a worker ends its step and saves."""

@@ -226,10 +226,11 @@ def advance(loops: Sequence[_Loop], take: Callable[[int], list[Measured]]) -> No
             if stopping or done % every == 0:
                 for loop in active:
                     loop.attempt(functools.partial(loop.keep, done, stopping))
-            for loop in active if stopping else ():
-                if loop.error is not None:  # it is not saved
-                    raise loop.error
             if stopping:
+                for loop in active:
+                    if loop.error is not None:
+                        loop.note(f"{loop.run_.label} is not saved ({loop.error}); it goes on from "
+                                  "its checkpoint before that")  # fmt: skip
                 group.meet()  # who raises first ends all, and the first process may still write
                 raise Stopped(stops[0] if stops else signal.SIGTERM)
         for loop in loops:

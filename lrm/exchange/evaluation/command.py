@@ -46,7 +46,7 @@ def evaluate(
     if a_run:
         description, settings = training(source)
         wanted = wanted.of_run(description["seed"])
-        # What trained it on other hardware, or in another precision, has other weights.
+        # One that was trained on other hardware, or in another precision, found something else.
         told = [description["id"], digest_of(source), weights_file(step)]
     else:
         # A repaired tokenizer has other scores.

@@ -66,5 +66,6 @@ def read(engine: str, file: Path | None, overrides: list[str]) -> Cluster:
     for override in overrides:
         data = merge(data, parse_override(override, "--cluster-set"))
     if engine == "local":
-        data = {"gpus": 0, **data, "at_once": None}
+        # Such tasks start at once, and each would be given the first GPUs.
+        data = {**data, "gpus": 0, "at_once": None}
     return validate(Cluster, data, str(file) if file.exists() else f"--cluster {engine}")

@@ -126,14 +126,17 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
     gpus = f"{cluster.gpus} GPUs, " if cluster.gpus else ""
     at_once = f"{cluster.at_once} of a share" if cluster.at_once else "all"
     # Three copies of the weights, and a second file while the first is replaced.
-    most = max(share.jobs[0][0].estimate().parameters for share in found)
-    together = min(tasks, cluster.at_once or tasks) * max(share.workers for share in found)
+    saved = sum(
+        24 * share.jobs[0][0].estimate().parameters * share.workers
+        * min(share.tasks, cluster.at_once or share.tasks)
+        for share in found if share.jobs[0][0].trains
+    )  # fmt: skip
     return [
         f"jobs: {tasks} array tasks of {gpus}{cluster.cpus} CPUs and at most "
         f"{cluster.hours:g} hours each, {at_once} at a time",
         *columns(rows),
         f"{_hours(hours)} {unit}, about ${dollars:,.0f}; a run that is longer than a task's limit "
-        f"saves a checkpoint and is queued again; checkpoints take {size(24 * most * together)} "
+        f"saves a checkpoint and is queued again; checkpoints take {size(saved)} "
         "meanwhile",
         *told,
     ]

@@ -32,7 +32,10 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
     """
     results = results.resolve()
     if engine == "local":
-        _check_local(cluster)
+        if unused := cluster.of_slurm:
+            print(f"local tasks leave out what is SLURM's: {', '.join(unused)}")
+        if machine.gpus():
+            print("local tasks compute on CPUs; without --cluster a sweep takes the GPUs")
     already = queued(results)
     left = [
         (run, path)
@@ -62,19 +65,6 @@ def submit(jobs: Sequence[Job], results: Path, engine: str, cluster: Cluster) ->
     ).write()
     counts = f"{counted(len(left), 'run')} in {counted(len(tasks), 'task')}"
     print(f"{counts}: {', '.join(tasks)}; their logs are in {folder}")
-
-
-def _check_local(cluster: Cluster) -> None:
-    """Tell what local tasks leave out; UserError where all would be given the same GPUs."""
-    if unused := cluster.of_slurm:
-        print(f"local tasks leave out what is SLURM's: {', '.join(unused)}")
-    if cluster.gpus:
-        raise UserError(
-            "local tasks start at once, each on the first GPUs; leave --cluster out: a sweep here "
-            "takes one worker for each GPU"
-        )
-    if machine.gpus():
-        print("local tasks compute on CPUs; without --cluster a sweep takes the GPUs")
 
 
 def _submit(

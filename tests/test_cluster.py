@@ -289,7 +289,7 @@ def test_what_workers_tell_at_the_end_is_shown(tmp_path, smoke_runs, capsys):
     sweep.messages.put((None, {"step": 3}))
     sweep.messages.put((None, {"note": "a is not saved (no space)"}))
     sweep.end()
-    assert "a is not saved (no space)" in capsys.readouterr().out
+    assert "a is not saved (no space)" in "".join(capsys.readouterr())
 
 
 # How runs are shared out, without any job.

@@ -48,16 +48,18 @@ def share_of_draws(table: pd.DataFrame) -> Interval:
     """What draws in general explain of the variance over all runs, with its 95% interval.
 
     Mean squares of two ways without repetition: that of draws over that of what is left follows
-    F times 1 + seeds · ρ, where ρ is the variance of draws over that of what is left.
+    F times 1 + seeds · ρ, where ρ is the variance of draws over that of what is left. Of both and
+    of the variance of seeds, which is taken as estimated, draws have ρ / (ρ + 1 + that of seeds).
     """
     seeds, draws = table.shape
     of_draws = seeds * table.mean().var()
     left = seeds * chance_of_mean(table) ** 2
+    of_seeds = max(draws * table.mean(axis=1).var() / left - 1, 0.0) / draws
     degrees = draws - 1, (draws - 1) * (seeds - 1)
 
     def share(quantile: float) -> float:
         ratio = (of_draws / left / quantile - 1) / seeds
-        return float(ratio * left / table.stack().var())
+        return float(ratio / (ratio + 1 + of_seeds))
 
     high, low = stats.f.ppf([0.025, 0.975], *degrees)
     return Interval(share(1.0), share(low), share(high), draws)

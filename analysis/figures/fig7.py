@@ -35,9 +35,9 @@ MESSAGES = {
         ),
     ),
     "mini": tiers.Messages(
-        {"Adam": 4, "Muon": 1},
+        {"Adam": 4, "Muon": 2},
         (
-            "With AdamW vectors gain with the base LR tuned, and with all tuned; LR is open",
+            "Vectors gain at NONE, and with AdamW with all tuned; at LR it is open",
             "Vectors lose an early lead at NONE and LR; with weight decay tuned they lead later on",
             "With AdamW scalars, base LR tuned, gain more than full tuning without multipliers",
         ),

@@ -51,10 +51,11 @@ def mup_param_groups(
     ========= ============ ========= ===================== =========
 
     where the last three columns are of a model m times as wide. Tables that an index reads have no
-    inputs, and so have vectors. Weight decays stay; AdamW multiplies them by the LR. Multipliers
-    keep their LR. ``role`` maps patterns of parameter names to roles where the types of modules and
-    names do not tell them (``lrm.multipliers.roles``), and ``options`` are those of
-    ``build_param_groups``. A matrix that its name alone tells is taken as (outputs, inputs): give
+    inputs, and so have vectors. Weight decays stay, so that η·λ follows the LR: as 1 / m for
+    matrices under AdamW. To keep η·λ, the second recipe of section 4.2's table 1, divide each
+    group's weight decay by its factor. Multipliers keep their LR. ``role`` maps patterns of
+    parameter names to roles where the types of modules and names do not tell them
+    (``lrm.multipliers.roles``), and ``options`` are those of ``build_param_groups``. A matrix that its name alone tells is taken as (outputs, inputs): give
     it the role ``transposed`` where it is used as ``x @ W``. Initial values have to follow too
     (``mup_rescale_``).
 

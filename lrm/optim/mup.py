@@ -55,9 +55,9 @@ def mup_param_groups(
     matrices under AdamW. To keep η·λ, the second recipe of section 4.2's table 1, divide each
     group's weight decay by its factor. Multipliers keep their LR. ``role`` maps patterns of
     parameter names to roles where the types of modules and names do not tell them
-    (``lrm.multipliers.roles``), and ``options`` are those of ``build_param_groups``. A matrix that its name alone tells is taken as (outputs, inputs): give
-    it the role ``transposed`` where it is used as ``x @ W``. Initial values have to follow too
-    (``mup_rescale_``).
+    (``lrm.multipliers.roles``), and ``options`` are those of ``build_param_groups``. A matrix that
+    its name alone tells is taken as (outputs, inputs): give it the role ``transposed`` where it is
+    used as ``x @ W``. Initial values have to follow too (``mup_rescale_``).
 
     Attention is to have heads of one size, more of them in a wider model: else its logits would
     need a factor, and a warning says so where heads tell their size. The factors are wrong for

@@ -91,7 +91,7 @@ def _main(options: argparse.Namespace) -> None:
     if options.claim is not None:
         if only or options.seeds is not None or len(options.experiments) > 1:
             raise UserError("--claim says which seeds and runs of one experiment; leave out others")
-        seeds, only = asked_by(EXPERIMENTS / options.experiments[0], options.claim)
+        seeds, only = asked_by(EXPERIMENTS / options.experiments[0], options.claim, options.scale)
     published = False
     try:
         for experiment in options.experiments:

@@ -14,6 +14,7 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 
 from analysis.claims import judges, lock
 from analysis.claims.judges import code_hash, function_name, is_locked, judge_of
@@ -51,6 +52,7 @@ from analysis.tables.results import FIRST_JUDGING_SEED, Tables, load
 from analysis.tables.run_list import RUN_LIST, read_run_list
 from lrm.cli import parse_seeds
 from lrm.errors import UserError
+from lrm.plan.claims import asked_by
 from lrm.plan.experiment import load as load_experiment
 from lrm.plan.identity import criterion_hash
 
@@ -281,7 +283,7 @@ def test_writing_locks(monkeypatch, tmp_path):
     assert criterion_hash(criterion, again) == criterion_hash(criterion, written["N1.2"])
     # So is a configuration that asks for more, where all that judged is still asked for.
     for module in (lock, judges):
-        monkeypatch.setattr(module, "configuration_hash", lambda experiment: "grown")
+        monkeypatch.setattr(module, "configuration_hash", lambda experiment, at: "grown")
     assert not is_locked("gradient_noise", "N1.2")
     monkeypatch.setattr(lock, "_asked_for", lambda criterion: False)
     with pytest.raises(UserError, match="the configuration asks for other runs than those that"):
@@ -351,11 +353,47 @@ def test_patterns_of_every_entry_select_runs():
     for name, criterion in CRITERIA.items():
         if "only" in criterion:
             loaded = load_experiment(EXPERIMENTS / criterion["experiment"] / "config.yaml")
-            scale = judges.judging_scale(loaded)
+            scale = criterion.get("at") or judges.judging_scale(loaded)
             labels = [run.label for run in loaded.runs(scale, [0])]
             labels += [f"{arm} seed=0" for arm in loaded.untuned(scale)]
             for pattern in criterion["only"]:
                 assert fnmatch.filter(labels, pattern), (name, pattern)
+
+
+def test_an_entry_of_one_scale_locks_and_judges_there_alone(monkeypatch, tmp_path):
+    """The configuration of the other scales may change; the others have no verdict of it."""
+    for module in (criteria_module, judges, lock):
+        monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
+    folder = tmp_path / "gradient_noise"
+    shutil.copytree(EXPERIMENTS / "gradient_noise", folder)
+    (folder / "locks.json").unlink()
+    criteria, config = folder / "criteria.yaml", folder / "config.yaml"
+    entries = yaml.safe_load(criteria.read_text())
+    entries = {"N1.2": entries["N1.2"] | {"at": "mini"}, "N1": entries["N1"]}
+    criteria.write_text(yaml.safe_dump(entries))
+    lock.lock("N1.2")
+    lock.lock("N1")
+    locks = locks_of("gradient_noise")
+    assert locks["N1.2"]["configuration"] != locks["N1"]["configuration"]
+    for scale, changed in (("tiny", "N1"), ("mini", "N1.2")):
+        before = config.read_text()
+        said = yaml.safe_load(before)
+        own = said.setdefault("scales", {}).setdefault(scale, None) or {}
+        said["scales"][scale] = own | {"optimizer": {"lr": 1.25e-3}}
+        config.write_text(yaml.safe_dump(said))
+        assert [claim for claim in entries if not is_locked("gradient_noise", claim)] == [changed]
+        config.write_text(before)
+
+    monkeypatch.setattr("analysis.claims.ledger.is_locked", lambda *claim: True)
+    [record] = [r for r in judge_all("tiny", "reference", RESULTS, ["gradient_noise"])
+                if r["id"] == "N1.2"]  # fmt: skip
+    assert record["verdict"] == UNJUDGED and record["note"].endswith("judged at mini alone")
+    assert asked_by(folder, "N1.2", "mini") == asked_by(folder, "N1.2")
+    with pytest.raises(UserError, match="N1.2 is judged at mini alone; add --scale mini"):
+        asked_by(folder, "N1.2", "tiny")
+    criteria.write_text(yaml.safe_dump({"N1.2": entries["N1.2"] | {"at": "smoke"}}))
+    with pytest.raises(UserError, match="at: 'smoke' is no scale that judges; write one of tiny,"):
+        criteria_of("gradient_noise")
 
 
 def test_runs_that_are_not_asked_for_any_more_are_noticed(monkeypatch):

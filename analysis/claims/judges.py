@@ -15,7 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from analysis.claims.judging import Judgement
-from analysis.tables.criteria import locks_of
+from analysis.tables.criteria import criteria_of, locks_of
 from analysis.tables.find import EXPERIMENTS
 from analysis.tables.results import Tables
 from lrm.errors import UserError
@@ -48,10 +48,12 @@ def is_locked(experiment: str, claim: str) -> bool:
     held = locks_of(experiment).get(claim)
     if held is None:
         return True
+    at = criteria_of(experiment).get(claim, {}).get("at")
     codes = {held["code"], *held.get("same_as", [])}
     configurations = {held["configuration"], *held.get("grown_to", [])}
     return (
-        code_hash(experiment, claim) in codes and configuration_hash(experiment) in configurations
+        code_hash(experiment, claim) in codes
+        and configuration_hash(experiment, at) in configurations
     )
 
 
@@ -68,13 +70,13 @@ def code_hash(experiment: str, claim: str) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
-def configuration_hash(experiment: str) -> str:
+def configuration_hash(experiment: str, at: str | None = None) -> str:
     """Identity of all runs of one seed that the experiment's YAML asks for, without a corpus.
 
-    At the first of the scales that judge at which the experiment is made.
+    At the scale ``at``, else at the first of those that judge at which the experiment is made.
     """
     path = EXPERIMENTS / experiment / "config.yaml"
-    return _runs_hash(path, path.read_bytes())
+    return _runs_hash(path, path.read_bytes(), at)
 
 
 def judging_scale(experiment: Experiment) -> str:
@@ -83,10 +85,10 @@ def judging_scale(experiment: Experiment) -> str:
 
 
 @cache
-def _runs_hash(path: Path, text: bytes) -> str:
+def _runs_hash(path: Path, text: bytes, at: str | None) -> str:
     """Of the configuration at ``path``, whose ``text`` this is now."""
     loaded = load(path)
-    runs = loaded.runs(judging_scale(loaded), [0])
+    runs = loaded.runs(at or judging_scale(loaded), [0])
     ids = sorted(dataclasses.replace(run, corpus="any").id for run in runs)
     return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:16]
 

@@ -28,6 +28,7 @@ from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, see
 from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
 from lrm.errors import UserError, printable
+from lrm.plan.claims import is_judged_at
 from lrm.plan.experiment import NoSuchRun
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import as_json, make_folder, write_json, write_listed
@@ -180,7 +181,9 @@ def judge_all(
             seeds = criterion["seeds"]
             spared = seeds.get("spare")
             spare = () if spared is None else (str(spared), planned_seeds(criterion))
-            tables = chosen(criterion["experiment"], only, str(seeds["judge"]), *spare)
+            here = is_judged_at(criterion, scale)
+            given = (criterion["experiment"], only, str(seeds["judge"]), *spare)
+            tables = chosen(*given) if here else None
             record |= _of_experiment(claim, criterion, tables, verdicts, as_locked)
             verdicts[claim] = record["verdict"]
         else:
@@ -229,8 +232,9 @@ def _of_experiment(
     """``verdicts`` are those of the claims before this one, which may be its gates."""
     experiment = criterion["experiment"]
     if tables is None:
-        seeds = criterion["seeds"]["judge"]
-        return _without(criterion, UNJUDGED, f"no runs of {experiment}, seeds {seeds}")
+        seeds, at = criterion["seeds"]["judge"], criterion.get("at")
+        none = f"no runs of {experiment}, seeds {seeds}" + (f"; judged at {at} alone" if at else "")
+        return _without(criterion, UNJUDGED, none)
     judge = judge_of(experiment, claim)
     if judge is None:
         missing = f"no function {function_name(claim)} in analysis/claims/{experiment}.py"

@@ -47,10 +47,10 @@ def lock(claim: str, same: bool = False) -> None:
     experiment = criterion["experiment"]
     locks = locks_of(experiment)
     if claim not in locks:
-        _check_tuned(experiment)
+        _check_tuned(experiment, criterion.get("at"))
     now = {
         "code": code_hash(experiment, claim),
-        "configuration": configuration_hash(experiment),
+        "configuration": configuration_hash(experiment, criterion.get("at")),
     }
     old = locks.get(claim)
     if same and not old:
@@ -86,10 +86,10 @@ def lock(claim: str, same: bool = False) -> None:
     print(f"wrote {path}")
 
 
-def _check_tuned(experiment: str) -> None:
+def _check_tuned(experiment: str, at: str | None) -> None:
     """UserError where a search has yet to find arms: their runs would be missing from the lock."""
     loaded = load(EXPERIMENTS / experiment / "config.yaml")
-    scale = judging_scale(loaded)
+    scale = at or judging_scale(loaded)
     if untuned := loaded.untuned(scale):
         raise UserError(
             f"{experiment}: no search has tuned {', '.join(untuned)} at {scale}; lock its claims "

@@ -8,6 +8,7 @@ from typing import Any
 
 from lrm.cli import parse_seeds
 from lrm.errors import UserError, shown
+from lrm.plan.scales import SCALES
 from lrm.plan.yaml import read_yaml
 
 # What every entry says, whatever its judge reads besides.
@@ -50,19 +51,32 @@ def _check(where: str, entry: Mapping[str, Any]) -> None:
     if not isinstance(only, list) or not all(isinstance(pattern, str) for pattern in only):
         raise UserError(f"{where}: only: expected a list of patterns, found {shown(only)}; write "
                         "only: ['FPN *']")  # fmt: skip
+    if "at" in entry and entry["at"] not in SCALES[1:]:
+        raise UserError(
+            f"{where}: at: {shown(entry['at'])} is no scale that judges; write one of "
+            f"{', '.join(SCALES[1:])}, or leave it out"
+        )
 
 
-def asked_by(folder: Path, claim: str) -> tuple[list[int], list[str]]:
+def is_judged_at(criterion: Mapping[str, Any], scale: str) -> bool:
+    """Whether an entry judges at ``scale``: at all of them, unless it names one (``at``)."""
+    return criterion.get("at", scale) == scale
+
+
+def asked_by(folder: Path, claim: str, scale: str | None = None) -> tuple[list[int], list[str]]:
     """What judges a claim of the experiment in ``folder``: its seeds, and patterns of its runs.
 
     Without ``spare`` seeds, which run by name where another one diverged. Without patterns it reads
-    all runs. Raises UserError for a claim that the experiment has not, and as ``criteria_in``.
+    all runs. Raises UserError for a claim that the experiment has not, or that is not judged at
+    ``scale``, and as ``criteria_in``.
     """
     entries = criteria_in(folder)
     if claim not in entries:
         known = f"it has {', '.join(entries)}" if entries else "it has none"
         raise UserError(f"{folder.name} has no claim {shown(claim)}; {known}")
     entry = entries[claim]
+    if scale is not None and not is_judged_at(entry, scale):
+        raise UserError(f"{claim} is judged at {entry['at']} alone; add --scale {entry['at']}")
     said = entry["seeds"].get("spare")
     spare = [] if said is None else parse_seeds(f"{said},")
     seeds = [seed for seed in judging_seeds(entry) if seed not in spare]

@@ -173,7 +173,7 @@ def _parse(
 
 def _ask_for_claim(options: argparse.Namespace, folder: Path) -> None:
     """Set the seeds and patterns of ``options`` to those of a claim of this experiment."""
-    seeds, only = asked_by(folder, options.claim)
+    seeds, only = asked_by(folder, options.claim, options.scale)
     if options.only or options.seeds is not None:
         raise UserError("--claim says which seeds and runs; leave out --seeds and --only")
     options.seeds, options.only = f"{','.join(map(str, seeds))},", only

@@ -354,3 +354,13 @@ def test_the_page_names_statistics_that_are_there():
         tables = Tables.load(experiment, source="reference")
         there |= set(tables.scalars["stat"]) | set(tables.vectors["stat"])
     assert named <= there, named - there
+
+
+def test_an_experiment_without_vectors_has_none():
+    """Theory logs scalars alone: an empty table, and one line where a tensor of it is asked for."""
+    tables = load_asked("gdn_theory", "tiny", "reference")
+    assert len(tables.scalars) and tables.vectors.empty
+    assert list(tables.vectors.columns) == list(tables.scalars.columns)
+    assert explore.choices(tables.vectors).empty
+    with pytest.raises(UserError, match="there are no vectors of anything"):
+        explore.distribution(tables.vectors, tables.runs, "projector", "row_norms")

@@ -41,7 +41,9 @@ def _rows(
     of_tensor = table[table["tensor"] == tensor]
     if of_tensor.empty:
         there = ", ".join(table["tensor"].unique())
-        raise UserError(f"nothing is logged of {tensor!r}; there are {there}")
+        raise UserError(
+            f"nothing is logged of {tensor!r}; there are {there or 'no vectors of anything'}"
+        )
     rows = of_tensor[of_tensor["stat"] == stat]
     if rows.empty:
         there = ", ".join(of_tensor["stat"].unique())

@@ -11,6 +11,7 @@ import functools
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet
 
 from analysis.tables.criteria import criteria_of
 from analysis.tables.find import RESULTS, NothingFound, find
@@ -48,10 +49,14 @@ def load_asked(
     experiment: str, scale: str = "tiny", source: str = "runs", results: Path = RESULTS
 ) -> Tables:
     """The tables of the runs that ``find_asked`` finds."""
-    ids = {description["id"] for description, _ in find_asked(experiment, scale, source, results)}
+    found = find_asked(experiment, scale, source, results)
+    ids = {description["id"] for description, _ in found}
     every = Tables.load(experiment, scale, source, results, configuration="all")
 
     def of_asked(table: str) -> pd.DataFrame:
+        files = {path / f"{table}.parquet" for _, path in found}
+        if not any(pyarrow.parquet.read_metadata(file).num_rows for file in files):
+            return every.scalars.iloc[:0]  # theory logs no vectors
         frame = getattr(every, table)
         return frame[frame["run"].isin(ids)]
 

@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
+# Only tests that are marked so are for GPUs (make gpu, and pytest -m cuda). Workers take it over.
+if "PYTEST_XDIST_WORKER" not in os.environ and "cuda" not in sys.argv:
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import pytest  # noqa: E402
 import warm  # noqa: E402

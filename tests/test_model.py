@@ -516,3 +516,12 @@ def test_inference_first_leaves_training_possible():
     after = model(tokens)
     after.mean().backward()
     assert torch.equal(before, after.detach())
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 4])
+def test_fused_attention_with_shared_keys_is_ours(kv_heads):
+    """What GPUs compute, here by torch on the CPU, in float32 with keys that are repeated."""
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 4, 9, 8, generator=generator)
+    k, v = (torch.randn(2, kv_heads, 9, 8, generator=generator) for _ in range(2))
+    torch.testing.assert_close(ops._fused(q, k, v, 0.3), ops.attention(q, k, v, 0.3))

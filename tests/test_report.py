@@ -319,7 +319,8 @@ def test_a_readme_in_parts(tmp_path):
     path = tmp_path / "README.md"
     path.write_text(
         "# A title\n\nThe [question](../x).\n\n## What came out\n\n"
-        "**It held <b>.** At [a](a.png) scale.\n\n![a](a.png)\n\n*A <b> [line](../x)\nrises.*\n\n"
+        "**It held <b>.** At [a](a.png) scale.\n\n![a](../r/tiny/figures/a.png)\n\n"
+        "*A <b> [line](../x)\nrises.*\n\n![a](../r/mini/figures/a.png)\n\n*Another.*\n\n"
         "## What differs\n\n*Nothing.* Or so.\n"
     )
     found = read(path, {"a.png": "figures/a.png"}.get)
@@ -328,7 +329,8 @@ def test_a_readme_in_parts(tmp_path):
     assert names == ("", "What came out", "What differs")
     assert bodies[0].strip() == "<p>The question.</p>"
     assert '<a href="figures/a.png">a</a> scale.' in bodies[1] and "<img" not in bodies[1]
-    assert found.captions == {"a": "A &lt;b&gt; line\nrises."} and "rises" not in "".join(bodies)
+    captions = {"tiny/a": "A &lt;b&gt; line\nrises.", "mini/a": "Another."}
+    assert found.captions == captions and "rises" not in "".join(bodies)
     assert "<em>Nothing.</em> Or so." in bodies[2]
 
 

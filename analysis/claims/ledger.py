@@ -7,6 +7,7 @@ second entry for the same claim, with new seeds, is ``M5a.2``, judged by ``m5a_2
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Collection, Mapping
@@ -23,12 +24,12 @@ from analysis.claims.judging import HOLDS, OPEN, TESTED, UNJUDGED, Judgement, Pa
 from analysis.claims.stored import claims_file, read_ledger, tested_parts
 from analysis.quantities.stats import holm
 from analysis.tables.criteria import every_criterion, locks_of
-from analysis.tables.find import NothingFound, unfinished
+from analysis.tables.find import NothingFound, find, unfinished
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
 from lrm.errors import UserError, printable
-from lrm.plan.claims import is_judged_at
+from lrm.plan.claims import is_judged_at, judging_seeds
 from lrm.plan.experiment import NoSuchRun
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import as_json, make_folder, write_json, write_listed
@@ -51,7 +52,20 @@ def left_out(scale: str, folder: Path) -> list[str]:
         f"{printable(labels[0])}" + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")
         for experiment in experiments
         for seed, labels in unfinished(experiment, scale, folder).items()
+        if seed not in _judged_apart(experiment, scale, folder)
     ]
+
+
+@cache
+def _judged_apart(experiment: str, scale: str, folder: Path) -> frozenset[int]:
+    """Own seeds that lack runs, but have all that an entry with ``only`` reads."""
+    found: set[int] = set()
+    for entry in every_criterion().values():
+        if entry.get("experiment") == experiment and "only" in entry:
+            with contextlib.suppress(NothingFound, NoSuchRun):
+                runs = find(experiment, scale, "runs", folder, only=tuple(entry["only"]))
+                found |= {d["seed"] for d, _ in runs} & set(judging_seeds(entry))
+    return frozenset(found)
 
 
 def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, Any], Path]:
@@ -199,7 +213,13 @@ def _tables(
         tables = load_tables(experiment, scale, source, folder, only)
     except (NothingFound, NoSuchRun):  # a smaller scale may lack the runs that a claim reads
         return None
-    corpus_name(tables.runs)  # one corpus, or an error
+    try:
+        corpus_name(tables.runs)
+    except UserError as error:
+        raise UserError(
+            f"{experiment} at {scale}: {error} (with EXPERIMENT={experiment}, clean-runs takes its "
+            "runs alone)"
+        ) from None
     return tables
 
 

@@ -137,7 +137,9 @@ def told_of_points(rows: pd.DataFrame, robust: Collection[str] = ()) -> str:
     if judging:
         parts.append(f"{'full ' if exploring else ''}points: seeds that judge")
     if judging > 1:
-        parts.append(f"bars: their {_kinds_of_bars(rows, robust)} with 95% intervals")
+        # A median has an interval from six values on.
+        few = "; medians of fewer than six have none" if robust and judging < 6 else ""
+        parts.append(f"bars: their {_kinds_of_bars(rows, robust)} with 95% intervals{few}")
     if exploring:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"
         parts.append(f"hollow: {who}, not judged")

@@ -61,7 +61,7 @@ def finding(context: Context, found: str, plain: str, scale: str = "tiny") -> st
 
 def written_of(context: Context, scale: str = "tiny") -> bool:
     """Whether these are the runs published at ``scale``, of which findings are written."""
-    return (context.source, context.scale) == ("reference", scale)
+    return context.told and (context.source, context.scale) == ("reference", scale)
 
 
 def headline(part, message: str, context: Context | None = None, scale: str = "tiny") -> None:

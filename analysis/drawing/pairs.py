@@ -65,7 +65,8 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
     # Pairs that are read apart may have other seeds.
     counts = panels["b"].groupby("name")["seed"].nunique()
-    told = [f"{name}: n = {counts[name]}" for name in pairs] if context.others else []
+    differ = context.others or set(counts) != {len(context.seeds)}
+    told = [f"{name}: n = {counts[name]}" for name in pairs] if differ else []
     apart = "\n" if robust else "; "  # one line has no room for both where bars are of two kinds
     bands = f"a: {MEDIANS}{apart}" if panels["a"]["seed"].nunique() > 1 else ""
     note = f"{bands}b: {told_of_points(panels['b'], robust)}"

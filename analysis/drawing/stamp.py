@@ -34,6 +34,15 @@ def is_current(stamp: Path, inputs: dict[str, str]) -> bool:
         return False
 
 
+def inputs_of(stamp: Path) -> dict[str, str]:
+    """What a stamp says that its figure was drawn from; nothing where it cannot be read."""
+    try:
+        said = json.loads(stamp.read_bytes())["inputs"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def drawn_files(stamp: Path, remedy: str) -> dict[str, str]:
     """The digests of the files of a figure by name; none in a stamp of an earlier version.
 

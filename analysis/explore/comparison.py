@@ -27,7 +27,8 @@ def compare(
 
     Raises NothingFound where one side has no runs, and UserError where no run was changed so.
     """
-    published = Tables.load(experiment, scale, "reference", results)
+    beside = results if (results / "reference" / scale).exists() else RESULTS
+    published = Tables.load(experiment, scale, "reference", beside)
     own = Tables.load(experiment, scale, "runs", results, configuration="all")
     changes = _changes(experiment, scale, own.runs)
     texts = {d["corpus"]["hash"] for d in published.runs["description"] if d["corpus"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import importlib
 import sys
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 
 from analysis.drawing.pictures import pictures
-from analysis.drawing.stamp import is_current, stamp_of, write_stamp
+from analysis.drawing.stamp import inputs_of, is_current, stamp_of, write_stamp
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import experiment_of, figures
 from analysis.tables.context import context_of, digest_of, tables_of
@@ -88,6 +89,8 @@ def render(
         print(f"{png} is up to date")
         return png
     context = context_of(tables, scale, source)
+    if folder.resolve() != RESULTS.resolve():  # nobody has written of these
+        context = dataclasses.replace(context, told=False)
     numbers = module.numbers(tables)
 
     matplotlib.use("agg")  # files only: no window, no display needed
@@ -105,6 +108,16 @@ def render(
     return png
 
 
+def drawn_of(figure: str, scale: str, source: str, folder: Path, target: Path) -> bool:
+    """Whether the drawing in ``target`` is of the runs that there are now, whatever the code."""
+    module = importlib.import_module(f"analysis.figures.{figure}")
+    try:
+        read = _read(tables_of(module, scale, source, folder), scale, source, folder)
+    except UserError:  # runs are missing now
+        return False
+    return inputs_of(stamp_of(target, figure)).items() >= read.items()
+
+
 def csv_of(numbers: pd.DataFrame) -> str:
     """What a figure draws as text, to seven digits: what is drawn has no more, nor do runs."""
     return numbers.to_csv(index=False, float_format="%.7g")
@@ -117,7 +130,12 @@ def _inputs(tables: dict[str, Tables], scale: str, source: str, folder: Path) ->
     criteria = [EXPERIMENTS / experiment_of(key) / "criteria.yaml" for key in tables]
     for path in (*sorted(sources), *filter(Path.exists, criteria)):
         code.update(path.read_bytes())
-    inputs = {"code": code.hexdigest()}
+    return {"code": code.hexdigest()} | _read(tables, scale, source, folder)
+
+
+def _read(tables: dict[str, Tables], scale: str, source: str, folder: Path) -> dict[str, str]:
+    """Digests of the tables, and of the logs of the searches that tuned them."""
+    inputs = {}
     for key, table in tables.items():
         name = experiment_of(key)
         inputs[f"tables of {key}"] = digest_of(table, name, source, folder)

@@ -44,7 +44,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         legend_below(figure, [Patch(**NOT_JUDGED, label=said)], 1)
     n = f"{draws} draws × {seeds} seed{'s' * (seeds > 1)} = {table.size} runs"
     note = (
-        "points: runs; bars: means with 95% intervals; "
+        f"points: runs; bars: means{' with 95% intervals' * (min(table.shape) > 1)}; "
         "titles: standard deviation of the means, less chance\n"
         "draw: initial a_log and dt_bias of the heads; a seed draws everything else"
     )

@@ -72,8 +72,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, len(handles))
     drawn = dataclasses.replace(context, seeds=sorted(numbers["seed"].unique()))
     smallest = f"{of_widths[0]:g}"
+    told = "medians, range" if numbers["seed"].nunique() > 1 else "one seed"
     note = (
-        f"LR {numbers['lr'].iloc[0]:g} at every width; medians, range   SP: standard "
+        f"LR {numbers['lr'].iloc[0]:g} at every width; {told}   SP: standard "
         "parametrization\ntilde: before normalising; ∂: gradient of the loss; at "
         f"$d$ = {smallest} both recipes are one model"
     )

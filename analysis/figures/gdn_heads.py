@@ -105,7 +105,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles += [key("b: $z_α$", color="#444444", lw=1.2), key("b: $z_β$", color="#444444", ls="--"),
                 key("c: independent directions", **{**NEUTRAL, "ls": ":"})]  # fmt: skip
     legend_below(figure, handles, 3, **DASHED_KEYS)
-    note = f"LR {_lr():g}, end of training; points: seeds; lines: means, 95%   "
+    bands = ", 95%" if numbers["seed"].nunique() > 1 else ""
+    note = f"LR {_lr():g}, end of training; points: seeds; lines: means{bands}   "
     note += f"d: median head; a sequence has {numbers['length'].iloc[0]:g} tokens\n"
     note += "β: write gate; z: gates before their nonlinearity; c: of five places, biased up"
     return caption(figure, context, note)

@@ -15,13 +15,14 @@ from analysis.claims.ledger import judge_and_write
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.drawing.pictures import in_palette
 from analysis.drawing.stamp import drawn_files, read_drawn, stamp_of
+from analysis.figures.__main__ import drawn_of
 from analysis.needs import figures, read_by
 from analysis.report.archive import packed
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
 from analysis.tables.asked import find_asked
 from analysis.tables.criteria import every_criterion
-from analysis.tables.find import EXPERIMENTS, ROOT, NothingFound
+from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, NothingFound
 from lrm.errors import UserError
 from lrm.plan.experiment import load
 from lrm.plan.yaml import read_yaml
@@ -153,6 +154,8 @@ class Site:
     abstract: list[Sentence]
     pages: list[Page]
     multiplicity: dict[str, Any]
+    # Whether these are the runs of which the pages of the experiments tell.
+    written: bool
 
     @property
     def claims(self) -> list[Claim]:
@@ -188,9 +191,13 @@ def gather(scale: str, source: str, results: Path) -> Site:
     if source == "runs":
         ledger, _ = judge_and_write(scale, source, results)
     else:
-        ledger = read_ledger(claims_file(scale, source, results))
+        file = claims_file(scale, source, results)
+        if not file.exists() and not is_listed(file):
+            raise UserError(f"there are no verdicts in {file}; make publish writes them, and make "
+                            "report FROM=runs shows your own runs")  # fmt: skip
+        ledger = read_ledger(file)
     published: dict[str, str] = {}
-    beside = claims_file(scale, "reference", results)
+    beside = claims_file(scale, "reference", _published(scale, results))
     if source == "runs" and (beside.exists() or is_listed(beside)):
         stored = read_ledger(beside)
         published = {record["id"]: record["verdict"] for record in stored["claims"]}
@@ -200,8 +207,14 @@ def gather(scale: str, source: str, results: Path) -> Site:
         own = [claim for claim in claims if claim.experiment == name]
         pages.append(_page(name, own, scale, source, results))
     pages.append(_library([claim for claim in claims if claim.experiment == LIBRARY]))
-    said = bottom_line() if (scale, source) == (SCALE, "reference") else []
-    return Site(scale, source, said, _abstract(claims), pages, ledger["multiplicity"])
+    written = (scale, source) == (SCALE, "reference") and results.resolve() == RESULTS.resolve()
+    said = bottom_line() if written else []
+    return Site(scale, source, said, _abstract(claims), pages, ledger["multiplicity"], written)
+
+
+def _published(scale: str, results: Path) -> Path:
+    """Where the published side of this scale is: beside own results, else the suite's own."""
+    return results if (results / "reference" / scale).exists() else RESULTS
 
 
 def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
@@ -316,14 +329,20 @@ def _figure(
     name: str, captions: dict[str, str], scale: str, source: str, results: Path
 ) -> Figure | None:
     """A drawing of that source; None where it has not been drawn. UserError for a damaged one."""
-    there = _drawn(name, results / "reference" / scale / "figures", restore)
+    kept = results if source == "reference" else _published(scale, results)
+    there = _drawn(name, kept / "reference" / scale / "figures", restore)
+    told = captions.get(f"{scale}/{name}") if kept.resolve() == RESULTS.resolve() else None
     if source == "reference":
-        return there and Figure(name, _first_line(name), *there, captions.get(name))
-    own = _drawn(name, results / "figures" / scale, lambda _: f"draw it by make {name}")
+        return there and Figure(name, _first_line(name), *there, told)
+    folder = results / "figures" / scale
+    own = _drawn(name, folder, lambda _: f"draw it by make {name}")
     if own is None:
         return None
+    if not drawn_of(name, scale, source, results, folder):
+        print(f"left out: {name} was drawn of other runs; make {name}")
+        return None
     beside = there[0]["png"] if there else None
-    caption = captions.get(name) if beside else None
+    caption = told if beside else None
     return Figure(name, _first_line(name), *own, caption, beside)
 
 

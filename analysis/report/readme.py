@@ -85,14 +85,18 @@ def _conclusion(body: list[Token], html: Callable) -> tuple[str, list[Token]]:
 
 
 def _captions(tokens: list[Token]) -> tuple[list[Token], dict[str, Token]]:
-    """Tokens without captions, and those by the picture's name: what stands in italics below it."""
+    """Tokens without captions, and those by the picture's scale and name, as ``tiny/fig7``.
+
+    A caption stands in italics below its picture. A page may show one figure at two scales.
+    """
     left, captions = list(tokens), {}
     texts = [n for n, token in enumerate(tokens) if token.type == "inline"]
     for above, below in zip(texts[:-1], texts[1:], strict=True):
         (picture, kinds), (said, looks) = _parts(tokens[above]), _parts(tokens[below])
         if kinds == ["image"] and looks[:1] + looks[-1:] == ["em_open", "em_close"]:
             tokens[below].children = said[1:-1]
-            captions[Path(picture[0].attrs["src"]).stem] = tokens[below]
+            source = Path(picture[0].attrs["src"])  # …/<scale>/figures/<name>.png
+            captions[f"{source.parent.parent.name}/{source.stem}"] = tokens[below]
             left[below - 1 : below + 2] = [None] * 3  # the paragraph's ends too
     return [token for token in left if token], captions
 

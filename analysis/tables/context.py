@@ -28,6 +28,8 @@ class Context:
     source: str  # runs or reference
     # Seeds of the other experiments, where they are not these.
     others: dict[str, list[int]] = field(default_factory=dict)
+    # Whether they may be the published runs of which findings are written: not in other folders.
+    told: bool = True
 
 
 def tables_of(figure, scale: str, source: str, folder: Path) -> dict[str, Tables]:

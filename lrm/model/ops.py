@@ -10,6 +10,7 @@ such backward, they are what they are written as, and torch differentiates them.
 
 from __future__ import annotations
 
+import functools
 from functools import lru_cache, wraps
 
 import torch
@@ -114,7 +115,7 @@ def _grouped(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     weights (groups, rows out, columns); returns (rows, rows out).
     """
     x, weights = to_compute(x), to_compute(weights)
-    if x.is_cuda and x.dtype == torch.bfloat16:
+    if x.is_cuda and x.dtype == torch.bfloat16 and _has_grouped(x.device):
         return _at_once(x, weights, ends)
     return _one_by_one(x, weights, ends)
 
@@ -125,8 +126,17 @@ def _at_once(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
     below, beside = -rows % 8, -columns % 8
     if below or beside:
         x, weights = F.pad(x, (0, beside)), F.pad(weights, (0, beside, 0, below))
-    y = F.grouped_mm(x, weights.transpose(1, 2), offs=ends.to(torch.int32))
+    y = _GROUPED(x, weights.transpose(1, 2), offs=ends.to(torch.int32))
     return y[:, :rows]
+
+
+# Public from torch 2.10 on.
+_GROUPED = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
+
+
+@functools.cache
+def _has_grouped(device: torch.device) -> bool:
+    return _GROUPED is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 @torch.compiler.disable  # sizes differ from step to step
@@ -220,6 +230,19 @@ def _rope_tables(
         return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
+def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
+    """``attention`` by torch's fused kernels.
+
+    Only flash attention, which is for half precision, takes fewer keys than queries: in float32
+    torch would fall back to one that holds all scores, without a word.
+    """
+    group = q.shape[1] // k.shape[1]
+    shares = group > 1 and q.dtype in HALF
+    if group > 1 and not shares:
+        k, v = (x.repeat_interleave(group, 1) for x in (k, v))
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=shares)
+
+
 def attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, implementation: str = "torch"
 ) -> Tensor:
@@ -231,9 +254,7 @@ def attention(
     if implementation != "torch":
         return adapters.call("attention", implementation, q, k, v, scale)
     if q.is_cuda:
-        return F.scaled_dot_product_attention(
-            q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape[1] != q.shape[1]
-        )
+        return _fused(q, k, v, scale)
     batch, heads, length, width = q.shape
     kv_heads = k.shape[1]
     group = heads // kv_heads

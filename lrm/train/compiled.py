@@ -103,7 +103,11 @@ def compile_layers(
                 more = f" (and {len(removed) - 1} more)" if len(removed) > 1 else ""
                 damaged = f"{folder() / removed[0]}{more}"
             trial()
-    except (torch._dynamo.exc.TorchDynamoException, torch._inductor.exc.InductorError) as error:
+    except (
+        torch._dynamo.exc.TorchDynamoException,
+        torch._dynamo.exc.FailOnRecompileLimitHit,  # which is of no family
+        torch._inductor.exc.InductorError,
+    ) as error:
         for layer in layers:
             layer._compiled_call_impl = None
         _replaying, reason = False, first_line(error)

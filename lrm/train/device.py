@@ -50,6 +50,8 @@ def equip(execution: Execution, config: ModelConfig, group: Group = ALONE) -> Eq
     Raises UserError where something that is asked for by name is not usable here.
     """
     device = device_of(execution.device, group)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # whom torch asks for names and for what is supported
     precision = _precision(execution.precision, device)
     # Else convolutions round float32 to 10 bits on GPUs; products of matrices do not by default.
     if device.type == "cuda":
@@ -79,8 +81,8 @@ def device_of(name: str, group: Group = ALONE) -> torch.device:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else math.inf
     if group.world > 1 and name == "cuda" and group.local_rank >= gpus:
         raise UserError(
-            f"there are {gpus} GPUs for more processes; start as many as there are GPUs, or set "
-            "execution.device=cpu"
+            f"process {group.local_rank} of this machine sees {gpus} GPUs; start as many processes "
+            "as there are GPUs and let each see all of them, or set execution.device=cpu"
         )
     try:
         return torch.empty(0, device=name).device

@@ -132,6 +132,12 @@ def _train_lot(
     return errors
 
 
+def _moved(rows: np.ndarray, device: torch.device) -> Tensor:
+    """On the device; to a GPU from pinned memory, else it would be waited for."""
+    found = torch.from_numpy(rows)
+    return found.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else found
+
+
 def _free() -> None:
     """Give back a GPU's memory: models of runs that are over stay in cycles of references."""
     if torch.cuda.is_initialized():
@@ -171,7 +177,7 @@ def _train_opened(loops: Sequence[_Loop], note: Note) -> None:
 
         def take(step: int) -> list[Measured]:
             rows = np.stack([loop.batches.batch(step) for loop in loops])
-            batches = torch.from_numpy(rows).to(first.device, non_blocking=True)
+            batches = _moved(rows, first.device)
             taking_part = [loop.is_active(step) for loop in loops]
             found = stack.step(batches, step, taking_part, autocast)
             return [measured for measured in found if measured is not None]
@@ -396,7 +402,7 @@ class _Loop:
     def batch(self, step: int) -> Tensor:
         """This process's rows of the batch of ``step``, on its device."""
         rows = self.batches.batch(step, self.group.rank, self.group.world)
-        return torch.from_numpy(rows).to(self.device, non_blocking=True)
+        return _moved(rows, self.device)
 
     def validates(self, done: int) -> bool:
         every = self.settings.train.validation_every

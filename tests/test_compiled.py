@@ -187,12 +187,13 @@ def test_a_compiler_that_fails(job, tmp_path):
     assert '"crash"' not in done.stdout
 
 
-def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkeypatch):
+@pytest.mark.parametrize("error", ["TorchDynamoException", "FailOnRecompileLimitHit"])
+def test_a_failing_compiler_leaves_the_layers_as_they_were(job, tmp_path, monkeypatch, error):
     """With "auto" the run goes on uncompiled, and says so."""
     monkeypatch.setattr(compiled, "wanted", lambda *_: True)
 
     def fail(*_, **__):
-        raise torch._dynamo.exc.TorchDynamoException("no")
+        raise getattr(torch._dynamo.exc, error)("no")
 
     monkeypatch.setattr("lrm.train.compilation.add_gradients", _first(fail, add_gradients))
     loop.train(job("auto"), tmp_path / "auto", tmp_path / "data")

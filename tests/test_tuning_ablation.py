@@ -242,6 +242,7 @@ def test_a_search_that_kept_nothing():
 def test_the_log_of_a_search(tmp_path, monkeypatch):
     """Own runs have the own search's log, or the published one; published runs only the latter."""
     monkeypatch.setattr(trials, "RESULTS", tmp_path / "suite")
+    monkeypatch.setattr(trials, "PRESETS", tmp_path / "presets")  # none: any search found them
     asked = ("tuning_ablation", "smoke")
     own, others = tmp_path / "own", tmp_path / "suite"
     for source in ("runs", "reference"):
@@ -481,3 +482,28 @@ def test_an_optimizer_with_one_arm_is_drawn(alone):
 def test_one_seed_is_drawn():
     for figure in (fig7, tuning_mechanism):
         drawn(figure, realistic(seeds=1))
+
+
+def test_a_log_that_has_not_found_the_presets_is_not_what_they_cost(tmp_path, monkeypatch):
+    """As of a search that was stopped, while runs use the published presets."""
+    monkeypatch.setattr(trials, "RESULTS", tmp_path / "suite")
+    monkeypatch.setattr(trials, "PRESETS", tmp_path / "presets")
+    used = tmp_path / "presets" / "tuned" / "tiny"
+    own = tmp_path / "mine" / "tuning" / "tiny"
+    published = tmp_path / "suite" / "reference" / "tiny" / "tuning_search.jsonl"
+    for folder in (used, own, published.parent):
+        folder.mkdir(parents=True)
+    said = "# A, found by `make tune SEARCH=tuning_search SCALE=tiny`.\n"
+    (used / "A_NONE.yaml").write_text(said)
+    (used / "B_NONE.yaml").write_text("# B, found by `make tune SEARCH=another SCALE=tiny`.\n")
+    log = own / "tuning_search.jsonl"
+    log.touch()
+
+    def found():
+        return trials.log_of("tuning_ablation", "tiny", "runs", tmp_path / "mine")
+
+    assert found() == log  # better than none
+    published.touch()
+    assert found() == published
+    (own / "A_NONE.yaml").write_text(said)
+    assert found() == log

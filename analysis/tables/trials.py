@@ -16,6 +16,7 @@ import pandas as pd
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, relative
 from analysis.tables.results import Tables
 from lrm.plan.experiment import load
+from lrm.plan.yaml import PRESETS
 from lrm.store.digests import digest, is_listed, read_listed
 from lrm.store.files import read_records
 
@@ -70,9 +71,9 @@ def _search_of(experiment: str) -> str | None:
 def log_of(experiment: str, scale: str, source: str, results: Path) -> Path:
     """The log of the search that the experiment's YAML names under ``tuned_by``.
 
-    For a user's own runs it is the log of the user's own search. Without one it is the published
-    log, as the presets that the runs have used are the published ones. Raises NothingFound, which
-    names the command that makes a log.
+    For a user's own runs it is the log of the user's own search, if that has found the presets that
+    runs use. Else it is the published log, where there is one: a search that was stopped has not
+    spent what these cost. Raises NothingFound, which names the command that makes a log.
     """
     name = _search_of(experiment)
     if name is None:
@@ -80,13 +81,22 @@ def log_of(experiment: str, scale: str, source: str, results: Path) -> Path:
     published = RESULTS if source == "runs" else results
     paths = [published / "reference" / scale / f"{name}.jsonl"]
     if source == "runs":
-        paths.insert(0, results / "tuning" / scale / f"{name}.jsonl")
+        own = results / "tuning" / scale / f"{name}.jsonl"
+        paths.insert(0 if _found_what_is_used(own.parent, name, scale) else 1, own)
     for path in paths:
         if path.exists() or is_listed(path):
             return path
     raise NothingFound(
         f"there is no log of {name} at {scale}, {relative(paths[0])}; run make tune SCALE={scale}"
     )
+
+
+def _found_what_is_used(folder: Path, search: str, scale: str) -> bool:
+    """Whether the presets in ``folder`` are those of this search that runs use at ``scale``."""
+    said = f"SEARCH={search} SCALE={scale}`".encode()
+    used = {file.name: file.read_bytes() for file in (PRESETS / "tuned" / scale).glob("*.yaml")}
+    own = {file.name: file.read_bytes() for file in folder.glob("*.yaml")}
+    return all(own.get(name) == text for name, text in used.items() if said in text)
 
 
 def _read_log(path: Path) -> bytes:

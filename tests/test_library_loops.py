@@ -43,18 +43,17 @@ def test_an_optimizer_whose_step_a_scaler_skips_is_waited_for():
     """Gradients that are not finite stop one optimizer, and the other goes on."""
     model = network("forward")
     groups = lrm.build_param_groups(model, 0.05, 0.1)
-    weights = [group for group in groups if group["kind"] != "multiplier"]
-    multipliers = [group for group in groups if group["kind"] == "multiplier"]
-    first, second = torch.optim.AdamW(weights), torch.optim.AdamW(multipliers)
+    kinds = ("matrix", "vector", "multiplier")
+    of_each = [[group for group in groups if group["kind"] == kind] for kind in kinds]
+    assert all(of_each)
+    *others, skipped = map(torch.optim.AdamW, of_each)
     for overflows in (True, True, False):
         objective(model, 0).backward()
         if overflows:
-            next(iter(second.param_groups[0]["params"])).grad.fill_(torch.inf)
-        first.step()
-        if not overflows:
-            second.step()
-        first.zero_grad()
-        second.zero_grad()
+            next(iter(skipped.param_groups[0]["params"])).grad.fill_(torch.inf)
+        for optimizer in others if overflows else (*others, skipped):
+            optimizer.step()
+        model.zero_grad()
 
     # One that never steps is told, when gradients have been finite twice.
     model = network("forward")

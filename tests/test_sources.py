@@ -182,6 +182,9 @@ def test_a_folder_that_would_be_left_out_is_named(tmp_path, monkeypatch):
     (tmp_path / "texts" / "other").symlink_to(tmp_path)
     with pytest.raises(UserError, match="texts/other links to a folder, and links are not"):
         files.recipe(own)
+    # Where no ** goes through it nothing is left out.
+    for pattern in ("*.txt", "*/*.txt", "mo*/**/*.txt", "more/**/*.txt", "absent/**/*.txt"):
+        files.recipe(config("folder", tmp_path / "texts", pattern=pattern))
     (tmp_path / "texts" / "other").unlink()
     assert [name for name, _ in files.named_files(own)] == ["a.txt"]
     real = os.scandir

@@ -52,20 +52,29 @@ def left_out(scale: str, folder: Path) -> list[str]:
         f"{printable(labels[0])}" + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")
         for experiment in experiments
         for seed, labels in unfinished(experiment, scale, folder).items()
-        if seed not in _judged_apart(experiment, scale, folder)
+        if not _is_read_by_all(seed, experiment, scale, folder)
     ]
 
 
-@cache
-def _judged_apart(experiment: str, scale: str, folder: Path) -> frozenset[int]:
-    """Own seeds that lack runs, but have all that an entry with ``only`` reads."""
-    found: set[int] = set()
-    for entry in every_criterion().values():
-        if entry.get("experiment") == experiment and "only" in entry:
-            with contextlib.suppress(NothingFound, NoSuchRun):
-                runs = find(experiment, scale, "runs", folder, only=tuple(entry["only"]))
-                found |= {d["seed"] for d, _ in runs} & set(judging_seeds(entry))
-    return frozenset(found)
+def _is_read_by_all(seed: int, experiment: str, scale: str, folder: Path) -> bool:
+    """Whether a seed that lacks runs has what each entry reads that asks for it at this scale."""
+    asking = [
+        entry
+        for entry in every_criterion().values()
+        if entry.get("experiment") == experiment
+        and is_judged_at(entry, scale)
+        and seed in judging_seeds(entry)
+    ]
+    return bool(asking) and all(_has_all(seed, entry, scale, folder) for entry in asking)
+
+
+def _has_all(seed: int, entry: dict, scale: str, folder: Path) -> bool:
+    """Whether all runs of an own seed that an entry names under ``only`` have finished."""
+    with contextlib.suppress(NothingFound, NoSuchRun):
+        if only := tuple(entry.get("only", ())):
+            runs = find(entry["experiment"], scale, "runs", folder, only=only)
+            return seed in {description["seed"] for description, _ in runs}
+    return False
 
 
 def judge_and_write(scale: str, source: str, folder: Path) -> tuple[dict[str, Any], Path]:

@@ -28,7 +28,7 @@ from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, find
 from lrm.cli import guarded
 from lrm.errors import UserError
-from lrm.plan.claims import judging_seeds
+from lrm.plan.claims import is_judged_at, judging_seeds
 from lrm.plan.experiment import NoSuchRun, load
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import write_json
@@ -117,13 +117,13 @@ def _noted(old: dict[str, Any], locked: str, beside: str, new: str) -> dict[str,
 
 def _asked_for(criterion: dict[str, Any]) -> bool:
     """Whether the configuration asks today for every published run that judges by an entry."""
-    experiment, only = criterion["experiment"], criterion.get("only", ())
+    only = criterion.get("only", ())
     judging = judging_seeds(criterion)
 
     def of_entry(configuration: str) -> set[str]:
         return {
             run["id"]
-            for run in _runs(experiment, configuration, only)
+            for run in _runs(criterion, configuration, only)
             if run["seed"] in judging
             and (not only or any(fnmatch(run["label"], pattern) for pattern in only))
         }
@@ -136,16 +136,17 @@ def _only_added(claim: str, criterion: dict[str, Any], lock: dict[str, Any]) -> 
     if "only" not in criterion or lock.get("only_added") == criterion["only"]:
         return False
     before = {key: value for key, value in criterion.items() if key != "only"}
-    judged = {run["criteria"].get(claim) for run in _runs(criterion["experiment"], "all")
+    judged = {run["criteria"].get(claim) for run in _runs(criterion, "all")
               if run.get("seed") in judging_seeds(criterion)}  # fmt: skip
     return criterion_hash(before, lock) in judged
 
 
 def _runs(
-    experiment: str, configuration: str, only: Collection[str] = ()
+    criterion: dict[str, Any], configuration: str, only: Collection[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """The published runs at all scales that judge."""
-    for scale in JUDGING:
+    """The published runs at all scales at which an entry judges."""
+    experiment = criterion["experiment"]
+    for scale in [scale for scale in JUDGING if is_judged_at(criterion, scale)]:
         with suppress(NothingFound, NoSuchRun):
             yield from (
                 d for d, _ in find(experiment, scale, "reference", RESULTS, configuration, only)

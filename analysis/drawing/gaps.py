@@ -138,7 +138,9 @@ def told_of_points(rows: pd.DataFrame, robust: Collection[str] = ()) -> str:
         parts.append(f"{'full ' if exploring else ''}points: seeds that judge")
     if judging > 1:
         # A median has an interval from six values on.
-        few = "; medians of fewer than six have none" if robust and judging < 6 else ""
+        counts = rows[rows["seed"] >= FIRST_JUDGING_SEED].groupby("name")["seed"].nunique()
+        medians = [counts[name] for name in set(robust) & set(counts.index)]
+        few = "; medians of fewer than six have none" if min(medians, default=6) < 6 else ""
         parts.append(f"bars: their {_kinds_of_bars(rows, robust)} with 95% intervals{few}")
     if exploring:
         who = "one seed that explores" if exploring == 1 else "seeds that explore"

@@ -24,6 +24,7 @@ from analysis.tables.results import Tables
 from analysis.tables.trials import digest_of_log
 from lrm.cli import a_folder, guarded
 from lrm.errors import UserError, line_of
+from lrm.plan.experiment import NoSuchRun
 from lrm.plan.scales import SCALES
 from lrm.store.digests import running
 from lrm.store.files import make_folder, write_atomic
@@ -109,11 +110,11 @@ def render(
 
 
 def drawn_of(figure: str, scale: str, source: str, folder: Path, target: Path) -> bool:
-    """Whether the drawing in ``target`` is of the runs that there are now, whatever the code."""
+    """Whether the drawing in ``target`` is of the runs and searches of now, whatever the code."""
     module = importlib.import_module(f"analysis.figures.{figure}")
     try:
         read = _read(tables_of(module, scale, source, folder), scale, source, folder)
-    except UserError:  # runs are missing now
+    except (NothingFound, NoSuchRun):
         return False
     return inputs_of(stamp_of(target, figure)).items() >= read.items()
 

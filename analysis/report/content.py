@@ -339,7 +339,7 @@ def _figure(
     if own is None:
         return None
     if not drawn_of(name, scale, source, results, folder):
-        print(f"left out: {name} was drawn of other runs; make {name}")
+        print(f"left out: {name} was drawn of other runs, or another search; make {name}")
         return None
     beside = there[0]["png"] if there else None
     caption = told if beside else None

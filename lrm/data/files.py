@@ -44,11 +44,12 @@ def named_files(config: DataConfig) -> list[tuple[str, Path]]:
                 f"data.pattern = {shown(config.pattern)} leads out of data.path; name that folder "
                 "as data.path"
             )
-        for pattern in patterns:
-            before, deep, _ = pattern.partition("**")
-            if deep:
-                _refuse_hidden(root / before.rpartition("/")[0])
         try:
+            for pattern in patterns:
+                before, deep, _ = pattern.partition("**")
+                above = before.rpartition("/")[0]
+                for top in (root.glob(above) if above else [root]) if deep else ():
+                    _refuse_hidden(top)
             paths = {path for pattern in patterns for path in root.glob(pattern)}
         except (NotImplementedError, ValueError, IndexError) as error:  # by "." the last
             raise UserError(

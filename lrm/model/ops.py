@@ -10,7 +10,6 @@ such backward, they are what they are written as, and torch differentiates them.
 
 from __future__ import annotations
 
-import functools
 from functools import lru_cache, wraps
 
 import torch
@@ -134,7 +133,7 @@ def _at_once(x: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
 _GROUPED = getattr(F, "grouped_mm", None) or getattr(torch, "_grouped_mm", None)
 
 
-@functools.cache
+@_table
 def _has_grouped(device: torch.device) -> bool:
     return _GROUPED is not None and torch.cuda.get_device_capability(device) >= (8, 0)
 

@@ -43,8 +43,8 @@ class _Seen:
         self.handed = handed  # whether ``build_param_groups`` has given groups out
         self.places: list[tuple[dict, str]] = []  # of weights and multipliers, as they were checked
         self.complete = False
-        # Whether gradients of what none moves were finite when an optimizer last stepped.
-        self.finite = True
+        # Whether gradients of what none moves were finite when each optimizer last stepped.
+        self.finite: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
 
     def note(self, parameters: Iterable[nn.Parameter]) -> None:
         """Mark parameters of the model."""
@@ -127,8 +127,9 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
         elif not seen.complete and optimizer in seen.movers:
             # Its second step, and still nobody moves the rest: a GradScaler skips the step of an
             # optimizer where gradients are not finite.
-            before, seen.finite = seen.finite, _is_finite(handle, _missing(handle, seen))
-            if before and seen.finite:
+            before, now = seen.finite[optimizer], _is_finite(handle, _missing(handle, seen))
+            seen.finite[optimizer] = now
+            if before and now:
                 _complain(handle, seen)
 
 
@@ -154,8 +155,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
         if handle.effective and not moved.isdisjoint(present):
             # Of its vectors alone: at its second step another one should have moved the rest.
             seen.movers.add(optimizer)
-            seen.complete = seen.moved() >= names.keys()
-            seen.finite = seen.complete or _is_finite(handle, _missing(handle, seen))
+            _look(optimizer, handle, seen)
         return
     handle.check_late()
     _check_reached(handle, moved)
@@ -169,11 +169,16 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
             )
     seen.checked[optimizer] = _state(optimizer, seen)
     seen.movers.add(optimizer)
-    seen.complete = seen.moved() >= names.keys()
+    _look(optimizer, handle, seen)
     # Of groups in several optimizers the others step behind this one.
     if not seen.complete and not seen.handed:
         _complain(handle, seen)
-    seen.finite = seen.complete or _is_finite(handle, _missing(handle, seen))
+
+
+def _look(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -> None:
+    """Note what is moved now, and how gradients of the rest are."""
+    seen.complete = seen.moved() >= _learning(handle).keys()
+    seen.finite[optimizer] = seen.complete or _is_finite(handle, _missing(handle, seen))
 
 
 def _check_reached(handle: Multipliers, moved: set[int]) -> None:

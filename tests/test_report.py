@@ -14,6 +14,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 from analysis.claims.judging import HOLDS, OPEN, UNJUDGED
+from analysis.drawing.stamp import stamp_of
+from analysis.figures.__main__ import drawn_of
 from analysis.report import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import LIBRARY, Site, _figure, gather, newest
@@ -358,3 +360,15 @@ def test_a_browser_sorts_and_filters_without_an_error(report, tmp_path):
     numbers = [int(n) for n in re.findall(r'data-label="n" data-value="(\d+)"', text)]
     assert numbers == sorted(numbers) and len(numbers) == total
     assert 'aria-sort="ascending"' in text
+
+
+def test_a_drawing_of_other_runs_is_known_by_its_stamp(tmp_path):
+    """Other code draws the same runs; other tables are other runs."""
+    asked = ("gdn_draws", "tiny", "reference", RESULTS)
+    stamp = stamp_of(tmp_path, "gdn_draws")
+    assert not drawn_of(*asked, tmp_path)  # there is none
+    said = json.loads(stamp_of(RESULTS / "reference" / "tiny" / "figures", "gdn_draws").read_text())
+    stamp.write_text(json.dumps(said | {"inputs": said["inputs"] | {"code": "another"}}))
+    assert drawn_of(*asked, tmp_path)
+    stamp.write_text(json.dumps(said | {"inputs": dict.fromkeys(said["inputs"], "another")}))
+    assert not drawn_of(*asked, tmp_path)

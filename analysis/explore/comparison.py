@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from analysis.tables.context import seeds_of
+from analysis.tables.context import published_beside, seeds_of
 from analysis.tables.find import EXPERIMENTS, RESULTS
 from analysis.tables.results import Tables
 from lrm.errors import UserError
@@ -27,7 +27,7 @@ def compare(
 
     Raises NothingFound where one side has no runs, and UserError where no run was changed so.
     """
-    beside = results if (results / "reference" / scale).exists() else RESULTS
+    beside = published_beside(scale, results)
     published = Tables.load(experiment, scale, "reference", beside)
     own = Tables.load(experiment, scale, "runs", results, configuration="all")
     changes = _changes(experiment, scale, own.runs)

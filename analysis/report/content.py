@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from analysis.report.archive import packed
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
 from analysis.tables.asked import find_asked
+from analysis.tables.context import published_beside
 from analysis.tables.criteria import every_criterion
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, NothingFound
 from lrm.errors import UserError
@@ -197,24 +198,32 @@ def gather(scale: str, source: str, results: Path) -> Site:
                             "report FROM=runs shows your own runs")  # fmt: skip
         ledger = read_ledger(file)
     published: dict[str, str] = {}
-    beside = claims_file(scale, "reference", _published(scale, results))
+    beside = claims_file(scale, "reference", published_beside(scale, results))
     if source == "runs" and (beside.exists() or is_listed(beside)):
         stored = read_ledger(beside)
         published = {record["id"]: record["verdict"] for record in stored["claims"]}
     claims = newest(ledger["claims"], published)
     pages = []
+    stale = _of_other_runs(scale, source, results)
     for name in ordered():
         own = [claim for claim in claims if claim.experiment == name]
-        pages.append(_page(name, own, scale, source, results))
+        pages.append(_page(name, own, scale, source, results, stale))
     pages.append(_library([claim for claim in claims if claim.experiment == LIBRARY]))
     written = (scale, source) == (SCALE, "reference") and results.resolve() == RESULTS.resolve()
     said = bottom_line() if written else []
     return Site(scale, source, said, _abstract(claims), pages, ledger["multiplicity"], written)
 
 
-def _published(scale: str, results: Path) -> Path:
-    """Where the published side of this scale is: beside own results, else the suite's own."""
-    return results if (results / "reference" / scale).exists() else RESULTS
+def _of_other_runs(scale: str, source: str, results: Path) -> frozenset[str]:
+    """Own drawings that are not of the runs and searches of now; each is told once."""
+    if source == "reference":
+        return frozenset()
+    folder = results / "figures" / scale
+    drawn = [name for name in figures() if stamp_of(folder, name).exists()]
+    found = [name for name in drawn if not drawn_of(name, scale, source, results, folder)]
+    for name in found:
+        print(f"left out: {name} was drawn of other runs, or another search; make {name}")
+    return frozenset(found)
 
 
 def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
@@ -275,7 +284,14 @@ def ordered() -> list[str]:
     return sorted(headers, key=lambda n: (headers[n].order is None, headers[n].order, n))
 
 
-def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path) -> Page:
+def _page(
+    name: str,
+    claims: list[Claim],
+    scale: str,
+    source: str,
+    results: Path,
+    stale: Collection[str],
+) -> Page:
     folder = EXPERIMENTS / name
     readme = None
     if (folder / "README.md").exists():
@@ -285,7 +301,7 @@ def _page(name: str, claims: list[Claim], scale: str, source: str, results: Path
     except NothingFound:
         runs = []
     facts = facts_of(folder / "config.yaml")
-    drawings = _drawings(name, facts["figures"] or "")
+    drawings = [f for f in _drawings(name, facts["figures"] or "") if f not in stale]
     title = readme.title if readme else load(folder / "config.yaml").header.title
     captions = readme.captions if readme else {}
     return Page(
@@ -329,7 +345,7 @@ def _figure(
     name: str, captions: dict[str, str], scale: str, source: str, results: Path
 ) -> Figure | None:
     """A drawing of that source; None where it has not been drawn. UserError for a damaged one."""
-    kept = results if source == "reference" else _published(scale, results)
+    kept = results if source == "reference" else published_beside(scale, results)
     there = _drawn(name, kept / "reference" / scale / "figures", restore)
     told = captions.get(f"{scale}/{name}") if kept.resolve() == RESULTS.resolve() else None
     if source == "reference":
@@ -337,9 +353,6 @@ def _figure(
     folder = results / "figures" / scale
     own = _drawn(name, folder, lambda _: f"draw it by make {name}")
     if own is None:
-        return None
-    if not drawn_of(name, scale, source, results, folder):
-        print(f"left out: {name} was drawn of other runs, or another search; make {name}")
         return None
     beside = there[0]["png"] if there else None
     caption = told if beside else None

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from analysis.needs import experiment_of, patterns_of
-from analysis.tables.find import EXPERIMENTS, NothingFound
+from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.errors import UserError
@@ -81,6 +81,11 @@ def planned(experiment: str, context: Context) -> dict[str, dict]:
 def seeds_of(runs: pd.DataFrame) -> list[int]:
     """The seeds of the runs that have one: Brownian motions serve all seeds."""
     return sorted(map(int, seeded(runs)["seed"].unique()))
+
+
+def published_beside(scale: str, results: Path) -> Path:
+    """The folder with the published side of own ``results``: itself, else the suite's own."""
+    return results if (results / "reference" / scale).exists() else RESULTS
 
 
 def digest_of(table: Tables, experiment: str, source: str, folder: Path) -> str:

@@ -11,7 +11,7 @@ from lrm.errors import UserError
 from lrm.plan import rules
 from lrm.plan.experiment import SCALES, load
 from lrm.plan.timescales import products
-from lrm.plan.yaml import NotTuned
+from lrm.plan.yaml import NotTuned, expand, names_in, substitute
 from lrm.sweep.scheduler import ordered
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -378,3 +378,14 @@ def test_sizes_of_a_mixer_that_the_model_lacks_forbid_no_width(experiment):
 def test_impossible_widths_are_one_line(experiment, change, message):
     with pytest.raises(UserError, match=message):
         experiment(WIDE.replace(*change)).runs("smoke", [0])
+
+
+def test_a_name_in_braces_may_have_letters_behind_it():
+    names = {"scale": "smoke", "arm": "ADAM_FULL", "S": 0.5}
+    assert substitute("${S}", names, "here") == 0.5
+    assert substitute(["at ${scale}_$S", "$scale"], names, "here") == ["at smoke_0.5", "smoke"]
+    assert names_in({"a": ["${one}_b", "$two"]}) == {"one", "two"}
+    with pytest.raises(UserError, match=r"\$arm_LONG is no grid axis"):
+        substitute("$arm_LONG", names, "here")
+    layers = [layer for layer, _ in expand({"use": ["tuned/$scale/${arm}_LONG"]}, names, "here")]
+    assert list(layers[0]) == ["optimizer"]

@@ -20,7 +20,7 @@ from lrm.plan import yaml
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
 from lrm.plan.run import TrainRun
-from lrm.plan.search import Search
+from lrm.plan.search import Search, Stage
 from lrm.plan.yaml import PRESETS
 from lrm.store.digests import sealed
 from lrm.store.files import write_listed
@@ -85,6 +85,20 @@ def test_a_neighbour_takes_a_second_seed_only_where_the_first_is_for_it():
     tried = sorted((trial.point.lr, trial.seed) for trial in arm.losses if trial.full)
     first, second = rules().confirm_seeds
     assert tried == [(-1, first), (0, first), (0, second), (1, first), (1, second)]
+
+
+def test_a_sweep_may_begin_elsewhere_and_have_the_whole_length():
+    """Then short runs and full ones are the same, and none is counted twice."""
+    search = rules(centre=-1, reach=1, length=1.0, seeds=(0, 1), confirm_seeds=(0, 1))
+    search = search.model_copy(update={"stages": {"LONG": Stage()}})
+    for best, tried in ((-1, {-2, -1, 0}), (0, {-2, -1, 0, 1}), (-3, {-4, -3, -2, -1, 0})):
+        arm = searched(search, lambda trial, best=best: 0.1 * abs(trial.point.lr - best))
+        assert [decision.point for decision in arm.decisions] == [Point(best)]
+        assert {trial.point.lr for trial in arm.losses if trial.seed == 0} == tried
+        assert [trial.point.lr for trial in arm.losses if trial.seed == 1] == [best]
+        assert all(trial.full for trial in arm.losses)
+    plan = tuning_command._rehearsed(search, "ADAM", search.stages, all_gain=False)
+    assert len(plan) == len(set(plan)) == 4
 
 
 def test_an_lr_that_diverges_is_no_choice():
@@ -416,8 +430,9 @@ def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
     decision = Decision("FULL", point, ("a note",))
     found = layer(point, search, base_of(arm))
     text = presets.text(
-        f"{arm}_FULL", "make tune SCALE=tiny", decision, found, search, stages, records
-    )
+        f"{arm}_FULL", "make tune SCALE=tiny", decision, found, search, stages, records,
+        "the scale's",
+    )  # fmt: skip
     assert text.startswith(f"# {arm}_FULL, found by `make tune SCALE=tiny`.")
     assert "lr of vectors ×2" in text
     assert "Seeds 0, 1 with 0.5 times the scale's steps (LRWD 0.75) and 2, 3 in full." in text
@@ -587,7 +602,12 @@ def test_what_ended_a_search_is_told_though_publishing_fails(tmp_path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("name", "arm"), [("steepest_search", "STEEPEST_SEEN"), ("tuning_search", "MUON_LRM")]
+    ("name", "arm"),
+    [
+        ("steepest_search", "STEEPEST_SEEN"),
+        ("tuning_search", "MUON_LRM"),
+        ("long_run_search", "ADAM_LRM_FULL"),
+    ],
 )
 def test_searches_of_other_arms_end_and_publish(tmp_path, name, arm):
     program = PROGRAM.parents[1] / name / "run.py"

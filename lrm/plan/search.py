@@ -59,9 +59,11 @@ class Search(Strict):
     # Arms that the log has under another name too: of its trials they take over those that compute
     # what they ask for.
     trials_of: dict[str, str] = Field(default_factory=dict)
-    # Base LRs lie on a grid of this ratio around the scale's, with so many on either side at first.
+    # Base LRs lie on a grid of this ratio around the scale's, with so many on either side of the
+    # centre at first. The centre is given in steps of the grid.
     lr_ratio: float = Field(2**0.5, gt=1, le=4)
     reach: int = Field(2, ge=1, le=8)
+    centre: int = Field(0, ge=-8, le=8)
     factors: tuple[Factor, ...] = Field((0.5, 2.0), min_length=1)
     # Patterns of arms that try, in a stage, these factors of these groups and no others: for a
     # search that only asks whether what another one has kept holds here too. It ends in front of

@@ -154,6 +154,8 @@ def preset_rules(name: str) -> list[dict[str, Any]]:
 
 
 _PRESET_NAME = re.compile(r"[\w-]{1,80}(/[\w-]{1,80}){0,5}", re.ASCII)
+# ``$name``, or ``${name}`` where a letter, digit or _ follows.
+_PLACEHOLDER = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 # Arms and scales use the same few files again and again. Nobody changes what is read.
 _read_preset = functools.cache(read_yaml)
 
@@ -168,8 +170,7 @@ def expand(layer: dict[str, Any], names: dict[str, str], where: str, inside: tup
     for name in layer.get("use", []):
         if not isinstance(name, str):
             raise UserError(f"{where}: {_LISTS['use']}")
-        for placeholder, value in names.items():
-            name = name.replace(f"${placeholder}", value)
+        name = _PLACEHOLDER.sub(lambda match: names.get(match[1] or match[2], match[0]), name)
         path = PRESETS / f"{name}.yaml"
         if not (_PRESET_NAME.fullmatch(name) and path.is_file()):
             raise _no_preset(name, names["scale"], where)
@@ -212,7 +213,7 @@ def check_shapes(layer: dict[str, Any], where: str, substituted: bool = True) ->
     """
     for key, value in layer.items():
         waits = not substituted and key != "use" and isinstance(value, str)
-        if waits and re.fullmatch(r"\$\w+", value):
+        if waits and _PLACEHOLDER.fullmatch(value):
             continue
         if key in _MAPPINGS:
             mapping(layer, key, where)
@@ -253,7 +254,11 @@ def names_in(data: Any) -> set[str]:
         return set().union(*map(names_in, kept))
     if isinstance(data, list):
         return set().union(*map(names_in, data))
-    return set(re.findall(r"\$(\w+)", data)) if isinstance(data, str) else set()
+    return set(_placeholders(data)) if isinstance(data, str) else set()
+
+
+def _placeholders(text: str) -> list[str]:
+    return [match[1] or match[2] for match in _PLACEHOLDER.finditer(text)]
 
 
 def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
@@ -266,16 +271,16 @@ def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
     if isinstance(data, list):
         return [substitute(value, names, where) for value in data]
     if isinstance(data, str) and "$" in data:
-        for name in re.findall(r"\$(\w+)", data):
+        for name in _placeholders(data):
             if name not in names:
                 known = ", ".join(names)
                 raise UserError(
                     f"{where}: ${name} is no grid axis and no value at this scale; there are "
                     f"{known}; define it under values, or choose another scale"
                 )
-        if re.fullmatch(r"\$\w+", data):
-            return names[data[1:]]
-        return re.sub(r"\$(\w+)", lambda match: str(names[match[1]]), data)
+        if _PLACEHOLDER.fullmatch(data):
+            return names[_placeholders(data)[0]]
+        return _PLACEHOLDER.sub(lambda match: str(names[match[1] or match[2]]), data)
     return data
 
 

@@ -94,6 +94,7 @@ class ArmSearch:
         return False
 
     def _trial(self, point: Point, seed: int, full: bool = False) -> Trial:
+        full = full or (self._length or self._search.length) == 1.0
         return Trial(point, seed, full, None if full else self._length)
 
     def _mean(self, point: Point, seeds: Sequence[int], full: bool) -> float:
@@ -106,7 +107,7 @@ class ArmSearch:
         search = self._search
         self.incumbent = None
         seed = search.seeds[0]
-        tried = list(range(-search.reach, search.reach + 1))
+        tried = [search.centre + step for step in range(-search.reach, search.reach + 1)]
         yield from self._ask(self._trial(point.at(lr), seed) for lr in tried)
         while True:
             best = min(tried, key=lambda lr: self.losses[self._trial(point.at(lr), seed)])

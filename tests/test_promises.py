@@ -175,6 +175,16 @@ def test_a_dry_run_says_how_often_text_is_read(tmp_path):
     assert "; reads its text 2.1 times" in dry_run.text(experiment, [run], tmp_path)
 
 
+def test_a_dry_run_counts_runs_that_compute_the_same_once(smoke_runs, tmp_path):
+    experiment = load(ROOT / "experiments" / "projector" / "config.yaml")
+    run = dataclasses.replace(smoke_runs("projector")[0], corpus="any")
+    twin = dataclasses.replace(run, arm="TWIN")
+    alone, both = (dry_run.text(experiment, runs, tmp_path).splitlines()
+                   for runs in ([run], [run, twin]))  # fmt: skip
+    assert f"TWIN S={run.grid['S']} seed=0  [{twin.id} missing, a copy of another]" in both
+    assert alone[-1].split(", ")[1] == both[-1].split(", ")[1]  # the time
+
+
 def test_a_dry_run_says_what_is_left(smoke_results):
     experiment = load(PROJECTOR / "config.yaml")
     runs = experiment.runs("smoke", [0, 9])

@@ -479,6 +479,61 @@ def test_trials_of_another_name_are_taken_over(tmp_path):
     assert Tuning([first, other], tmp_path).following(jobs[0][0])
 
 
+def test_a_trial_is_logged_though_an_earlier_one_of_its_batch_has_not_ended(tmp_path, monkeypatch):
+    log, stages = TrialLog(tmp_path / "log.jsonl"), EXPERIMENT.search("smoke").stages
+    base = TrainRun(EXPERIMENT.name, "smoke", "ADAM", {}, 0, *EXPERIMENT.settings("smoke", "ADAM"),
+                    corpus="any")  # fmt: skip
+    tuning = ArmTuning(EXPERIMENT, base, stages, log)
+    jobs = tuning.advance(tmp_path)
+    ended = {path for _, path in jobs[1:]}
+    monkeypatch.setattr("lrm.sweep.tuning.driver.has_ended", ended.__contains__)
+    told = {"outcome": "finished", "loss": 3.0, "early_loss": 4.0, "tokens": 100, "flops": 2.0,
+            "seconds": 0.1}  # fmt: skip
+    monkeypatch.setattr("lrm.sweep.tuning.driver.outcome", lambda *_: told)
+    assert tuning.advance(tmp_path) == []
+    assert set(log.records) == {run.id for run, _ in jobs[1:]}
+
+
+def test_no_base_lr_is_stopped_while_it_is_settled():
+    """A lower one trails early: a limit would say that it is worse."""
+    watched = []
+
+    class Watching(ArmSearch):
+        def _settled(self, *arguments, **options):
+            watched.append(self.incumbent)
+            return super()._settled(*arguments, **options)
+
+    def loss(trial):
+        return abs(trial.point.lr) - 0.1 * len(trial.point.factors) + noise(trial, 1e-4)
+
+    search = rules(short_lr=True)
+    arm = Watching(search, search.stages_of("ADAM"), "ADAM")
+    asking = arm.run()
+    asked = next(asking)
+    with pytest.raises(StopIteration):
+        while True:
+            asked = asking.send({trial: loss(trial) for trial in asked})
+    assert dict(arm.decisions[1].point.factors) and len(watched) > 4
+    assert watched == [None] * len(watched)
+
+
+def test_a_rehearsal_has_a_gain_in_every_group_that_it_tries():
+    tried = rules(only_changes={"MUON*": {"LR": {"mlp": (0.5,)}, "FULL": {}}})
+    stages = tried.stages_of("MUON")
+    none, all_gain = (tuning_command._rehearsed(tried, "MUON", stages, gain)
+                      for gain in (False, True))  # fmt: skip
+    assert len(all_gain) > len(none)
+
+
+@pytest.mark.parametrize("wrong, said", [
+    ({"seeds": (0, 0)}, "seeds: a seed is there twice"),
+    ({"confirm_seeds": (2, 100)}, "seed 100 is one of those that judge"),
+])  # fmt: skip
+def test_seeds_of_a_search_explore(wrong, said):
+    with pytest.raises(ValueError, match=said):
+        rules(**wrong)
+
+
 def test_trials_of_an_arm_that_is_not_there():
     said = {**EXPERIMENT.header.search, "trials_of": {"ADAM_LRM_APRAT": "ADAM_LRM"}}
     header = EXPERIMENT.header.model_copy(update={"search": said})

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from lrm.cli import FIRST_JUDGING_SEED
 from lrm.model.config import Strict
 from lrm.plan import groups
 
@@ -128,6 +129,16 @@ class Search(Strict):
                         f"{where}: {unknown[0]!r} is no group of this stage; "
                         f"{'its groups are ' + ', '.join(there) if there else 'it has none'}"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _seeds_explore(self) -> Search:
+        for name in ("seeds", "confirm_seeds"):
+            if len(set(getattr(self, name))) < len(getattr(self, name)):
+                raise ValueError(f"{name}: a seed is there twice; take it out")
+        if (last := max(*self.seeds, *self.confirm_seeds)) >= FIRST_JUDGING_SEED:
+            raise ValueError(f"seed {last} is one of those that judge; take some below "
+                             f"{FIRST_JUDGING_SEED}")  # fmt: skip
         return self
 
     @model_validator(mode="after")

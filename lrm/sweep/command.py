@@ -238,8 +238,12 @@ def _then_tell_damage(plan: _Plan, train: Callable[[], None]) -> None:
 
 
 def _check_length(runs: list[Run], workers: int, agreed: bool) -> None:
-    """UserError where a machine without a GPU would be busy for over a day, unless ``agreed``."""
-    seconds = sum(run.estimate().seconds for run in runs) / workers
+    """UserError where a machine without a GPU would be busy for over a day, unless ``agreed``.
+
+    Of runs that compute the same one counts, as far as their ids tell.
+    """
+    alike = {run.computation if run.has_id else number: run for number, run in enumerate(runs)}
+    seconds = sum(run.estimate().seconds for run in alike.values()) / workers
     if seconds > _DAY and not agreed and not machine.gpus():
         raise UserError(
             f"{len(runs)} runs would take {dry_run.duration(seconds)} or more on this machine, "

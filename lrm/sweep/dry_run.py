@@ -25,13 +25,18 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     damaged = 0
     first: list[str] = []
     known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
+    # Without a corpus a run has no id by which its twins could be told.
+    named = [(run, run.path(results)) for run in runs if run.has_id]
+    trained = {path for _, path in twins.firsts(named)}
     for run in runs:
         estimate = run.estimate()
-        own = speed.seconds(run, ratio)
-        seconds += own
         state = _state(run, results)
-        left += 0.0 if state.endswith(" finished") else own
-        damaged += state.endswith(" damaged")
+        copied = run.has_id and run.path(results) not in trained
+        own = 0.0 if copied else speed.seconds(run, ratio)
+        state += ", a copy of another" if copied else ""
+        seconds += own
+        left += 0.0 if " finished" in state else own
+        damaged += " damaged" in state
         dollars += own / 3600 * run.cost.devices * run.cost.price_per_hour
         disk += estimate.disk
         lines.append(f"{run.label}  [{state}]")

@@ -68,7 +68,9 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     if options.dry_run:
         print(_plan(search, arms, bases))
         return
-    machine.check_memory(bases, options.workers or machine.default_workers(bases))
+    workers = options.workers or machine.default_workers(bases)
+    # The trials of one arm may be on all workers.
+    machine.check_memory([base for base in bases for _ in range(workers)], workers)
     corpora = results / "data"
     bases = with_corpora(bases, corpora, build=True)
     verify_corpora(bases, corpora)
@@ -113,7 +115,6 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
             _publish(tuning, log, options.presets / scale, published, complete)
 
     try:
-        workers = options.workers or machine.default_workers(bases)
         sweep(first, corpora, workers, tuning.following)
     except BaseException:
         # What is decided stays decided, and what fails on the way out must not hide why.
@@ -287,8 +288,11 @@ def _rehearsed(
 ) -> list[Trial]:
     """The trials that would be asked for if the best base LR were that where the sweep begins."""
 
+    gaining = {(stage.tune, group): stage.changes.get(group, search.factors)[-1]
+               for stage in stages.values() for group in stage.groups}  # fmt: skip
+
     def loss(trial: Trial) -> float:
-        gain = sum(factor == search.factors[-1] for _, factor in trial.point.factors)
+        gain = sum(factor == gaining.get(change) for change, factor in trial.point.factors)
         return abs(trial.point.lr - search.centre) + trial.seed % 7 * 1e-3 - all_gain * gain
 
     rehearsal = ArmSearch(search, stages, arm)

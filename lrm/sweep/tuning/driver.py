@@ -49,9 +49,11 @@ class ArmTuning:
         Losses of runs that are in the log, or on disk, are answered at once.
         """
         while not self.finished:
+            # All that have ended are logged, also where one of them has not.
+            records = {trial: self._record(trial, run, results)
+                       for trial, run in self._asked.items()}  # fmt: skip
             losses: dict[Trial, float] = {}
-            for trial, run in self._asked.items():
-                record = self._record(trial, run, results)
+            for trial, record in records.items():
                 if record is None:
                     return []
                 loss = record["loss"]

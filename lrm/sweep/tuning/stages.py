@@ -183,6 +183,7 @@ class ArmSearch:
         if not self._allowed(whole):
             return None
         yield from self._ask(whole)
+        self.incumbent = None  # a lower rate trails early
         found = yield from self._settled(found, seeds, full=True)
         gains = self._gains(before, found, seeds, full=True)
         self._paired.append(gains)

@@ -496,11 +496,13 @@ def test_seeds_judge_the_claims_that_they_were_planned_for(monkeypatch):
     assert records["N1.2"]["n"] in (0, later["planned"])
 
 
-@pytest.mark.parametrize("planned, judged", [(2, [100, 101]), (3, [100, 101, 102])])
+@pytest.mark.parametrize(
+    "planned, judged", [(2, [100, 101]), (3, [100, 101, 102]), (4, [100, 101, 102, 103])]
+)
 def test_a_spare_seed_counts_only_where_another_is_missing(planned, judged):
-    runs = pd.DataFrame({"kind": "train", "seed": [0, 100, 101, 102], "run": list("abcd")})
-    frame = pd.DataFrame({"run": list("abcd")})
-    found = _of_seeds(Tables(runs, frame), "100-102", "102", planned)
+    runs = pd.DataFrame({"kind": "train", "seed": [0, 100, 101, 102, 103], "run": list("abcde")})
+    frame = pd.DataFrame({"run": list("abcde")})
+    found = _of_seeds(Tables(runs, frame), "100-103", "102-103", planned)
     assert sorted(found.runs["seed"]) == judged
 
 

@@ -238,14 +238,17 @@ def _of_seeds(
     """Those of the seeds that judge a claim; where no seed that judges has run, those that
     explore.
 
-    ``spare`` seeds count only where fewer than ``planned`` others are there.
+    Of ``spare`` seeds as many count, the lowest first, as others lack to be ``planned``.
     """
     if tables is None:
         return None
     there = set(seeded(tables.runs)["seed"])
     chosen = set(parse_seeds(f"{seeds},")) & there
-    if spare is not None and len(first := chosen - set(parse_seeds(f"{spare},"))) >= planned:
-        chosen = first
+    if spare is not None:
+        kept = set(parse_seeds(f"{spare},"))
+        first = chosen - kept
+        lacking = max(0, planned - len(first))
+        chosen = first | set(sorted(chosen & kept)[:lacking])
     if not chosen and max(there, default=0) < FIRST_JUDGING_SEED:
         chosen = there
     return tables.of_seeds(chosen) if chosen else None

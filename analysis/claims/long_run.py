@@ -7,6 +7,8 @@ scores alone.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -19,6 +21,7 @@ from analysis.quantities.long_run import (
     WITHOUT,
     at_minimum,
     average,
+    base_lrs,
     counted,
     gains,
     losses,
@@ -59,23 +62,35 @@ def l2(tables: Tables, criterion: dict) -> Judgement:
 
 
 def _gain(tables: Tables, criterion: dict, name: str) -> Judgement:
-    limit = criterion["thresholds"]["gain"]
+    limits = criterion["thresholds"]
+    limit = limits["gain"]
     parts = [
         at_least(f"{one.name}: gain with {name}", gains(one.late)[name], limit, one.name,
                  ours=one.ours, matters=one.matters)
         for one in _measures(tables, criterion)
     ]  # fmt: skip
+    for half in HALVES:
+        late = at_minimum(tables, average(tables, limits, half))
+        parts.append(at_least(f"{half}: gain with {name}", gains(late)[name], limit, half,
+                              ours=True, matters=criterion["smallest_effect"]))  # fmt: skip
     return judgement(criterion, parts, _note(tables, criterion))
 
 
 def l3(tables: Tables, criterion: dict) -> Judgement:
-    """Each optimizer gains at least half of what the other gains."""
+    """Each optimizer gains, and at least half of what the other gains."""
     parts: list[Part] = []
+    contrast: list[Part] = []
     for one in _measures(tables, criterion):
         gain = gains(one.late)
-        compared = {f"gain with {name}": gain[name] for name in OPTIMIZERS.values()}
-        parts += _alike(one, compared, criterion)
-    return judgement(criterion, parts, _note(tables, criterion))
+        similar = f"{one.name}, similar"
+        for optimizer, other in itertools.permutations(OPTIMIZERS.values()):
+            own = (f"gain with {optimizer}", gain[optimizer])
+            parts += [
+                _is_gain(one, *own, f"{one.name}, {optimizer}", criterion),
+                _half(one, *own, f"gain with {other}", gain[other], similar, criterion),
+            ]
+            contrast.append(_is_gain(one, *own, similar, criterion))
+    return judgement(criterion, parts, _note(tables, criterion), contrast)
 
 
 def l4(tables: Tables, criterion: dict) -> Judgement:
@@ -105,7 +120,7 @@ def l5(tables: Tables, criterion: dict) -> Judgement:
         late, early = gains(one.late), gains(one.early)
         for name in OPTIMIZERS.values():
             called = f"{one.name}, {name}"
-            stays, grows = f"{called}, is kept", f"{called}, grows"
+            stays, grows = f"{called}, half of it is kept", f"{called}, grows"
             rest = late[name] - limits["kept"] * early[name]
             growth = late[name] - early[name]
             parts += [
@@ -116,37 +131,63 @@ def l5(tables: Tables, criterion: dict) -> Judgement:
                 at_least(f"{grows}: gap at the end", late[name], zero, grows,
                          ours=one.ours, matters=one.matters),
             ]  # fmt: skip
-            contrast.append(
-                at_least(f"{stays}: gap before the decay", early[name], zero, stays,
+            # What was no gap is not kept, and does not grow.
+            contrast += [
+                at_least(f"{group}: gap before the decay", early[name], zero, group,
                          matters=one.matters)
-            )  # fmt: skip
-    return judgement(criterion, parts, _note(tables, criterion), contrast)
+                for group in (stays, grows)
+            ]  # fmt: skip
+    rates = "; ".join(f"base LR of {arm}: {lr:g}" for arm, lr in base_lrs(tables).items())
+    return judgement(criterion, parts, f"{_note(tables, criterion)}; {rates}", contrast)
 
 
 def l6(tables: Tables, criterion: dict) -> Judgement:
-    """What multipliers gain against what Muon gains over Adam, each at least half of the other."""
+    """What multipliers gain against what Muon gains over Adam, each at least half of the other.
+
+    That Muon gains at least half of what multipliers gain is ours, and no part of the verdict: its
+    arm without multipliers was tuned less than Adam's, and this part rests on that arm.
+    """
     parts: list[Part] = []
+    contrast: list[Part] = []
     for one in _measures(tables, criterion):
         gain = gains(one.late)[list(OPTIMIZERS.values())].mean(axis=1, skipna=False)
         switch = one.late["Muon", WITHOUT] - one.late["Adam", WITHOUT]
-        compared = {"gain of multipliers": gain, "gain of Muon over Adam": switch}
-        parts += _alike(one, compared, criterion)
-    return judgement(criterion, parts, _note(tables, criterion))
+        own, other = ("gain of multipliers", gain), ("gain of Muon over Adam", switch)
+        reach, behind = (
+            f"{one.name}, at least half of Muon's",
+            f"{one.name}, Muon's at least half of it",
+        )
+        parts += [
+            _is_gain(one, *own, f"{one.name}, multipliers gain", criterion),
+            _is_gain(one, *other, f"{one.name}, Muon gains", criterion),
+            _half(one, *own, *other, reach, criterion),
+            dataclasses.replace(_half(one, *other, *own, behind, criterion), ours=True),
+        ]
+        contrast += [_is_gain(one, *each, group, criterion)
+                     for group in (reach, behind) for each in (own, other)]  # fmt: skip
+    return judgement(criterion, parts, _note(tables, criterion), contrast)
 
 
-def _alike(one: _Measure, compared: dict[str, pd.Series], criterion: dict) -> Iterator[Part]:
-    """The parts that two gains are alike: both are gains, each at least half of the other.
+def _is_gain(one: _Measure, name: str, gain: pd.Series, group: str, criterion: dict) -> Part:
+    """The part that ``gain`` is one, and matters."""
+    return at_least(f"{group}: {name}", gain, criterion["thresholds"]["gain"], group,
+                    ours=one.ours, matters=one.matters)  # fmt: skip
 
-    A loss in place of a gain refutes them, whatever the other is.
-    """
+
+def _half(
+    one: _Measure,
+    name: str,
+    gain: pd.Series,
+    other: str,
+    than: pd.Series,
+    group: str,
+    criterion: dict,
+) -> Part:
+    """The part that ``gain`` is at least half of another; both have to be gains first."""
     limits = criterion["thresholds"]
-    zero = limits["gain"]
-    for (name, gain), (other, than) in (list(compared.items()), list(compared.items())[::-1]):
-        rest = gain - limits["share"] * than
-        yield at_least(f"{one.name}: {name} − half of the {other}", rest, zero, one.name,
-                       ours=one.ours)  # fmt: skip
-        yield at_least(f"{one.name}: {name}", gain, zero, one.name, ours=one.ours,
-                       matters=one.matters)  # fmt: skip
+    rest = gain - limits["share"] * than
+    return at_least(f"{one.name}: {name} − half of the {other}", rest, limits["gain"], group,
+                    ours=one.ours)  # fmt: skip
 
 
 def _note(tables: Tables, criterion: dict) -> str:

@@ -36,6 +36,13 @@ def stages(tables: Tables) -> tuple[int, int, int]:
     return steps - schedule["decay_steps"], steps - schedule["minimum_steps"], steps
 
 
+def base_lrs(tables: Tables) -> dict[str, float]:
+    """The base LR of each arm that has run."""
+    trained = tables.runs[tables.runs["kind"] == "train"].drop_duplicates("arm").set_index("arm")
+    return {arm: trained.loc[arm, "description"]["settings"]["optimizer"]["lr"]
+            for arm in ARMS if arm in trained.index}  # fmt: skip
+
+
 def tasks(tables: Tables) -> dict[str, dict]:
     """The tasks that runs were evaluated with: half, chance and metric, by name."""
     evaluations = tables.runs[tables.runs["kind"] == "evaluation"]

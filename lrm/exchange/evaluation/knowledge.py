@@ -57,9 +57,11 @@ def arguments(material: Material, draw: random.Random) -> Iterator[Example]:
     calls = list({call[:3]: call for call in calls}.values())
     often = Counter(argument for _, _, argument, _, _ in calls)
     for module, name, argument, text, place in calls:
+        query = before(text, place, material.context)
+        if _says(query, argument):
+            continue
         lacks = often.keys() - set(there[module][name])
         if wrong := [f"{other}=" for other in others_like(draw, argument, lacks, often)]:
-            query = before(text, place, material.context)
             yield example(draw, query, f"{argument}=", wrong, True)
 
 
@@ -122,7 +124,14 @@ def docstrings(material: Material, draw: random.Random) -> Iterator[Example]:
             asked.append((text, place, said, draw.choice(new)))
     often = Counter(match[1] for *_, match in asked)
     for text, place, said, match in asked:
+        query = before(text, place + match.start(1) - 1, material.context)
+        if _says(query, match[1]):
+            continue
         unsaid = {word for word in often if word not in said}
         if wrong := [f" {word}" for word in others_like(draw, match[1], unsaid, often)]:
-            query = before(text, place + match.start(1) - 1, material.context)
             yield example(draw, query, f" {match[1]}", wrong, False)
+
+
+def _says(query: str, word: str) -> bool:
+    """Whether a question has its answer in it: copying is no knowledge."""
+    return re.search(rf"\b{re.escape(word)}\b", query) is not None

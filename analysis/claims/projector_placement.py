@@ -55,15 +55,25 @@ def pr2(tables: Tables, criterion: dict) -> Judgement:
 
 
 def pr2_2(tables: Tables, criterion: dict) -> Judgement:
-    """Loss of each inner fixed scalar minus that with columns; medians, since seeds may jump.
+    """Loss of each inner fixed scalar minus that with columns; medians, since seeds may jump."""
+    return _inner(tables, criterion, robust=True)
 
-    The contrast: each end of the sweep is worse than its centre.
+
+def pr2_3(tables: Tables, criterion: dict) -> Judgement:
+    """The same of means: a seed that jumps speaks for the columns, and widens the interval."""
+    return _inner(tables, criterion, robust=False)
+
+
+def _inner(tables: Tables, criterion: dict, robust: bool) -> Judgement:
+    """Of each inner fixed scalar; the contrast: each end of the sweep is worse than its centre.
+
+    The contrast is of medians in either case.
     """
     fixed, limits = _gaps(tables, "FIXED", "s"), criterion["thresholds"]
     low, *inner, high = fixed.columns
     parts = [
         at_least(f"fixed s = {s:g} − columns (nats)", fixed[s], -limits["margin"], _side(s),
-                 robust=True)
+                 robust=robust)
         for s in inner
     ]  # fmt: skip
     contrast = [

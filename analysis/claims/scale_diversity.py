@@ -128,6 +128,35 @@ def d2(tables: Tables, criterion: dict) -> Judgement:
     return judgement(criterion, parts, f"Brownian motion's sd of ln |s|: {noise:.3f}")
 
 
+def d2_2(tables: Tables, criterion: dict) -> Judgement:
+    """Spread of attention's ln ratio over the second half, and what the out multiplier adds to it.
+
+    Amplified: without ln |s_out|, which is a part of the ratio, layers would differ less. Of each
+    seed the mean over both orders of the data. Ours: more than twice Brownian motion's, as D2; and
+    whether the same layers stand out in the other order.
+    """
+    limits, matters = criterion["thresholds"], criterion["smallest_effect"]
+    ratios = [second_half(log_ratios(tables, arm)["attention"]) for arm in ORDERS]
+    outs = [second_half(log_multipliers(tables, (BLOCKS["attention"],), arm)) for arm in ORDERS]
+    own = np.mean([np.log(spread(ratio)) for ratio in ratios], axis=0)
+    rest = np.mean(
+        [np.log(spread(ratio - out)) for ratio, out in zip(ratios, outs, strict=True)], axis=0
+    )
+    noise = scalar_noise(tables)
+    name = "ln of the sd over the second half of attention's ln ratio"
+    parts = [
+        at_least(f"{name}, over {limits['spread']:g}", own - np.log(limits["spread"]), 0.0,
+                 "attention's layers differ", matters=matters),
+        at_least(f"{name}, over that without the out multiplier", own - rest, 0.0,
+                 "out multipliers amplify it", matters=matters),
+        at_least(f"{name}, over twice Brownian motion's", own - np.log(2.0 * noise), 0.0,
+                 BEYOND_NOISE, ours=True, matters=matters),
+        at_least("correlation of attention's ln ratio between the data orders",
+                 correlation(*ratios), limits["repeats"], REPEATS, ours=True),
+    ]  # fmt: skip
+    return judgement(criterion, parts, f"Brownian motion's sd of ln |s|: {noise:.3f}")
+
+
 def d3(tables: Tables, criterion: dict) -> Judgement:
     """Spread of ln |s_dt| over layers against Brownian motion's, and whether it repeats.
 

@@ -1,4 +1,4 @@
-"""Judging functions of S2.2 and S4.3: drift under a weight decay that has had time to act (4.1).
+"""Judging functions of S2.2, S2.3 and S4.3: drift, and weight decay with time to act (4.1).
 
 As S2 and S4.2, with a sum Σηλ of 2 over the training. FREE has no weight decay on multipliers.
 """
@@ -27,6 +27,32 @@ def s2_2(tables: Tables, criterion: dict) -> Judgement:
         for arm in (FREE, AT_REST)
     ]
     return judgement(criterion, [less], f"Brownian motion {np.log(noise[1] / noise[0]):+.3f}")
+
+
+@reads(symmetry.Q, symmetry.K)
+def s2_3(tables: Tables, criterion: dict) -> Judgement:
+    """How far the scales of Q and K of a layer lie apart, with weight decay over without.
+
+    Ours: less than noise alone would leave under the same decay; and within layers, as S2.2.
+    """
+    limits, matters = criterion["thresholds"], criterion["smallest_effect"]
+    free, held = (symmetry.layer_spread(tables, arm) for arm in (FREE, AT_REST))
+    noise = [np.log(symmetry.brownian_layer_spread(tables, arm)).mean() for arm in (FREE, AT_REST)]
+    within = [symmetry.spread(symmetry.pairs(tables, arm))["ratio"] for arm in (FREE, AT_REST)]
+    name = "ln of the RMS over layers of ln (Q / K), with weight decay over without"
+    layers, less = "scales of layers", np.log(held / free)
+    parts = [
+        at_most(name, less, limits["less"], layers, matters=matters),
+        at_most(f"{name}, less Brownian motion's", less - (noise[1] - noise[0]), limits["less"],
+                "less than noise alone would leave", ours=True, matters=matters),
+        at_most("ln of the spread of ln (Q / K) over rotated pairs, with weight decay over without",
+                np.log(within[1] / within[0]), limits["less"], "within layers", ours=True,
+                matters=matters),
+    ]  # fmt: skip
+    contrast = [at_least("RMS over layers of ln (Q / K) without weight decay", free,
+                         limits["drifts"], layers)]  # fmt: skip
+    note = f"RMS with: {held.mean():.3f}; Brownian motion {noise[1] - noise[0]:+.3f}"
+    return judgement(criterion, parts, note, contrast)
 
 
 def s4_3(tables: Tables, criterion: dict) -> Judgement:

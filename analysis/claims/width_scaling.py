@@ -87,6 +87,26 @@ def ws2(tables: Tables, criterion: dict) -> Judgement:
     return judgement(criterion, parts, f"s fixed and s ∝ 1/d: {', '.join(unlearned)}", contrast)
 
 
+def ws2_2(tables: Tables, criterion: dict) -> Judgement:
+    """The same from a start at 1 alone, at the widths whose heads are more than one.
+
+    The contrast is a fixed s of 1: what it does not move says nothing of multipliers.
+    """
+    limits, widths = criterion["thresholds"], criterion["widths"]
+    parts, contrast, unlearned = [], [], []
+    for name in ws.FIXED_BY_MODEL:
+        learned, fixed = (
+            ws.exponents(ws.activations(tables, arm, name)[widths])
+            for arm in (ws.FROM_ONE, ws.FIXED)
+        )
+        parts.append(within(f"{name}: exponent of the norm in d", learned, -limits["constant"],
+                            limits["constant"], name))  # fmt: skip
+        contrast.append(at_least(f"{name}: exponent with s fixed at 1 less that", fixed - learned,
+                                 limits["contrast"], name))  # fmt: skip
+        unlearned.append(f"{name} {fixed.mean():+.2f} (median learned {learned.median():+.2f})")
+    return judgement(criterion, parts, f"s fixed: {', '.join(unlearned)}", contrast)
+
+
 def ws2b(tables: Tables, criterion: dict) -> Judgement:
     """Embedding and block outputs grow jointly with the width; the gate lies between."""
     limits, parts = criterion["thresholds"], []

@@ -56,6 +56,26 @@ def brownian_ends(tables: Tables, arm: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
+def layer_spread(tables: Tables, arm: str) -> pd.Series:
+    """Root mean square over layers of ln (Q / K) as the constant stage ends, by seed.
+
+    Q and K are the scales of a layer, ‖r‖‖c‖.
+    """
+    found = paths(tables, arm)
+    found = found[found["step"] <= tables.stage_end]
+    last = found[found["step"] == found["step"].max()]
+    return _over_layers(last, "seed")
+
+
+def brownian_layer_spread(tables: Tables, arm: str) -> pd.Series:
+    """The same of the Brownian motion of Q's and K's multipliers, by draw."""
+    return _over_layers(brownian_ends(tables, arm), "draw")
+
+
+def _over_layers(table: pd.DataFrame, by: str) -> pd.Series:
+    return np.sqrt((table.set_index(by)["ratio"] ** 2).groupby(level=by).mean())
+
+
 # Smaller multipliers, relative to their vector's norm, count as so large: the logarithm of one
 # that changes sign says nothing.
 _LEAST = 0.1

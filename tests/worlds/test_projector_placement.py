@@ -1,4 +1,4 @@
-"""Planted worlds of what else could scale the projector: PR1, PR1.2, PR2 and PR2.2."""
+"""Planted worlds of what else could scale the projector: PR1, PR2 and their later entries."""
 
 import functools
 import math
@@ -11,7 +11,7 @@ from analysis.tables.results import Tables
 from tests.worlds.planted import check_breaks, judged, noise, part
 
 STEPS, STAGE_END = 2600, 2180
-SEEDS = tuple(range(16))
+SEEDS = tuple(range(24))
 # Nats above the arm with column multipliers.
 ROWS = {0.001: 0.03, 0.006: 0.04, 0.03: 0.06}
 FIXED = {0.25: 0.13, 0.5: 0.05, 1.0: 0.02, 2.0: 0.035, 4.0: 0.09}
@@ -60,6 +60,7 @@ BREAKS = {
         "fixed s = 4": {"fixed": ((4.0, 0.02),)},
     },
 }
+BREAKS["PR2.3"] = BREAKS["PR2.2"]
 
 
 @pytest.mark.parametrize("claim", BREAKS)
@@ -77,6 +78,8 @@ def test_each_part_has_a_world_that_breaks_it_alone(claim):
         ("PR2", "best fixed scalar (s = 1)", 0.02),
         ("PR2", "fixed s = 0.25", 0.11),
         ("PR2", "fixed s = 4", 0.07),
+        ("PR2.3", "fixed s = 0.5", 0.05),
+        ("PR2.3", "fixed s = 4", 0.07),
         ("PR2.2", "fixed s = 0.5", 0.05),
         ("PR2.2", "fixed s = 1 −", 0.02),
         ("PR2.2", "fixed s = 2", 0.035),
@@ -114,6 +117,10 @@ JUMP = {"unstable": (("FIXED", 4.0, (3,), 2.0),)}
         ("PR1", {**NO_HARM, "size": 0.05}, OPEN),
         ("PR2", FLAT, OPEN),
         ("PR2.2", FLAT, OPEN),
+        ("PR2.3", FLAT, OPEN),
+        ("PR2.3", GAIN, REFUTED),
+        ("PR2.3", JUMP, HOLDS),
+        ("PR2.3", {"unstable": (("FIXED", 1.0, (3,), 2.0),)}, OPEN),
         ("PR2", GAIN, REFUTED),
         ("PR2.2", GAIN, REFUTED),
         ("PR2", JUMP, OPEN),

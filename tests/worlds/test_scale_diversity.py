@@ -13,7 +13,7 @@ from analysis.quantities.scale_diversity import AXES, BLOCKS, GROUPS, INTERNAL
 from analysis.tables.results import Tables
 from tests.worlds.planted import COLUMNS, check_breaks, judged, part, verdicts
 
-SEEDS, DEPTH = range(200, 216), 8
+SEEDS, DEPTH = range(200, 224), 8
 LAYERS = np.arange(DEPTH)
 STEPS, DECAY = 400, 100
 END = STEPS - DECAY
@@ -135,7 +135,7 @@ def test_d1():
     assert judged("D1", depth(outputs=(0.0, 0.0, 0.0))).verdict == BELOW
     note = judged("D1", depth()).note
     assert "attention +0.90 (median +0.90), outputs 2.7 times smaller" in note
-    assert "MLP +0.40 (median +0.41), outputs 2.7" in note
+    assert "MLP +0.41 (median +0.40), outputs 2.7" in note
 
 
 def test_each_part_of_d1_2_has_a_world_that_breaks_it_alone():
@@ -217,6 +217,50 @@ def test_d2_measures_what_is_planted():
     crossed = depth(apart=0.5, out=(0.4, 0.12, 0.38))
     assert part("D2", crossed, "other order's").interval.mean == pytest.approx(0.8, abs=0.1)
     assert judged("D2", depth()).note.endswith("ln |s|: 0.040")
+
+
+D2_2_BREAKS = {
+    "ratio, over 0.2": {
+        "zigzag": (0.1, 0.02, 0.02),
+        "outputs": (0.1, 0.1, 0.1),
+        "out": (0.08, 0.08, 0.0),
+        "multipliers": (0.05,) * 3,
+    },
+    "over that without": {"out": (-0.4, -0.4, 0.0)},
+    "Brownian motion": {"walk": 0.5},
+    "between the data orders": {
+        "apart": 0.9,
+        "out": (0.4, 0.4, 0.0),
+        "also": ("over that without",),
+    },
+}
+
+
+def test_each_part_of_d2_2_has_a_world_that_breaks_it_alone():
+    check_breaks("D2.2", depth, D2_2_BREAKS)
+
+
+def test_d2_2_measures_what_is_planted():
+    world = depth(outputs=(0.0,) * 3, multipliers=(-AGAIN / 2,) * 3, jitter=1e-4)
+    own, out = 0.5, 0.4
+    size = np.std(ZIGZAG[4:], ddof=1)
+    seen = {p.name: p.interval.mean for p in judged("D2.2", world).parts}
+    for name, value in {
+        "ratio, over 0.2": np.log(own * size / 0.2),
+        "over that without": np.log(own / (own - out)),
+        "Brownian motion": np.log(own * size / 0.08),
+        "between the data orders": 1.0,
+    }.items():
+        [measured] = [v for k, v in seen.items() if name in k]
+        assert measured == pytest.approx(value, abs=0.03), name
+
+
+def test_the_papers_statement_of_d2_2_is_apart_from_ours():
+    assert judged("D2.2", depth(**D2_2_BREAKS["Brownian motion"])).verdict == HOLDS
+    against = judged("D2.2", depth(out=(-0.4, -0.4, 0.0)))
+    assert against.verdict == PARTLY
+    assert against.groups["out multipliers amplify it"] == REFUTED
+    assert judged("D2.2", depth(seeds=SEEDS[:23])).verdict == OPEN
 
 
 def test_the_papers_statement_of_d2_is_apart_from_ours():

@@ -12,7 +12,7 @@ from analysis.quantities import width_scaling as ws
 from analysis.tables.results import Tables
 from tests.worlds.planted import check_breaks, judged, part
 
-SEEDS, WIDTHS = range(200, 208), (16, 32, 64, 128, 256)
+SEEDS, WIDTHS = range(200, 216), (16, 32, 64, 128, 256)
 STEPS, DECAY = 400, 100
 END = STEPS - DECAY
 HALF, THREE_QUARTERS = END // 2, END * 3 // 4
@@ -194,6 +194,16 @@ def quantity_breaks():
     return breaks
 
 
+def learned_breaks():
+    """Of WS2.2."""
+    breaks = {}
+    for name, tensors in ws.FIXED_BY_MODEL.items():
+        of = (OUTPUT, tensors[:1])
+        breaks[f"{name}: exponent of"] = {"a": (*of, (ws.FROM_ONE, ws.FIXED), END, 0.4, 0.0)}
+        breaks[f"{name}: exponent with"] = {"a": (*of, (ws.FIXED,), END, -1.6, 0.0)}
+    return breaks
+
+
 def output_breaks():
     """Of WS2b."""
     breaks = {}
@@ -266,6 +276,7 @@ BREAKS = {
     "WS1": norm_breaks(False),
     "WS1.2": norm_breaks(True),
     "WS2": quantity_breaks(),
+    "WS2.2": learned_breaks(),
     "WS2b": output_breaks(),
     "WS3": multiplier_breaks(),
     "WS4": alignment_breaks(False),
@@ -284,6 +295,8 @@ MEASURED = [
     ("WS2", "logits, from 1", 0.02),
     ("WS2", "Q·K, from ∝ 1/d", 0.05),
     ("WS2", "dt, from 1", -0.03),
+    ("WS2.2", "Q·K: exponent of", 0.05),
+    ("WS2.2", "dt: exponent of", -0.03),
     ("WS2b", "embedding, from 1", 0.3),
     ("WS2b", "attention output, from ∝ 1/d", 0.4),
     ("WS2b", "SSM output, from 1", 0.35),
@@ -333,6 +346,16 @@ def test_what_no_scale_moves_is_open():
     assert judgement.groups == {"logits": OPEN, "Q·K": HOLDS, "dt": HOLDS}
     wrong = judged("WS2", world((OUTPUT, ("projector",), (ws.FROM_ONE,), END, 0.5, 0.0)))
     assert wrong.groups == {"logits": REFUTED, "Q·K": HOLDS, "dt": HOLDS}
+
+
+def test_width_16_is_left_out_of_ws2_2():
+    """Whatever stands there."""
+    odd = (OUTPUT, ("attention.q",), (ws.FROM_ONE,), END, 0.0, -3.0, 16)
+    assert judged("WS2", world(odd)).groups["Q·K"] == REFUTED
+    assert judged("WS2.2", world(odd)).groups == dict.fromkeys(ws.FIXED_BY_MODEL, HOLDS)
+    one = (OUTPUT, ("projector",), (ws.FIXED,), END, -1.0, 0.0)
+    still = judged("WS2.2", world(one))
+    assert still.groups == {"logits": OPEN, "Q·K": HOLDS, "dt": HOLDS} and still.verdict == PARTLY
 
 
 def test_norms_that_still_move_are_open():

@@ -116,6 +116,16 @@ def test_every_question_has_one_answer(folder):
         assert len({one.gold for one in found}) > 1, name  # the right one has no place of its own
 
 
+def test_no_question_of_knowledge_has_its_answer_in_it(folder):
+    """Copying is no knowledge."""
+    for name, task in SUITE.items():
+        if task.half != "knowledge":
+            continue
+        for one in suite.read(folder, name):
+            right = one.choices[one.gold].strip(" =")
+            assert not re.search(rf"\b{re.escape(right)}\b", one.query), one
+
+
 def test_a_suite_may_have_some_tasks_alone(corpus, folder, tmp_path):
     """With the same questions, and in the evaluation's plan."""
     wanted = Suite(examples=EXAMPLES, tasks=("strings", "brackets"))

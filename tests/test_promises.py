@@ -175,7 +175,7 @@ def test_a_dry_run_says_how_often_text_is_read(tmp_path):
     assert "; reads its text 2.1 times" in dry_run.text(experiment, [run], tmp_path)
 
 
-def test_a_dry_run_counts_runs_that_compute_the_same_once(smoke_runs, tmp_path):
+def test_a_dry_run_counts_runs_that_compute_the_same_once(smoke_runs, tmp_path, monkeypatch):
     experiment = load(ROOT / "experiments" / "projector" / "config.yaml")
     run = dataclasses.replace(smoke_runs("projector")[0], corpus="any")
     twin = dataclasses.replace(run, arm="TWIN")
@@ -183,6 +183,13 @@ def test_a_dry_run_counts_runs_that_compute_the_same_once(smoke_runs, tmp_path):
                    for runs in ([run], [run, twin]))  # fmt: skip
     assert f"TWIN S={run.grid['S']} seed=0  [{twin.id} missing, a copy of another]" in both
     assert alone[-1].split(", ")[1] == both[-1].split(", ")[1]  # the time
+    # Whichever of them has finished stands for the other, and is not counted twice.
+    for done in ({"TWIN"}, {run.arm, "TWIN"}):
+        monkeypatch.setattr(type(run), "is_finished", lambda own, _, done=done: own.arm in done)
+        told = dry_run.text(experiment, [run, twin], tmp_path).splitlines()[-1]
+        assert (
+            told.split(", ")[1].partition(" of ")[0] == both[-1].split(", ")[1].partition(" of ")[0]
+        )
 
 
 def test_a_dry_run_says_what_is_left(smoke_results):

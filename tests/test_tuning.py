@@ -101,6 +101,21 @@ def test_a_sweep_may_begin_elsewhere_and_have_the_whole_length():
     assert len(plan) == len(set(plan)) == 4
 
 
+def test_a_base_lr_that_is_close_runs_with_all_seeds():
+    """The higher neighbour is 0.005 behind on the first seed, and 0.03 ahead on the second."""
+
+    def loss(trial):
+        ahead = {0: -0.095, 1: -0.13}[trial.seed] if trial.point.lr == 1 else 0.0
+        return 0.1 * abs(trial.point.lr) + ahead
+
+    search = rules(centre=0, reach=1, length=1.0, seeds=(0, 1), confirm_seeds=(0, 1))
+    for close, best, seed_1 in ((0.0, 0, {0}), (0.01, 1, {0, 1})):
+        search = search.model_copy(update={"stages": {"LONG": Stage()}, "close": close})
+        arm = searched(search, loss)
+        assert arm.decisions[0].point == Point(best)
+        assert {trial.point.lr for trial in arm.losses if trial.seed == 1} == seed_1
+
+
 def test_an_lr_that_diverges_is_no_choice():
     arm = searched(rules(), lambda trial: math.inf if trial.point.lr > 1 else -trial.point.lr)
     assert arm.decisions[0].point == Point(1)

@@ -137,15 +137,15 @@ def l5(tables: Tables, criterion: dict) -> Judgement:
                          matters=one.matters)
                 for group in (stays, grows)
             ]  # fmt: skip
-    rates = "; ".join(f"base LR of {arm}: {lr:g}" for arm, lr in base_lrs(tables).items())
-    return judgement(criterion, parts, f"{_note(tables, criterion)}; {rates}", contrast)
+    rates = [f"base LR of {arm}: {lr:g}" for arm, lr in base_lrs(tables).items()]
+    return judgement(criterion, parts, "; ".join([_note(tables, criterion), *rates]), contrast)
 
 
 def l6(tables: Tables, criterion: dict) -> Judgement:
     """What multipliers gain against what Muon gains over Adam, each at least half of the other.
 
     That Muon gains at least half of what multipliers gain is ours, and no part of the verdict: its
-    arm without multipliers was tuned less than Adam's, and this part rests on that arm.
+    arm without multipliers was tuned less than Adam's, which makes this part harder.
     """
     parts: list[Part] = []
     contrast: list[Part] = []

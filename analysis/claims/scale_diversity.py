@@ -147,10 +147,10 @@ def d2_2(tables: Tables, criterion: dict) -> Judgement:
     parts = [
         at_least(f"{name}, over {limits['spread']:g}", own - np.log(limits["spread"]), 0.0,
                  "attention's layers differ", matters=matters),
-        at_least(f"{name}, over that without the out multiplier", own - rest, 0.0,
-                 "out multipliers amplify it", matters=matters),
+        at_least(f"{name}, over that without the out multiplier", own - rest,
+                 limits["amplified"], "out multipliers amplify it", matters=matters),
         at_least(f"{name}, over twice Brownian motion's", own - np.log(2.0 * noise), 0.0,
-                 BEYOND_NOISE, ours=True, matters=matters),
+                 BEYOND_NOISE, ours=True),
         at_least("correlation of attention's ln ratio between the data orders",
                  correlation(*ratios), limits["repeats"], REPEATS, ours=True),
     ]  # fmt: skip

@@ -60,8 +60,8 @@ class Search(Strict):
     # Arms that the log has under another name too: of its trials they take over those that compute
     # what they ask for.
     trials_of: dict[str, str] = Field(default_factory=dict)
-    # Base LRs lie on a grid of this ratio around the scale's, with so many on either side of the
-    # centre at first. The centre is given in steps of the grid.
+    # Base LRs lie on a grid of this ratio around the arm's, with so many on either side of the
+    # centre at first. The centre is given in steps of the grid from the arm's.
     lr_ratio: float = Field(2**0.5, gt=1, le=4)
     reach: int = Field(2, ge=1, le=8)
     centre: int = Field(0, ge=-8, le=8)
@@ -72,6 +72,9 @@ class Search(Strict):
     only_changes: dict[str, dict[str, dict[str, tuple[Factor, ...]]]] = Field(default_factory=dict)
     # A group whose factor was kept may go further in the same direction.
     rounds: int = Field(2, ge=1, le=8)
+    # While a base LR is settled, a neighbour whose loss with the first seed is higher by less than
+    # this, in nats, runs with the others too.
+    close: float = Field(0.0, ge=0)
     seeds: tuple[int, ...] = Field((0, 1), min_length=2)
     confirm_seeds: tuple[int, ...] = Field((2, 3), min_length=2)
     errors: float = Field(2.0, ge=0)

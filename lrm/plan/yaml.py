@@ -171,6 +171,9 @@ def expand(layer: dict[str, Any], names: dict[str, str], where: str, inside: tup
         if not isinstance(name, str):
             raise UserError(f"{where}: {_LISTS['use']}")
         name = _PLACEHOLDER.sub(lambda match: names.get(match[1] or match[2], match[0]), name)
+        if "$" in name:
+            known = ", ".join(f"${{{each}}}" for each in names)
+            raise UserError(f"{where}: use: {shown(name)}: only {known} stand for something here")
         path = PRESETS / f"{name}.yaml"
         if not (_PRESET_NAME.fullmatch(name) and path.is_file()):
             raise _no_preset(name, names["scale"], where)

@@ -242,7 +242,7 @@ def _check_length(runs: list[Run], workers: int, agreed: bool) -> None:
 
     Of runs that compute the same one counts, as far as their ids tell.
     """
-    alike = {run.computation if run.has_id else number: run for number, run in enumerate(runs)}
+    alike = {twins.kind(run) if run.has_id else number: run for number, run in enumerate(runs)}
     seconds = sum(run.estimate().seconds for run in alike.values()) / workers
     if seconds > _DAY and not agreed and not machine.gpus():
         raise UserError(

@@ -25,13 +25,11 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     damaged = 0
     first: list[str] = []
     known: dict[Settings, list[str]] = {}  # seeds share a table, which may have many layers
-    # Without a corpus a run has no id by which its twins could be told.
-    named = [(run, run.path(results)) for run in runs if run.has_id]
-    trained = {path for _, path in twins.firsts(named)}
+    copies = _copies(runs, results)
     for run in runs:
         estimate = run.estimate()
         state = _state(run, results)
-        copied = run.has_id and run.path(results) not in trained
+        copied = run.has_id and run.path(results) in copies
         own = 0.0 if copied else speed.seconds(run, ratio)
         state += ", a copy of another" if copied else ""
         seconds += own
@@ -60,6 +58,25 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         lines.append(f"{counted(damaged, 'finished run')} damaged: a sweep tells what to do, "
                      "and trains the others")  # fmt: skip
     return "\n".join(lines)
+
+
+def _copies(runs: list[Run], results: Path) -> set[Path]:
+    """The directories of runs that another one of ``runs`` stands for.
+
+    That is the first finished one of those that compute the same, or where none is finished the one
+    that is trained. Without a corpus a run has no id by which its twins could be told.
+    """
+    named = [(run, run.path(results)) for run in runs if run.has_id]
+    named = [job for job in named if damage(job[1]) is None]
+    finished: dict[tuple[str, str], Path] = {}
+    for run, path in named:
+        if run.is_finished(results):
+            finished.setdefault(twins.kind(run), path)
+    waiting = [(run, path) for run, path in named if twins.kind(run) not in finished]
+    kept = {*finished.values(), *(path for _, path in twins.firsts(waiting))}
+    # What was begun goes on by itself.
+    kept |= {path for run, path in named if path.exists() and not run.is_finished(results)}
+    return {path for _, path in named} - kept
 
 
 def _passes(run: Run, tokens: float) -> str:

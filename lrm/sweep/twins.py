@@ -19,8 +19,8 @@ from lrm.store.rundir import check_results, is_begun, is_complete, open_run, rea
 Job = tuple[Run, Path]  # a run and its directory
 
 
-def _kind(run: Run) -> tuple[str, str]:
-    """What twins have in common."""
+def kind(run: Run) -> tuple[str, str]:
+    """What twins have in common; of runs that have an id."""
     judges = run.criteria and run.seed >= FIRST_JUDGING_SEED
     return run.computation, run.experiment if judges else ""
 
@@ -34,7 +34,7 @@ def firsts(jobs: Iterable[Job]) -> list[Job]:
     needed = {source(*job) for job in jobs} | {path for _, path in jobs if is_begun(path)}
     found: dict[tuple[str, str], Path] = {}
     for run, path in jobs:
-        found.setdefault(_kind(run), path)
+        found.setdefault(kind(run), path)
     # By directory: arms of two experiments may have one id.
     chosen = needed.union(found.values())
     return [job for job in jobs if job[1] in chosen]
@@ -52,10 +52,10 @@ def copy_finished(jobs: Iterable[Job]) -> int:
     whose twin is damaged: that is told, and it can be trained.
     """
     jobs = list(jobs)
-    finished = {_kind(run): path for run, path in jobs if is_complete(path)}
+    finished = {kind(run): path for run, path in jobs if is_complete(path)}
     waiting = [(run, path) for run, path in jobs
-               if _kind(run) in finished and not is_begun(path)]  # fmt: skip
-    return sum(_copy(run, finished[_kind(run)], path) for run, path in waiting)
+               if kind(run) in finished and not is_begun(path)]  # fmt: skip
+    return sum(_copy(run, finished[kind(run)], path) for run, path in waiting)
 
 
 def _copy(run: Run, source: Path, path: Path) -> bool:

@@ -38,9 +38,12 @@ def imports(material: Material, draw: random.Random) -> Iterator[Example]:
     draw.shuffle(pairs)
     often = Counter(name for _, name in pairs)
     for module, name in pairs:
+        query = f"from {module} import"
+        if _says(query, name):
+            continue
         lacks = often.keys() - found[module] - there[module].keys()
         if wrong := [f" {other}" for other in others_like(draw, name, lacks, often)]:
-            yield example(draw, f"from {module} import", f" {name}", wrong, True)
+            yield example(draw, query, f" {name}", wrong, True)
 
 
 def arguments(material: Material, draw: random.Random) -> Iterator[Example]:
@@ -52,16 +55,15 @@ def arguments(material: Material, draw: random.Random) -> Iterator[Example]:
     there = look_up(importable({module for module, *_ in calls}, material.packages))
     calls = [call for call in calls
              if call[2] in (there.get(call[0], {}).get(call[1]) or ())]  # fmt: skip
+    calls = [call for call in calls if not _says(before(*call[3:], material.context), call[2])]
     draw.shuffle(calls)
     # Of each function's argument one call: some are in every tenth call.
     calls = list({call[:3]: call for call in calls}.values())
     often = Counter(argument for _, _, argument, _, _ in calls)
     for module, name, argument, text, place in calls:
-        query = before(text, place, material.context)
-        if _says(query, argument):
-            continue
         lacks = often.keys() - set(there[module][name])
         if wrong := [f"{other}=" for other in others_like(draw, argument, lacks, often)]:
+            query = before(text, place, material.context)
             yield example(draw, query, f"{argument}=", wrong, True)
 
 

@@ -15,7 +15,7 @@ from lrm.plan.search import Quantity, Search
 
 @dataclass(frozen=True)
 class Point:
-    """A base LR, in steps of the grid from the scale's, and the factors that are not 1.
+    """A base LR, in steps of the grid from the arm's, and the factors that are not 1.
 
     ``factors`` maps, as sorted items, what is tuned and of which group to its factor.
     """

@@ -128,7 +128,7 @@ class ArmSearch:
     ) -> Generator[list[Trial], Losses, Point]:
         """The best base LR near ``point``: no neighbour on the grid has a lower mean loss.
 
-        A neighbour that is no better with the first seed is not tried with others.
+        A neighbour that is no better with the first seed, nor ``close``, is not tried with others.
         """
         first, *others = seeds
         while True:
@@ -138,7 +138,7 @@ class ArmSearch:
             if not self._allowed(trials):
                 return point
             yield from self._ask(trials)
-            base = self.losses[self._trial(point, first, full)]
+            base = self.losses[self._trial(point, first, full)] + self._search.close
             hopeful = [each for each in near if self.losses[self._trial(each, first, full)] < base]
             trials = [self._trial(each, seed, full) for each in hopeful for seed in others]
             if not self._allowed(trials):

@@ -65,8 +65,8 @@ def test_claims_of_what_is_published_are_those_of_the_runs(trained, tmp_path):
     before, after = (judge_all("smoke", "runs", folder) for folder in (trained, tmp_path))
     judged = {record["id"] for record in before if record["parts"]}
     assert {"C1", "N1", "D1", "W1"} <= judged  # at smoke few S are
-    # Scales of Q and K differ by a thousandth at smoke, of which the rounding of norms is a tenth; at
-    # tiny they differ by a tenth.
+    # Scales of Q and K differ by a thousandth at smoke, of which the rounding of norms is a tenth.
+    # At tiny they differ by a tenth.
     coarse = {"S2.3": 0.1}
     for one, other in zip(before, after, strict=True):
         values = [

@@ -7,10 +7,9 @@ scores alone.
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -161,7 +160,7 @@ def l6(tables: Tables, criterion: dict) -> Judgement:
             _is_gain(one, *own, f"{one.name}, multipliers gain", criterion),
             _is_gain(one, *other, f"{one.name}, Muon gains", criterion),
             _half(one, *own, *other, reach, criterion),
-            dataclasses.replace(_half(one, *other, *own, behind, criterion), ours=True),
+            replace(_half(one, *other, *own, behind, criterion), ours=True),
         ]
         contrast += [_is_gain(one, *each, group, criterion)
                      for group in (reach, behind) for each in (own, other)]  # fmt: skip

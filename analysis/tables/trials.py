@@ -87,7 +87,8 @@ def log_of(experiment: str, scale: str, source: str, results: Path) -> Path:
         if path.exists() or is_listed(path):
             return path
     raise NothingFound(
-        f"there is no log of {name} at {scale}, {relative(paths[0])}; run make tune SCALE={scale}"
+        f"there is no log of {name} at {scale}, {relative(paths[0])}; run make tune "
+        f"SEARCH={name} SCALE={scale}"
     )
 
 
@@ -120,5 +121,6 @@ def read_trials(experiment: str, scale: str, source: str, results: Path) -> pd.D
     found = read_records(content, _FIELDS, relative(path), "a trial", remedy)
     records = {r["id"]: {k: v for k, v in r.items() if k != "digest"} for r in found}
     if not records:
-        raise NothingFound(f"{relative(path)} holds no trial yet; run make tune SCALE={scale}")
+        raise NothingFound(f"{relative(path)} holds no trial yet; run make tune "
+                           f"SEARCH={path.stem} SCALE={scale}")  # fmt: skip
     return pd.DataFrame(records.values())

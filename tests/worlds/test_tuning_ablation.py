@@ -116,7 +116,9 @@ def description(arm, same=()):
 
 
 def _none():
-    raise NothingFound("there is no log of tuning_search at tiny; run make tune SCALE=tiny")
+    raise NothingFound(
+        "there is no log of tuning_search at tiny; run make tune SEARCH=tuning_search SCALE=tiny"
+    )
 
 
 def _log(adam=(), muon=()):

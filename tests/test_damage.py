@@ -15,6 +15,7 @@ import re
 import shutil
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +41,7 @@ from lrm.plan.config import DataConfig
 from lrm.store.cache import checked
 from lrm.store.digests import MANIFEST, check_file, running, sealed
 from lrm.store.files import as_json, read_json, write_listed, write_sealed
+from lrm.store.flock import take
 from lrm.store.rundir import (
     is_complete,
     open_run,
@@ -469,6 +471,24 @@ def test_the_log_of_a_search(tmp_path):
     # Those of earlier versions have no digest.
     path.write_text(json.dumps({**RECORD, "loss": 4.0}) + "\n")
     assert TrialLog(path).records["a"]["loss"] == 4.0
+
+
+def test_a_log_that_another_search_writes_is_not_cut(tmp_path):
+    """What has no end yet is waited for: else the trial would be lost, and the line after it."""
+    path = tmp_path / "search.jsonl"
+    TrialLog(path).add({**RECORD, "id": "a"})
+    line = path.read_bytes().replace(b'"id": "a"', b'"id": "b"').replace(b'"digest": "', b'"old": "')
+    with path.open("ab") as other, ThreadPoolExecutor(1) as threads:
+        assert take(other)
+        other.write(line[:40])
+        other.flush()
+        opened = threads.submit(TrialLog, path)
+        with pytest.raises(TimeoutError):
+            opened.result(timeout=0.3)
+        other.write(line[40:])
+        other.close()
+        assert opened.result()
+    assert list(TrialLog(path).records) == ["a", "b"]
 
 
 def test_the_published_log_of_a_search(tmp_path, monkeypatch):

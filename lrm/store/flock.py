@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import fcntl
 from collections.abc import Callable
-from typing import IO
+from typing import IO, Any
 
 
 def take(
-    lock: IO[str], waiting: Callable[[], None] = lambda: None, *, shared: bool = False
+    lock: IO[Any], waiting: Callable[[], None] = lambda: None, *, shared: bool = False
 ) -> bool:
     """Wait for the lock; False where there are none, as on some network file systems.
 
@@ -27,12 +27,12 @@ def take(
     return True
 
 
-def release(lock: IO[str]) -> None:
+def release(lock: IO[Any]) -> None:
     """Give a lock back that was taken."""
     fcntl.flock(lock, fcntl.LOCK_UN)
 
 
-def is_last(lock: IO[str]) -> bool:
+def is_last(lock: IO[Any]) -> bool:
     """Whether nobody else has the shared lock that this process gives up."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

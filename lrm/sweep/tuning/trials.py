@@ -14,6 +14,7 @@ from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
 from lrm.store.digests import read_listed, sealed
 from lrm.store.files import make_folder, read_records
+from lrm.store.flock import take
 from lrm.store.lock import locked
 from lrm.store.rundir import give_up, is_complete, read_file, read_given_up, read_outcome
 
@@ -195,6 +196,7 @@ class TrialLog:
     def _append(self, records: Sequence[dict[str, Any]]) -> None:
         make_folder(self.path.parent)
         with self.path.open("a", encoding="utf-8") as file:
+            take(file)
             file.write("".join(map(_line, records)))
             file.flush()
             os.fsync(file.fileno())
@@ -212,7 +214,12 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _cut(path: Path) -> None:
-    """Take away a last line that was cut short when its process ended."""
-    content = path.read_bytes()
-    if not content.endswith(b"\n"):
-        os.truncate(path, content.rfind(b"\n") + 1)
+    """Take away a last line that was cut short when its process ended.
+
+    Under a lock, because a line without an end may be one that another search is writing.
+    """
+    with path.open("r+b") as file:
+        take(file)
+        content = file.read()
+        if not content.endswith(b"\n"):
+            file.truncate(content.rfind(b"\n") + 1)

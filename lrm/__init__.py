@@ -9,6 +9,7 @@ _CALLS = (
     "Attached",
     "attach_multipliers",
     "attach_scale_vectors",
+    "attached_multipliers",
     "build_param_groups",
     "clip_grad_norm_",
     "effective_weights",

@@ -477,7 +477,8 @@ def test_a_log_that_another_search_writes_is_not_cut(tmp_path):
     """What has no end yet is waited for: else the trial would be lost, and the line after it."""
     path = tmp_path / "search.jsonl"
     TrialLog(path).add({**RECORD, "id": "a"})
-    line = path.read_bytes().replace(b'"id": "a"', b'"id": "b"').replace(b'"digest": "', b'"old": "')
+    line = path.read_bytes().replace(b'"id": "a"', b'"id": "b"')
+    line = line.replace(b'"digest": "', b'"old": "')
     with path.open("ab") as other, ThreadPoolExecutor(1) as threads:
         assert take(other)
         other.write(line[:40])

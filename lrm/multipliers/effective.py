@@ -249,7 +249,8 @@ class EffectiveWeight(nn.Module):
         if held is None or (held.shape, held.dtype, held.device, held.is_inference()) != (
             weight.shape, weight.dtype, weight.device, torch.is_inference_mode_enabled(),
         ):  # fmt: skip
-            self._derived.held = held = torch.empty_like(weight).requires_grad_()
+            self._derived.held = held = torch.empty_like(weight)
+        held.requires_grad_(any(each.requires_grad for each in (weight, *self.learned())))
         equations.write_into(held, weight, self.parts, self.values())
         self._derived.holding = True
         self._note_sources(weight)

@@ -331,6 +331,23 @@ def merge_multipliers(model: nn.Module) -> nn.Module:
     return model
 
 
+def attached_multipliers(model: nn.Module) -> Attached:
+    """What ``attach_multipliers`` returned: of a copy of a model, or of one that was unpickled.
+
+    Raises UserError where ``model`` has none, where several parts of it have some, and where they
+    belong to a larger model.
+    """
+    check_model(model, "attached_multipliers")
+    found = _of_whole(model, "attached_multipliers")
+    if len(found) != 1:
+        raise UserError(
+            f"{type(model).__name__} has no multipliers; attach some (lrm.attach_multipliers)"
+            if not found
+            else f"{len(found)} parts of this model have multipliers each; ask one of them"
+        )
+    return found[0]
+
+
 def effective_weights(model: nn.Module) -> dict[str, Tensor]:
     """W̄ (equations 2 and 3) of every parameter that has multipliers, by its name; copies.
 
@@ -505,8 +522,9 @@ def _warn_of_the_rest(found: Attached, placement: Placement) -> None:
         )
     elif not any(is_matrix(found.roles[name]) for name in found.effective):
         warnings.warn(
-            f"placement {preset!r} found no matrix in the layers of this model; those of quantized "
-            "layers are no parameters: attach before quantizing",
+            f"placement {preset!r} found no matrix in the layers of this model; print of what is "
+            "returned says why each has none. Those of quantized layers are no parameters, and "
+            "parametrized ones are left out: attach before quantizing or parametrizing",
             stacklevel=3,
         )
 

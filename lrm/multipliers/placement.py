@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lrm.errors import UserError, shown
 from lrm.multipliers.layout import Layout, layout, owners
 from lrm.multipliers.multiplier import AXES, Multiplier, Target, of_kind
-from lrm.multipliers.roles import is_matrix, matched, roles
+from lrm.multipliers.roles import is_matrix, is_renormed, matched, roles
 from lrm.multipliers.sharding import is_distributed
 
 # A kind (scalar, row, column, row_column, none), or several for rows [start, stop) each.
@@ -79,7 +79,7 @@ def targets(
                 f"{name}: {shown(kind)} is no kind of multipliers; use one of {', '.join(AXES)}"
             )
         module, attribute = places[name][0]
-        if reason := _unfit(module, parameters[name]):
+        if reason := _unfit(module, attribute, parameters[name]):
             raise UserError(f"{name} {reason}, or give it 'none'")
         turned = kind_of[name] == "transposed"
         form = layout(module, attribute, parameters[name], inputs_first=turned)
@@ -102,7 +102,7 @@ def _of_preset(preset: Any, kind_of: Mapping[str, str]) -> dict[str, Kind | None
     }
 
 
-def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
+def _unfit(module: nn.Module, attribute: str, weight: nn.Parameter) -> str | None:
     """Why ``weight`` cannot be multiplied, and the remedy."""
     ordinary = type(weight.data) is Tensor or isinstance(weight.data, nn.Parameter)
     if not (ordinary or is_distributed(weight)):
@@ -114,6 +114,9 @@ def _unfit(module: nn.Module, weight: nn.Parameter) -> str | None:
     if isinstance(module, nn.utils.parametrize.ParametrizationList):
         return ("is parametrized; take that away first (torch.nn.utils.parametrize."
                 "remove_parametrizations)")  # fmt: skip
+    if is_renormed(module, attribute):
+        return ("has a norm divided out, and a multiplier with it; take that away first "
+                "(torch.nn.utils.remove_spectral_norm, remove_weight_norm)")  # fmt: skip
     if isinstance(module, (nn.Sequential, nn.ModuleList, nn.ModuleDict)):
         return "belongs to a module that counts its children; give it a module of its own"
     if weight.layout != torch.strided:

@@ -126,10 +126,7 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
             # Tied once more; after loading with assign the two may be different tensors.
             self._parameters[name] = value.weight
         else:
-            raise UserError(
-                f"{plain.__name__}.{name} has multipliers and cannot be replaced; copy into it "
-                "under torch.no_grad(), or merge the multipliers first (lrm.merge_multipliers)"
-            )
+            raise _replaced(plain, name)
 
     def delete_attribute(self, name: str) -> None:
         if name in attributes:
@@ -146,6 +143,8 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
                     raise _parametrized(plain, attribute)
         if isinstance(value, Effective):
             raise _parametrized(plain, name)
+        if name in attributes and name in self._parameters:
+            raise _replaced(plain, name)
         super(found, self).register_parameter(name, value)
 
     def load(self, *arguments: Any, **named: Any) -> None:
@@ -201,6 +200,13 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
 def _may_replace(module: nn.Module, value: Any) -> bool:
     """Loading with ``assign`` and sharding put W in another tensor; all others mean W̄."""
     return is_gathered(module, value) or _LOADING in module.__dict__
+
+
+def _replaced(plain: type, name: str) -> UserError:
+    return UserError(
+        f"{plain.__name__}.{name} has multipliers and cannot be replaced; copy into it "
+        "under torch.no_grad(), or merge the multipliers first (lrm.merge_multipliers)"
+    )
 
 
 def _parametrized(plain: type, name: str) -> UserError:

@@ -14,7 +14,7 @@ from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
 from lrm.multipliers.precision import HALF
-from lrm.multipliers.roles import by_name_alone, roles
+from lrm.multipliers.roles import by_name_alone, by_type_alone, heads_by_shape, roles
 from lrm.multipliers.saving import HANDLE, save_placement
 from lrm.multipliers.sharding import whole
 from lrm.multipliers.wiring import check_processes, watch
@@ -50,6 +50,8 @@ class Attached(Multipliers):
         self.thawed_by_merging: list[nn.Module] = []
         self.roles = roles(model, said)
         self._by_name = by_name_alone(model, said)
+        self._by_type = by_type_alone(model)
+        self._by_shape = heads_by_shape(model)
         turned = [name for name, role in self.roles.items() if role == "transposed"]
         super().__init__(model, targets, implementation, turned=turned)
         self._shapes = {
@@ -101,6 +103,12 @@ class Attached(Multipliers):
             ([name for name in self._by_name if self.roles[name] == "vector"],
              "of several rows and columns that their names do not tell: taken for vectors, without "
              "multipliers and decay; role={...: 'matrix'} says otherwise"),
+            ([name for name in self._by_type if self.roles[name] == "vector"],
+             "of several rows and columns in bilinear forms or under parametrizations: without "
+             "multipliers and decay"),
+            ([name for name in self._by_shape if self.roles[name] == "head"],
+             "taken for LM heads by their shape alone, an embedding's; role={...: 'matrix'} says "
+             "otherwise"),
         )  # fmt: skip
         return [f"{len(names)} {what} (the first is {names[0]})" for names, what in found if names]
 

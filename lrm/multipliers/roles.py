@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from lrm.errors import UserError, shown
 from lrm.multipliers import classes
@@ -31,7 +33,11 @@ _MATRICES: list[tuple[type, str]] = [
 ]
 # Classes that hold no matrix, whatever the shapes of their parameters.
 _NORMS = (nn.LayerNorm, nn.GroupNorm, nn.RMSNorm, nn.modules.batchnorm._NormBase)
-_PLAIN = (*_NORMS, nn.PReLU, nn.Bilinear, nn.utils.parametrize.ParametrizationList)
+_FORMS = (nn.Bilinear, nn.utils.parametrize.ParametrizationList)
+_PLAIN = (*_NORMS, nn.PReLU, *_FORMS)
+# What torch's older functions hang on a module, and how what it computes with ends. These divide a
+# norm out of it, and a factor with it.
+_RENORMING = ((SpectralNorm, "orig"), (WeightNorm, "v"))
 # Words in the names of others' classes that hold more than the norm they are called after.
 _MORE_THAN_A_NORM = re.compile(
     r"Linear|M[lL][pP]|Atten|Attn|Block|Conv(?!Next)|Proj|FeedForward|FFN|Embed|Expert"
@@ -45,14 +51,14 @@ _NAMED = re.compile(
 )
 # Words in the names of embeddings of positions, which are added and multiply nothing.
 _POSITIONS = re.compile(
-    r"(^|[._])(wpe|rpe|rel|pos|positions?|positional|relative|sinusoidal)([._]|$)"
+    r"(^|[._])(wpe|rpe|pe|rel|pos|positions?|positional|relative|sinusoidal|[pP]os_?[eE]mb\w*)([._]|$)"
 )
+# Names of a table within a module that is called after what it holds.
+_TABLE = re.compile(r"emb(ed)?(ding)?s?|table|lookup")
 # Names of the last linear map of a language model, where the model itself does not tell.
 _HEADS = ("lm_head", "embed_out", "output_projection", "unembed")
 # Words in the names of tables of a few kinds of tokens: a classifier may have the shape of one.
 _KINDS = re.compile(r"(^|[._])(token_types?|types?|segments?)([._]|$)")
-# A number in a path with something behind it: a layer of a stack.
-_OF_A_STACK = re.compile(r"(^|\.)\d+\.")
 
 
 def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -61,7 +67,8 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
     ``said`` maps patterns of names to roles and stands above what is found here; of several that
     match the last wins. Raises UserError for an unknown role and a pattern that matches nothing.
     """
-    heads = _heads(model)
+    told, by_shape = _heads(model)
+    heads = [*told, *by_shape]
     parameters = dict(model.named_parameters())
     found: dict[str, str] = {}
     for name, places in owners(model).items():
@@ -130,6 +137,35 @@ def by_name_alone(model: nn.Module, said: Mapping[str, str]) -> list[str]:
     ]
 
 
+def by_type_alone(model: nn.Module) -> list[str]:
+    """Parameters of several rows and columns that are vectors by what holds them, and no norms.
+
+    Bilinear forms, and weights under a parametrization, which divides what it likes out of them.
+    """
+    parameters = dict(model.named_parameters())
+    return [
+        name
+        for name, [(module, attribute), *_] in owners(model).items()
+        if _is_wide(parameters[name])
+        and (isinstance(module, _FORMS) or is_renormed(module, attribute))
+    ]
+
+
+def is_renormed(module: nn.Module, attribute: str) -> bool:
+    """Whether the older ``spectral_norm`` or ``weight_norm`` of torch computes with it."""
+    hooks = module._forward_pre_hooks.values()
+    names = [f"{hook.name}_{end}" for hook in hooks for kind, end in _RENORMING
+             if isinstance(hook, kind)]  # fmt: skip
+    return attribute in names
+
+
+def heads_by_shape(model: nn.Module) -> list[str]:
+    """The weights of linear maps that are heads because an embedding has their shape."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    found = [names.get(id(module._parameters.get("weight"))) for module in _heads(model)[1]]
+    return [name for name in found if name is not None]
+
+
 def is_norm(module: nn.Module) -> bool:
     """Whether its weight is the gain of a norm, of torch or of others' code."""
     name = type(module).__name__
@@ -155,6 +191,8 @@ def _check_transposed(model: nn.Module, names: list[str]) -> None:
 def _role(name: str, module: nn.Module, attribute: str, parameter: Tensor) -> str:
     if parameter.dim() < 2 or isinstance(module, _PLAIN) or is_norm(module):
         return "vector"
+    if is_renormed(module, attribute):
+        return "vector"
     attribute = attribute.removesuffix("_orig")  # of torch.nn.utils.prune
     if known := classes.kind(module, attribute):
         return "matrix" if known == "transposed" else known
@@ -175,38 +213,73 @@ def _is_wide(parameter: Tensor) -> bool:
 
 
 def _of_embedding(name: str, module: nn.Module) -> str:
-    path = name.rpartition(".")[0]
-    last = path.rpartition(".")[2]
+    outer, _, last = name.rpartition(".")[0].rpartition(".")
+    if _TABLE.fullmatch(last):
+        last = f"{outer.rpartition('.')[2]}.{last}"
     of_positions = _POSITIONS.search(last) or re.search(r"Position|Sinusoid", type(module).__name__)
     return "vector" if of_positions else "embedding"
 
 
-def _heads(model: nn.Module) -> list[nn.Module]:
+def _heads(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
+    """LM heads that the model or their names tell, and those that their shape alone tells."""
     getters = (getattr(module, "get_output_embeddings", None) for module in model.modules())
     found = [head for getter in getters if getter is not None and (head := getter()) is not None]
     if found:
         # A wrapper, as those of peft, has the shape of what it holds.
         inner = (module for head in found for module in head.modules() if _is_alike(module, head))
-        return [*found, *inner]
-    shapes = {
-        (table.num_embeddings, table.embedding_dim)
+        return [*found, *inner], []
+    tables = {
+        path: (table.num_embeddings, table.embedding_dim)
         for path, table in model.named_modules()
         if isinstance(table, (nn.Embedding, nn.EmbeddingBag))
         and _of_embedding(f"{path}.weight", table) == "embedding"
         and not _KINDS.search(path.rpartition(".")[2])
     }
+    shapes = set(tables.values())
     sizes = {size for size, _ in shapes}
+    layers = _layers(model, tables)
+    by_shape = []
     for path, module in model.named_modules():
-        # A linear map of an embedding's shape, the other way, is one whatever its name.
-        is_linear = isinstance(module, nn.Linear) and not _OF_A_STACK.search(path)
-        of_tokens = is_linear and (module.out_features, module.in_features) in shapes
         last = path.rpartition(".")[2]
         # Of a classifier that is called a head the outputs are no tokens. A model whose tokens
         # have no table of torch's cannot tell.
-        if last == "head":
-            of_tokens |= not sizes or getattr(module, "out_features", 0) in sizes
-        if hasattr(module, "weight") and (last in _HEADS or of_tokens):
+        named = last in _HEADS or last == "head" and (
+            not sizes or getattr(module, "out_features", 0) in sizes
+        )  # fmt: skip
+        if hasattr(module, "weight") and named:
             found.append(module)
+        # A linear map of an embedding's shape, the other way, is one whatever its name.
+        elif (
+            isinstance(module, nn.Linear)
+            and (module.out_features, module.in_features) in shapes
+            and not any(map(f"{path}.".startswith, layers))
+        ):
+            by_shape.append(module)
+    # As many tokens as numbers for each, as in models of bytes: then any square map has the shape.
+    # The last one is the head, if none is called one.
+    square = [module for module in by_shape if module.out_features == module.in_features]
+    no_heads = square if found else square[:-1]
+    return found, [module for module in by_shape if module not in no_heads]
+
+
+def _layers(model: nn.Module, tables: Collection[str]) -> list[str]:
+    """Paths of the layers of stacks, with a dot behind each.
+
+    A numbered child is one beside others of its class, or alone, but not if it has a table of
+    tokens: then it is a model. What lies directly in a Sequential may be its last layer.
+    """
+    found = []
+    for path, module in model.named_modules():
+        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            continue
+        kinds = [type(child) for child in module]
+        for number, child in module.named_children():
+            own = f"{path}.{number}." if path else f"{number}."
+            alike = kinds.count(type(child)) > 1 or len(kinds) == 1
+            is_map = isinstance(module, nn.Sequential) and isinstance(child, nn.Linear)
+            holds_tokens = any(f"{table}.".startswith(own) for table in tables)
+            if alike and not is_map and not holds_tokens:
+                found.append(own)
     return found
 
 

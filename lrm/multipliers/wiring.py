@@ -133,11 +133,12 @@ def _before_step(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 _complain(handle, seen)
 
 
-def _state(optimizer: torch.optim.Optimizer, seen: _Seen) -> tuple:
-    """What changes where groups are added, or weights begin or cease to learn."""
-    found = (mapping.get(name) for mapping, name in seen.places)
+def _state(optimizer: torch.optim.Optimizer, seen: _Seen) -> tuple[list[int], int, list[int]]:
+    """What changes where groups are added, weights begin or cease to learn, or others come."""
+    found = [mapping.get(name) for mapping, name in seen.places]
     learn = sum(parameter.requires_grad for parameter in found if parameter is not None)
-    return tuple(len(group["params"]) for group in optimizer.param_groups), learn
+    lengths = [len(group["params"]) for group in optimizer.param_groups]
+    return lengths, learn, list(map(id, found))
 
 
 def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -> None:

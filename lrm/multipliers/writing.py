@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from lrm.errors import UserError
+from lrm.multipliers.equations import is_transformed
 from lrm.multipliers.sharding import is_distributed
 
 _MEANT = "merge the multipliers first (lrm.merge_multipliers)"
@@ -43,9 +44,10 @@ class Link:
         return self.module._parameters[self.attribute]
 
     def is_of(self, tensor: Tensor) -> bool:
-        """Whether ``tensor`` is W̄ or a view of it."""
+        """Whether ``tensor`` is W̄ or a view of it; what transforms wrap has no storage to tell."""
         return (
-            tensor.layout == torch.strided
+            not is_transformed()
+            and tensor.layout == torch.strided
             and not is_distributed(tensor)
             and tensor.untyped_storage()._cdata == self.effective.untyped_storage()._cdata
         )
@@ -88,7 +90,8 @@ class Effective(Tensor):
         """``nn.Parameter(module.weight.detach())`` would learn, and not be W̄ any more."""
         raise UserError(
             f"{self._link.name} has multipliers and is no parameter for another module; give it "
-            f"a copy of the values ({self._link.attribute}.detach().clone())"
+            f"a copy of the values ({self._link.attribute}.detach().clone()), and parametrize "
+            "before lrm.attach_multipliers"
         )
 
     def is_read_by(self, reader: Any) -> bool:
@@ -153,6 +156,7 @@ def guarded(effective: Tensor, module: nn.Module, attribute: str, reader: Any) -
         or effective is weight
         or type(effective) is not Tensor
         or torch.jit.is_tracing()
+        or is_transformed()
     ):
         return effective
     return _linked(effective, Link(module, attribute, reader, effective))

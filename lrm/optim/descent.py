@@ -210,10 +210,11 @@ def _kinds(model: nn.Module, known: Mapping[str, str], said: Mapping[str, str]) 
             found[name] = kind
     if strange:
         what = ", an embedding that is the head too" if known[strange[0]] == "tied" else ""
+        kind = "none" if known[strange[0]] == "convolution" else "embedding"
         raise UserError(
             f"SteepestDescent: {len(strange)} parameters are of no kind that the article treats "
             f"(the first is {strange[0]}{what}); say what each is, such as "
-            f"kind={{{strange[0]!r}: 'embedding'}}, or 'none' for another optimizer"
+            f"kind={{{strange[0]!r}: {kind!r}}}; 'none' leaves it to another optimizer"
         )
     return found
 

@@ -64,6 +64,7 @@ ASIDE = [(3, 5, "left"), (-3, 5, "right"), (3, -5, "left"), (-3, -5, "right"),
          (0, 15, "center"), (10, 15, "left"), (-10, 15, "right"), (0, 23, "center"),
          (16, 12, "left"), (-16, 12, "right"), (16, -10, "left"), (-16, -10, "right"),
          (22, 4, "left"), (-22, 4, "right"), (22, -1, "left"), (-22, -1, "right"),
+         (22, 9, "left"), (-22, 9, "right"),
          (10, 23, "left"), (-10, 23, "right")]  # fmt: skip
 # Of these, by their number, places so far away that a line joins name and point.
 FAR = range(8, len(ASIDE))
@@ -243,8 +244,8 @@ def _name(axis, points: pd.DataFrame) -> None:
             box = text.get_window_extent()
             line = _leader(spot, unit * np.array([right, up])) if rank in FAR else []
             # Names that touch read as one: worse than to hide half a mark.
-            hidden = 2 * _met([box], marks) + 4 * _met([box.padded(1.5 * unit)], named)
-            hidden += 4 * _met(line, others + named)
+            hidden = 2 * _met([box], marks) + 8 * _met([box.padded(1.5 * unit)], named)
+            hidden += 4 * _met(line, others) + 8 * _met(line, named)
             crossed = _met([box], bars)
             out = box.y0 < inside.y0 or box.x0 < inside.x0 or box.x1 > inside.x1
             centre = (box.p0 + box.p1) / 2

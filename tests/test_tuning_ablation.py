@@ -372,11 +372,14 @@ def test_gains_of_scalars_are_written_at_the_tiers_that_they_have():
     plt.close(page)
 
 
-def test_a_gain_that_barely_differs_from_0_has_a_digit_more():
+def test_a_gain_has_a_digit_more_where_three_would_hide_its_sign():
     assert tiers._said(pd.Series([0.01, 0.02])) == "0.015 ± 0.064"
     assert tiers._said(pd.Series([0.010, 0.0110, 0.0212])) == "0.014 ± 0.015"
-    barely = pd.Series([-1.0, 0.0, 1.0]) * 1e-3 + 2.6e-3  # half an interval is 2.484e-3
-    assert tiers._said(barely) == "0.0026 ± 0.0025" and tiers._said(-barely) == "−0.0026 ± 0.0025"
+    around = pd.Series([-1.0, 0.0, 1.0]) * 1e-3  # half an interval is 2.484e-3
+    assert tiers._said(around + 2.6e-3) == "0.003 ± 0.002"
+    barely = 1.05 * around + 2.72e-3
+    assert tiers._said(barely) == "0.0027 ± 0.0026" and tiers._said(-barely) == "−0.0027 ± 0.0026"
+    assert tiers._said(1.1 * around + 2.72e-3) == "0.003 ± 0.003"  # 0 lies in it
     assert tiers._said(pd.Series([-0.0123])) == "−0.012"
 
 

@@ -299,10 +299,11 @@ def _dark(kind: str):
 
 
 def _said(values: pd.Series) -> str:
-    """Mean and half of the interval, with a digit more where its end would seem to be 0."""
+    """Mean and half of the interval, with a digit more where three would hide its sign."""
     found = interval(values)
-    nearest = min(abs(found.low), abs(found.high))
-    return with_half(values, 4 if nearest < 0.0005 else 3)
+    half = (found.high - found.low) / 2
+    hidden = found.low * found.high > 0 and round(abs(found.mean), 3) <= round(half, 3)
+    return with_half(values, 4 if hidden else 3)
 
 
 def _gaps(axis, rows: pd.DataFrame | None) -> None:

@@ -9,13 +9,15 @@ import argparse
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from statistics import fmean
+from textwrap import fill
 from typing import Any
 
 import matplotlib
 import matplotlib.pyplot as plt
 
 from analysis.drawing.axes import dots
-from analysis.drawing.page import key, label, sheet
+from analysis.drawing.page import headline, key, label, sheet
 from analysis.drawing.pictures import pictures
 from analysis.drawing.style import (
     ARM_COLOURS,
@@ -44,26 +46,36 @@ _FORWARD, _BACKWARD, _NEITHER = ARM_COLOURS["SPN"], ARM_COLOURS["FPN"], "#999999
 _LINES = {"bfloat16": "-", "compiled": "--", "recomputed": ":"}
 # Parts of a step that are drawn by name; shorter ones are left to the table.
 _PARTS = 10
+# Characters of a line of the message, and of what stands below the panels.
+_WIDTH = 84
 
 
 def draw(record: dict[str, Any]):
-    """A figure of what the record holds; below it what failed, and what is not taken yet."""
+    """A figure of what the record holds, under what its numbers say.
+
+    Below it stands what failed, what is not taken yet, and which packages ran.
+    """
     panels: list[tuple[str, str, Callable[..., None]]] = [
         ("parity", "distance from float64", _parity),
-        ("speed", "a step of each variant", _speed),
+        ("speed", "utilisation of each variant", _speed),
         ("shapes", "batches and lengths", _shapes),
         ("profile", "where the step goes", _profile),
-        ("overhead", "tokens/s, with / without", _overhead),
-        ("together", "runs trained at once", _at_once),
+        ("overhead", "tokens/s, first / second", _overhead),
+        ("together", "time of a step of several runs", _at_once),
         ("projector", "projector's sweep", _projector),
     ]
     found = {part: results(record, part) for part, *_ in panels}
     taken = [panel for panel in panels if found[panel[0]]]
     figure, axes = _grid([_height(part, found[part], record) for part, *_ in taken])
-    letters = iter("abcdefg")
-    for axis, (part, title, panel) in zip(axes, taken, strict=True):
-        label(axis, f"{next(letters)}   {title}")
+    said = []
+    for axis, letter, (part, title, panel) in zip(axes, "abcdefg", taken, strict=False):
+        label(axis, f"{letter}   {title}")
         panel(axis, found[part], record)
+        if part in _SAID and (told := _SAID[part](found[part], record)):
+            said.append(f"{told} ({letter})")
+    if said and not record["toy"]:
+        message = "; ".join(said)
+        headline(figure, fill(message[0].upper() + message[1:], _WIDTH))
     left = [part for part in PARTS if not results(record, part)]
     lines = ["A TOY RUN ON A CPU: it says nothing of a GPU"] if record["toy"] else []
     lines.append(record["device"]["name"])
@@ -71,6 +83,12 @@ def draw(record: dict[str, Any]):
     failed = [f"{part}: {name}" for part in record["parts"] for name in failures(record, part)]
     lines += [f"failed, with reasons in the table: {'; '.join(failed)}"] if failed else []
     lines += [f"not drawn: {said}" for said in _other_peak(found["speed"], record)]
+    kernels = [
+        f"{name} ({_packages(one)})"
+        for name, one in _with_peak(found["speed"], record).items()
+        if "kernels" in one
+    ]
+    lines += [fill(f"kernels: {'; '.join(kernels)}", _WIDTH)] if kernels else []
     figure.supxlabel("\n".join(lines), fontsize=SMALL, color="#444444")
     return figure
 
@@ -84,7 +102,7 @@ def _grid(heights: list[float]):
     while count < len(heights) and sum(heights[:count]) < whole / 2:
         count += 1
     columns = [part for part in (heights[:count], heights[count:]) if part]
-    figure = sheet(0.6 + max(map(sum, columns), default=1.0), w_pad=0.06, h_pad=0.06)
+    figure = sheet(1.0 + max(map(sum, columns), default=1.0), w_pad=0.06, h_pad=0.06)
     if not columns:
         return figure, []
     subfigures = figure.subfigures(1, len(columns), squeeze=False)
@@ -148,6 +166,12 @@ def _speed(axis, found: dict[str, Any], record: dict) -> None:
     axis.grid(axis="y", visible=False)
 
 
+def _packages(speed: dict[str, Any]) -> str:
+    """The packages whose kernels ran."""
+    named = dict.fromkeys(kernel.partition(" ")[0] for kernel in speed["kernels"].values())
+    return ", ".join(name for name in named if name != "torch") or "torch alone"
+
+
 def _shapes(axis, found: dict[str, Any], _: dict) -> None:
     """A line for each variant and length: tokens per second against the tokens of a step."""
     lines: dict[tuple[str, int], list[tuple[int, float]]] = defaultdict(list)
@@ -192,12 +216,16 @@ def _profile(axis, found: dict[str, Any], _: dict) -> None:
 
 def _overhead(axis, found: dict[str, Any], _: dict) -> None:
     """A point for each round."""
-    named = {name.replace(", ", ",\n"): ratios for name, ratios in overheads(found).items()}
+    over = _over(found)
+    named = {}
+    for name, ratios in overheads(found).items():
+        group, _, variant = name.partition(", ")
+        named[f"{variant} /\n{over[group]}"] = ratios
     dots(axis, named, dict.fromkeys(named, _FORWARD), intervals=False)
     axis.axvline(1.0, **NEUTRAL)
     counts = sorted({len(ratios) for ratios in named.values()})
     n = "–".join(map(str, dict.fromkeys((counts[0], counts[-1])))) if counts else "0"
-    axis.set_xlabel(f"n = {n} rounds; bar: mean")
+    axis.set_xlabel(f"ratio of tokens per second\nn = {n} rounds; bar: mean")
 
 
 def _at_once(axis, found: dict[str, Any], _: dict) -> None:
@@ -208,13 +236,46 @@ def _at_once(axis, found: dict[str, Any], _: dict) -> None:
         axis.plot(*zip(*points.items(), strict=True), marker="o", color=colours[variant],
                   label=variant)  # fmt: skip
     most = max((runs for points in prices.values() for runs in points), default=1)
-    axis.plot([1, most], [1, most], label="one by one", **NEUTRAL)
+    axis.plot([1, most], [1, most], label="one after another", **NEUTRAL)
     counts = sorted({runs for points in prices.values() for runs in points})
     axis.set_xscale("log", base=2)
     axis.set_xticks(counts, map(str, counts))
     log_axis(axis)
-    axis.set(xlabel="runs at once; one timing each", ylabel="price in single steps")
+    axis.set(xlabel="runs trained at once; one timing each", ylabel="time in steps of one run")
     axis.legend(fontsize=SMALL)
+
+
+def _over(found: dict[str, Any]) -> dict[str, str]:
+    """By group the variant over which ``overheads`` has the others."""
+    over: dict[str, str] = {}
+    for name, speed in found.items():
+        group, variant, _ = name.split(", ")
+        over.setdefault(group, speed.get("over", variant))
+    return over
+
+
+def _said_of_speed(found: dict[str, Any], record: dict) -> str:
+    shares = [share for one in found.values() if (share := utilisation(one, record)) is not None]
+    return f"these variants reach at most {max(shares):.0%} of the peak" if shares else ""
+
+
+def _said_of_overhead(found: dict[str, Any], _: dict) -> str:
+    means = {name: fmean(ratios) for name, ratios in overheads(found).items()}
+    if not means:
+        return ""
+    group, _, variant = (slowest := min(means, key=means.__getitem__)).partition(", ")
+    return f"{variant}: {means[slowest]:.2f} times the tokens/s of {_over(found)[group]}"
+
+
+def _said_of_at_once(found: dict[str, Any], _: dict) -> str:
+    prices = [(runs, price) for own in by_runs(found).values() for runs, price in own.items()]
+    if not prices:
+        return ""
+    runs, price = max(prices)
+    return f"a step of {runs} runs takes {price:.1f} times one run's"
+
+
+_SAID = {"speed": _said_of_speed, "overhead": _said_of_overhead, "together": _said_of_at_once}
 
 
 def _projector(axis, found: dict[str, Any], _: dict) -> None:

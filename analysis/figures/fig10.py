@@ -3,7 +3,8 @@
 The embedding's, those of attention and MLP (geometric mean over layers), and the projector's, which
 are the logits. The arm is the one whose learned scalar multipliers drift as far as the paper's:
 their LR is above the usual one. From the dotted line on the LR decays. Lines are medians,
-bands the range of seeds; all axes span as many decades. Under each title stands the exponent of the
+bands the range of seeds; the axes of outputs span as many decades, and that of logits, which
+would lie on each other there, has its own range. Under each title stands the exponent of the
 width, of the geometric mean of the last probes before that line, mean and 95% interval over seeds.
 The first steps, in which norms move by decades, are left out; the csv has them. The SSM's output is
 missing, since its course is not published.
@@ -15,6 +16,7 @@ import dataclasses
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, each, end, name_ends
 from analysis.drawing.page import caption, finding, headline, label, page
@@ -74,9 +76,11 @@ def draw(numbers: pd.DataFrame, context: Context):
         title += finding(context, found, "")
         label(axis, f"{title}\n{_exponent(numbers[numbers['tensor'] == tensor])}",
               ylabel=f"RMS norm of {name}")  # fmt: skip
-    most = max(np.ptp(np.log10(axis.get_ylim())) for axis in axes.flat)
-    for axis in axes.flat:
+    outputs = axes.flat[:-1]
+    most = max(np.ptp(np.log10(axis.get_ylim())) for axis in outputs)
+    for axis in outputs:
         widen(axis, most)
+    axes.flat[-1].yaxis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     for axis in axes[-1]:
         axis.set_xlabel(f"step, from {shown['step'].min():.0f} on")
     first = axes.flat[0]
@@ -88,7 +92,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     times = lr / arms[LEARNED]["multipliers"]["lr"]
     note = (
         f"learned scalars, multipliers' LR: {times:.2g} × that of figure 5; first steps left out; "
-        "axes span the same decades"
+        "a–c span the same decades, d fewer"
     )
     # Other arms have seeds that this one lacks.
     seeds = sorted(map(int, numbers["seed"].unique()))

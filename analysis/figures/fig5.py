@@ -5,7 +5,7 @@ the residual stream; d: multipliers, learned and fixed factor together, with the
 expects, which are those of the start. The multipliers begin ∝ 1/d. Beside each line stands its
 exponent of d, fitted over all widths, mean and 95% interval over seeds; a star marks that of a
 curve which is no power law. Below it, but for matrices, stands that of the arm whose multipliers
-begin at 1, dashed: what both have in common may be learned. Lines are medians, bands
+begin at 1, dashed and hollow: what both have in common may be learned. Lines are medians, bands
 the range of seeds. The csv has the other arms too, which ``width_contrasts`` draws.
 """
 
@@ -44,7 +44,7 @@ MESSAGE = "Started at s ∝ 1/d, matrices and logits keep their norms, and outpu
 PANELS = (
     (("a   Norms of matrices hardly change\n", "a   Norms of matrices\n"),
      r"RMS norm $\|W\|$", "matrices", tuple(ws.MATRICES)),
-    (("b   Logits stay; from ∝ 1/d dt and gate\n     fall, Q·K shows no steady trend",
+    (("b   Logits stay; dt and gate fall (solid);\n     Q·K shows no steady trend",
       "b   Norms that the model fixes,\n     and the gate's"),
      "RMS norm", "activations", (*ws.FIXED_BY_MODEL, *ws.GATE)),
     (("c   Outputs to the stream stay or fall;\n     from 1 (dashed) they grow (MLP: open)",
@@ -86,7 +86,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels, each line named at its right."""
-    figure, axes = page(2, 2, 4.9, w_pad=0.05, h_pad=0.05)
+    figure, axes = page(2, 2, 5.7, w_pad=0.05, h_pad=0.05)
     headline(figure, MESSAGE, context)
     groups = dict(tuple(numbers.groupby(["arm", "panel", "quantity"])))
     ends: list[dict] = []
@@ -96,15 +96,16 @@ def draw(numbers: pd.DataFrame, context: Context):
             rows = groups[ws.LEARNED, panel, quantity]
             look = BLOCK_LOOKS[BLOCKS.get(quantity, quantity)]
             median(axis, rows, "width", **look)
-            said = f"{quantity.removesuffix(' output')}: {_exponent(rows)}"
+            said = f"{quantity.removesuffix(' output')}\n{_exponent(rows)}"
             other = groups.get((ws.FROM_ONE, panel, quantity))
             if other is not None and panel != "matrices":  # whose lines would lie on each other
                 median(axis, other, "width", None, **look | DASHED)
-                said += f"\nfrom 1: {_exponent(other)}"
+                said += f"\n○ {_exponent(other)}"
             ends[-1][said] = end(rows, "width"), shade(look["color"], -0.25)
         if panel == "multipliers":
             _guides(axis, {name: groups[ws.LEARNED, "multipliers", name] for name in EXPECTED})
         width_axis(axis, numbers)
+        axis.margins(y=0.1)  # so that no name beside a line's end reaches the title
         log_axis(axis)
         if panel == "matrices":
             widen(axis, 0.4)
@@ -112,7 +113,10 @@ def draw(numbers: pd.DataFrame, context: Context):
                 axis.yaxis.set_major_locator(FixedLocator([0.04, 0.05, 0.06, 0.08, 0.1]))
         label(axis, finding(context, *title), ylabel=name, xlabel="width $d$")
     of_guides = "d: slopes of muP and of the start, −1 and −2 (Q·K)"
-    handles = [key("start at s ∝ 1/d", lw=1.2), key("b–d: start at 1", marker="o", **DASHED)]
+    handles = [
+        key("start at s ∝ 1/d", marker="o"),
+        key("b–d: start at 1 (○)", marker="o", **DASHED),
+    ]
     legend_below(figure, [*handles, key(of_guides, **GUIDE)], 3)
     lr = planned("width_scaling", context)[ws.LEARNED]["multipliers"]["lr"]
     note = f"s: a matrix's scale, learned × fixed; multipliers' LR {lr:g}"

@@ -12,9 +12,11 @@ the mean over seeds. Drawn are the seeds that judge; the csv has all.
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
+from matplotlib import rcParams
 from matplotlib.transforms import Bbox
 from scipy.stats import spearmanr
 
@@ -61,9 +63,13 @@ ASIDE = [(3, 5, "left"), (-3, 5, "right"), (3, -5, "left"), (-3, -5, "right"),
          (5, 8, "left"), (-5, 8, "right"), (5, -8, "left"), (-5, -8, "right"),
          (0, 15, "center"), (10, 15, "left"), (-10, 15, "right"), (0, 23, "center"),
          (16, 12, "left"), (-16, 12, "right"), (16, -10, "left"), (-16, -10, "right"),
-         (22, 4, "left"), (-22, 4, "right")]  # fmt: skip
+         (22, 4, "left"), (-22, 4, "right"), (22, -1, "left"), (-22, -1, "right"),
+         (22, 9, "left"), (-22, 9, "right"),
+         (10, 23, "left"), (-10, 23, "right")]  # fmt: skip
 # Of these, by their number, places so far away that a line joins name and point.
 FAR = range(8, len(ASIDE))
+# Where that line ends, as a share of the way to the name.
+REACH = np.array([0.9, 0.75])
 
 # Titles of a and b: what the published runs show, and the plain ones of others.
 GAINS = (
@@ -103,8 +109,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         note += (
             "\na: medians over seeds, on top means of each seed's median; lines: 95% intervals; "
             "arrow: it goes on\n"
-            "b: a point is a matrix of one layer, means over seeds with 95% intervals; y: "
-            "square root, x: logarithm"
+            "b: a point is a matrix of one layer, means over seeds with 95% intervals"
         )
     caption(figure, context, note)
     # Names need the room that legend and caption leave.
@@ -189,6 +194,7 @@ def _departures(part, numbers: pd.DataFrame, title: str) -> dict:
     ratios = rows.groupby(["tensor", "layer"])["W"].mean()
     axes[-1].set_xlim(0.75 * max(ratios.min(), 1e-5), 1.35 * ratios.max())
     axes[-1].set_xlabel("signal / noise of the matrix's gradient")
+    part.supylabel("|1 − slope|, on a square-root axis", fontsize=rcParams["axes.labelsize"])
     return points
 
 
@@ -211,7 +217,6 @@ def _block(axis, rows: pd.DataFrame, colour: str) -> pd.DataFrame:
     points = pd.DataFrame(points, columns=columns)
     # A square root spreads the many that hardly depart.
     axis.set_yscale("function", functions=(lambda y: np.sqrt(np.maximum(y, 0)), np.square))
-    axis.set_ylabel("|1 − slope|")
     return points
 
 
@@ -219,7 +224,8 @@ def _name(axis, points: pd.DataFrame) -> None:
     """The name of each point beside it, where it covers the fewest points, names and bars."""
     spots = axis.transData.transform(points[["x", "y"]].to_numpy(dtype=float))
     unit = axis.figure.dpi / 72  # pixels a point
-    taken = [Bbox.from_extents(*(spot - 2.2 * unit), *(spot + 2.2 * unit)) for spot in spots]
+    marks = [Bbox.from_extents(*(spot - 2.2 * unit), *(spot + 2.2 * unit)) for spot in spots]
+    named: list[Bbox] = []  # names, and the lines that lead to them
     bars = [
         Bbox(axis.transData.transform(ends))
         for p in points.itertuples()
@@ -229,31 +235,47 @@ def _name(axis, points: pd.DataFrame) -> None:
     # Those with near neighbours have the first choice.
     near = [np.sort(np.hypot(*(spots - spot).T))[1:4].mean() for spot in spots]
     for point in points.assign(near=near).sort_values("near").itertuples():
-        options = []
+        options, spot = [], spots[point.Index]
+        others = [mark for mark in marks if mark is not marks[point.Index]]
         for rank, (right, up, side) in enumerate(ASIDE):
             text = axis.annotate(point.name, (point.x, point.y), (right, up), ha=side, va="center",
                                  textcoords="offset points", fontsize=SMALL,
                                  color=point.colour)  # fmt: skip
             box = text.get_window_extent()
-            hidden = sum(Bbox.intersection(box, other) is not None for other in taken)
-            crossed = sum(Bbox.intersection(box, bar) is not None for bar in bars)
+            line = _leader(spot, unit * np.array([right, up])) if rank in FAR else []
+            # Names that touch read as one: worse than to hide half a mark.
+            hidden = 2 * _met([box], marks) + 8 * _met([box.padded(1.5 * unit)], named)
+            hidden += 4 * _met(line, others) + 8 * _met(line, named)
+            crossed = _met([box], bars)
             out = box.y0 < inside.y0 or box.x0 < inside.x0 or box.x1 > inside.x1
             centre = (box.p0 + box.p1) / 2
-            own = np.hypot(*(centre - axis.transData.transform((point.x, point.y))))
-            # A name that is nearer to another point would be taken for its.
-            other = (np.hypot(*(spots - centre).T) < own - 0.5 * unit).sum()
+            own = np.hypot(*(centre - spot))
+            # A name that is nearer to another point would be taken for its, but for its line.
+            wrong = (np.hypot(*(spots - centre).T) < own - 0.5 * unit).sum()
+            hidden += (0.5 if line else 4) * wrong
             # Bars are thin, and count less than points and names.
-            options.append((hidden + 2 * other + 5 * out + 0.3 * crossed, rank, text, box))
+            options.append((hidden + 8 * out + 0.3 * crossed, rank, text, box, line))
         best = min(options, key=lambda one: one[:2])
-        taken.append(best[-1])
+        named += [best[3], *best[4]]
         if best[1] in FAR:
-            right, up, _ = ASIDE[best[1]]
+            right, up = REACH * ASIDE[best[1]][:2]
             line = {"arrowstyle": "-", "color": point.colour, "lw": 0.5, "shrinkA": 0, "shrinkB": 1}
-            axis.annotate("", (point.x, point.y), (0.9 * right, 0.75 * up), arrowprops=line,
+            axis.annotate("", (point.x, point.y), (right, up), arrowprops=line,
                           textcoords="offset points")  # fmt: skip
-        for *_, text, _ in options:
-            if text is not best[-2]:
+        for _, _, text, *_ in options:
+            if text is not best[2]:
                 text.remove()
+
+
+def _met(boxes: list[Bbox], others: list[Bbox]) -> int:
+    """How many of the others one of the boxes meets."""
+    return sum(any(Bbox.intersection(box, one) for box in boxes) for one in others)
+
+
+def _leader(spot: np.ndarray, way: np.ndarray) -> list[Bbox]:
+    """Where the line from a point to its name runs, in small boxes."""
+    ends = spot + np.linspace(0, 1, 9)[:, None] * REACH * way
+    return [Bbox([np.minimum(*both), np.maximum(*both)]) for both in pairwise(ends)]
 
 
 def _short(tensor: str) -> str:

@@ -1,10 +1,9 @@
-"""Controls of the projector sweep: what FPN loses to VPN, and ‖W‖, with one thing changed.
+"""Controls of the projector sweep: what freezing costs, and ‖W‖, with one thing changed.
 
-a, b: loss of FPN less that of VPN under the same change, at either S. The grey strip has the middle
-90% of the same difference over the seeds of the published sweep. FPN with a fixed output factor of
-1/S, or with the factor that SPN had learned, is compared with the sweep's VPN, and so is FPN at
-S = 1, the dashed line in these rows; there the strip, hatched, is of the sweep's FPN at S = 1/2 and
-2. c, d: ‖W‖ over that of Brownian motion.
+Top: loss of FPN less that of VPN under the same change, at either S. The grey strip has the middle
+90% of the same difference over the seeds of the published sweep. Bottom: loss of FPN less that of
+FPN at S = 1, without a fixed output factor, with the factor that SPN had learned, and with 1/S. At
+the right of both: ‖W‖ over that of Brownian motion.
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import pandas as pd
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.page import caption, headline, key, label, legend_below, page, written_of
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet, written_of
 from analysis.drawing.style import (
     ARM_COLOURS,
     ARM_LOOKS,
     NEUTRAL,
     S_MEANS,
+    SMALL,
     plain_log_axis,
     power_of_two,
 )
@@ -30,7 +30,7 @@ from analysis.tables.results import FIRST_JUDGING_SEED, Tables
 
 EXPERIMENTS = ("projector_controls",)
 # What is changed, from top to bottom, by the end of the arms' names after FPN or VPN.
-CONTROLS = {
+CHANGES = {
     "": "as in the sweep",
     "_BATCH_QUARTER": "batch, tokens × 1/4",
     "_BATCH_FOURFOLD": "batch, tokens × 4",
@@ -39,36 +39,34 @@ CONTROLS = {
     "_BETA2": r"$\beta_2$ = 0.99",
     "_CLIPPED": "clipped at norm 1",
     "_LONG": "steps × 4",
-    "_LEARNED_SMALL": "factor as SPN learned it",
-    "_LEARNED_LARGE": "factor as SPN learned it",
+}
+# Fixed factors of FPN's output: these arms have no VPN of their own.
+FACTORS = {
+    "": "no factor",
+    "_LEARNED_SMALL": "factor SPN learned",
+    "_LEARNED_LARGE": "factor SPN learned",
     "_COMPENSATED": "factor 1/S (identity)",
 }
-# The rows of FPN with a fixed factor, which have no VPN of their own.
-FACTORS = ("_LEARNED_SMALL", "_LEARNED_LARGE", "_COMPENSATED")
-# After these a group of rows ends: the reference, the optimizer changed, the factor repaired.
-GROUPS_END = ("", "_LONG")
 NAMES = {"FPN": "frozen scale (FPN)", "VPN": "learned vector (VPN)"}
-CENTRE = "FPN_CENTRE"  # at S = 1, compared with VPN at either S
+CENTRE = "FPN_CENTRE"  # at S = 1: the zero of factors
 # FPN − VPN in nats over the twenty seeds of the projector sweep as published at tiny, quantiles 5%
-# and 95%: as it is, and with FPN at S = 1/2 and 2, which are near its best (a test computes them).
-SPREAD = {0.125: ((0.189, 0.249), (-0.079, 0.026)), 8.0: ((0.114, 0.182), (0.004, 0.068))}
-MESSAGE = (
-    "{n}With another start, β₂ or clipping freezing costs as in the sweep, with\n"
-    "another batch mostly less. Against FPN at S = 1, a factor of 1/S removes the cost; the\n"
-    "factor SPN learned removes most of it at S = 1/8, and a third of it at S = 8"
-)
-# What the panels show, by S.
-NORMS = {0.125: "frozen > 2 × noise\nwithout a factor", 8.0: "frozen below\nnoise"}
-RECOVERED = {"color": "#222222", "lw": 0.9, "ls": (0, (3, 2))}
-# Look and name of the strips, in the order of ``SPREAD``.
-STRIPS = (
-    ({"color": "#e2e2e2", "lw": 0}, "the sweep's FPN − VPN: middle 90% of 20 seeds"),
+# and 95% (a test computes them).
+SPREAD = {0.125: (0.189, 0.249), 8.0: (0.114, 0.182)}
+# Of the two rows of panels: their message, and against what FPN's loss stands.
+ROWS = (
     (
-        {"fc": "white", "ec": "#bbbbbb", "hatch": "/////", "lw": 0},
-        "FPN at S = 1/2 and 2, less VPN at this\npanel's S: middle 90%",
+        "One seed: start, β₂ and clipping keep the cost of freezing, other batches mostly lower it",
+        "FPN − VPN (nats)",
+    ),
+    (
+        "A fixed factor of 1/S removes the cost; SPN's most of it at S = 1/8, a third at S = 8",
+        "FPN − FPN at\nS = 1 (nats)",
     ),
 )
-# The least range of c and d, so that no point stands on a spine.
+# What the panels of norms show, by S.
+NORMS = {0.125: "FPN > 2× noise", 8.0: "FPN below noise"}
+STRIP = {"color": "#e2e2e2", "lw": 0}
+# The least range of norms, so that no point stands on a spine.
 RATIOS = (0.6, 3.2)
 
 
@@ -98,90 +96,94 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Panels with the same rows: for each S the losses, then for each S the norms."""
+    """Above the changes, below the factors: for each S the losses, then for each S the norms."""
     swept = sorted(numbers.loc[numbers["arm"] != CENTRE, "S"].unique())
-    figure, axes = page(1, 2 * len(swept), 3.8, w_pad=0.03, sharey=True)
-    alone = "One seed. " * (len(context.seeds) == 1)
-    headline(figure, MESSAGE.format(n=alone), context)
-    names = list(dict.fromkeys(reversed(CONTROLS.values())))
+    figure = sheet(4.8, w_pad=0.03, h_pad=0.03)
+    tall = [len(_rows_of(changed)) + 5 for changed in (CHANGES, FACTORS)]  # with the labels
+    parts = figure.subfigures(2, 1, height_ratios=tall)
     losses = numbers.pivot_table("loss", "arm", "S")
-    explores = max(context.seeds) < FIRST_JUDGING_SEED
-    letters, spread = iter("abcdefgh"), SPREAD if context.scale == "tiny" else {}
-    norms_say = NORMS if written_of(context) else {}
-    of_loss, of_norm = axes[: len(swept)], axes[len(swept) :]
-    for axis, s in zip(of_loss, swept, strict=True):
-        _losses(axis, losses, s, names, explores, spread.get(s, ()))
-        title = f"{next(letters)}   Loss, S = {power_of_two(s)}"
-        label(axis, title, xlabel="FPN − VPN (nats)")
-    for axis, s in zip(of_norm, swept, strict=True):
-        own = numbers[numbers["S"] == s]
-        for suffix, name in CONTROLS.items():
-            for arm in NAMES:
-                rows = own.loc[own["arm"] == f"{arm}{suffix}", "over_noise"]
-                look = _look(arm, explores)
-                axis.plot(rows, [names.index(name)] * len(rows), **look)
-        axis.axvline(1, **NEUTRAL)
-        title = _title(rf"{next(letters)}   $\|W\|$", s, norms_say)
-        label(axis, title, xlabel=r"$\|W\|$ / Brownian" + "\nmotion's " + r"$\|W\|$")
-    for axis in of_norm:
-        plain_log_axis(axis, x=True)
-    for axis in of_loss:
-        axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    for group, least in ((of_loss, ()), (of_norm, RATIOS)):
+    hollow = max(context.seeds) < FIRST_JUDGING_SEED
+    letters = iter("abcdefgh")
+    of_losses, of_norms = [], []
+    for part, changed, (message, against) in zip(parts, (CHANGES, FACTORS), ROWS, strict=True):
+        names = _rows_of(changed)
+        headline(part, message, context)
+        axes = part.subplots(1, 2 * len(swept), sharey=True)
+        for axis, s in zip(axes, swept, strict=False):
+            label(axis, f"{next(letters)}   Loss, S = {power_of_two(s)}", xlabel=against)
+            _losses(axis, losses, s, changed, hollow)
+            if changed is CHANGES and context.scale == "tiny":
+                axis.axvspan(*SPREAD[s], **STRIP, zorder=0)
+            of_losses.append(axis)
+        for axis, s in zip(axes[len(swept) :], swept, strict=True):
+            told = f":\n{NORMS[s]}" if changed is CHANGES and written_of(context) else ""
+            label(axis, rf"{next(letters)}   $\|W\|$, S = {power_of_two(s)}{told}",
+                  xlabel=r"$\|W\|$ / noise's $\|W\|$")  # fmt: skip
+            _norms(axis, numbers[numbers["S"] == s], changed, hollow)
+            of_norms.append(axis)
+        for axis in axes:
+            axis.grid(axis="y", visible=False)
+            axis.tick_params(axis="y", length=0)
+        axes[0].set_yticks(range(len(names)), names)
+        axes[0].set_ylim(-0.5, len(names) - 0.5)
+    for group, least in ((of_losses, ()), (of_norms, RATIOS)):
         limits = np.concatenate([least, *(axis.get_xlim() for axis in group)])
         for axis in group:
             axis.set_xlim(limits.min(), limits.max())
-    for axis in axes:
-        for suffix in GROUPS_END:
-            axis.axhline(names.index(CONTROLS[suffix]) - 0.5, color="#bbbbbb", lw=0.6)
-        axis.grid(axis="y", visible=False)
-    axes[0].set_yticks(range(len(names)), names)
-    axes[0].set_ylim(-0.5, len(names) - 0.5)
-    handles = [key(name, **_look(arm, explores)) for arm, name in NAMES.items()]
-    handles.append(key("frozen scale at S = 1 (not in c, d)", **RECOVERED))
-    handles += [Patch(**look, label=name) for look, name in STRIPS if spread]
-    legend_below(figure, handles, 2)
+    handles = [key(name, **_look(arm, hollow)) for arm, name in NAMES.items()]
+    if context.scale == "tiny":
+        handles.append(Patch(**STRIP, label="the sweep's FPN − VPN: middle 90% of 20 seeds"))
+    legend_below(figure, handles, len(handles), columnspacing=1.0)
     note = "no intervals; " if len(context.seeds) == 1 else ""
-    note += "SPN: learned scalar; "
     note += (
-        f"noise: Brownian motion; factor: of the output, fixed\n{S_MEANS}, of the LM head\n"
-        "runs with a fixed factor have no VPN of their own, those of 4 times the steps no FPN"
+        "noise: Brownian motion; SPN: learned scalar; factor: of the output\n"
+        f"{S_MEANS}, of the LM head"
     )
     return caption(figure, context, note)
 
 
-def _title(what: str, s: float, told: dict[float, str]) -> str:
-    return f"{what}, S = {power_of_two(s)}" + (f":\n{told[s]}" if s in told else "")
+def _rows_of(changed: dict[str, str]) -> list[str]:
+    """The names of the rows, from below."""
+    return list(dict.fromkeys(reversed(changed.values())))
 
 
-def _losses(
-    axis, losses: pd.DataFrame, s: float, names: list[str], explores: bool, spread: tuple
-) -> None:
-    """What FPN loses to VPN under each change at S, with what it loses at S = 1.
-
-    ``spread``, an entry of ``SPREAD`` or nothing, is drawn behind.
-    """
-    vpn = losses[s].get("VPN", np.nan)
-    # Rows of factors are the lowest.
-    border = max(names.index(CONTROLS[suffix]) for suffix in FACTORS) + 0.5
-    of_rows = ([border, len(names) - 0.5], [-0.5, border])
-    for rows, ends, (look, _) in zip(of_rows, spread, STRIPS, strict=False):
-        axis.fill_betweenx(rows, *ends, **look, zorder=0)
-    if CENTRE in losses.index:
-        axis.plot([losses.loc[CENTRE, 1.0] - vpn] * 2, of_rows[1], **RECOVERED)
-    for suffix, name in CONTROLS.items():
-        fpn = losses[s].get(f"FPN{suffix}", np.nan)
-        if np.isfinite(fpn):
-            twin = losses[s].get(f"VPN{suffix}", np.nan)
-            gap, height = fpn - (twin if np.isfinite(twin) else vpn), names.index(name)
-            # Rows of factors are compared with the dashed line.
-            from_ = losses.loc[CENTRE, 1.0] - vpn if suffix in FACTORS else 0.0
-            axis.plot([from_, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
-            axis.plot(gap, height, **_look("FPN", explores))
+def _losses(axis, losses: pd.DataFrame, s: float, changed: dict[str, str], hollow: bool) -> None:
+    """What FPN loses at S: to VPN under the same change, or with a factor to FPN at S = 1."""
+    names = _rows_of(changed)
+    gaps = dict.fromkeys(names, np.nan)
+    for suffix, name in changed.items():
+        against = (f"VPN{suffix}", s) if changed is CHANGES else (CENTRE, 1.0)
+        gap = _loss(losses, f"FPN{suffix}", s) - _loss(losses, *against)
+        gaps[name] = gap if np.isfinite(gap) else gaps[name]
+    for height, gap in enumerate(gaps.values()):
+        if np.isfinite(gap):
+            axis.plot([0, gap], [height] * 2, color=ARM_COLOURS["FPN"], lw=0.8, alpha=0.5)
+            axis.plot(gap, height, **_look("FPN", hollow))
+        else:
+            axis.annotate("FPN not run", (0, height), (3, 0), textcoords="offset points",
+                          va="center", fontsize=SMALL, color="#777777")  # fmt: skip
     axis.axvline(0, **NEUTRAL)
+    axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
 
 
-def _look(arm: str, explores: bool) -> dict:
+def _loss(losses: pd.DataFrame, arm: str, s: float) -> float:
+    """Of an arm at S, over seeds; NaN where it has not run."""
+    return losses[s].get(arm, np.nan) if s in losses else np.nan
+
+
+def _norms(axis, rows: pd.DataFrame, changed: dict[str, str], hollow: bool) -> None:
+    """‖W‖ over the noise's, of the arms that have it."""
+    names = _rows_of(changed)
+    arms = NAMES if changed is CHANGES else ["FPN"]
+    for suffix, name in changed.items():
+        for arm in arms:
+            own = rows.loc[rows["arm"] == f"{arm}{suffix}", "over_noise"]
+            axis.plot(own, [names.index(name)] * len(own), **_look(arm, hollow))
+    axis.axvline(1, **NEUTRAL)
+    plain_log_axis(axis, x=True)
+
+
+def _look(arm: str, hollow: bool) -> dict:
     """Points of an arm, hollow where seeds explore."""
-    hollow = {"markerfacecolor": "white"} if explores else {}
-    return ARM_LOOKS[arm] | {"ls": "", "ms": 3.8, "mew": 0.9} | hollow
+    fill = {"markerfacecolor": "white"} if hollow else {}
+    return ARM_LOOKS[arm] | {"ls": "", "ms": 3.8, "mew": 0.9} | fill

@@ -132,7 +132,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     label(axes["a"], title, xlabel="step", ylabel="RMS of the residual stream")
     shown = finding(context, "it costs more in bfloat16", "what it costs")
     label(axes["b"], f"b   No weight decay, {faster}:\n     {shown}", xlabel=DIFFERENCE)
-    shown = f": at LR {rates['FREE']:g}\n     no difference, at {rates['FAST']:g} worse"
+    shown = f": at LR {rates['FREE']:g}\n     within 0.01 nats, at {rates['FAST']:g} worse"
     label(axes["c"], f"c   Log-scale less direct{finding(context, shown, '')}")
     axes[fast].set_xlabel(DIFFERENCE)
     handles = [key_of_decay("LR decay begins"), key("a: float32"),

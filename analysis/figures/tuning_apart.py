@@ -16,7 +16,7 @@ EXPERIMENTS = ("tuning_apart",)
 MESSAGES = tiers.Messages(
     {"Adam": 4, "Muon": 4},
     (
-        "All tuned: with AdamW scalars gain little, vectors trail; with Muon neither matters",
+        "All tuned, AdamW: scalars gain little or nothing, vectors trail; Muon: neither matters",
         "Vectors keep an early lead at NONE, with Muon at LR = LRWD too, and nowhere else",
         "Scalars lead at every cost of the search with AdamW; with Muon until all is tuned",
     ),

@@ -52,8 +52,8 @@ GROUPS = (
 # By control of which the message speaks: that from which its arrow comes.
 STEPS = {"_LR": "_NONE", "_LRM_VECTORS": "_LRM_NONE"}
 MESSAGE = (
-    "AdamW, LR of norms, convolutions, biases × 4: +{with_} nats with vectors, +{without}\n"
-    "without (base LR lower too; {seeds}). Fully tuned, the model without leads"
+    "AdamW: LR of norms, convolutions, biases × 4 gains {with_} nats with vectors, {without}\n"
+    "without (base LR lower too); on both seeds the fully tuned model without leads"
 )
 OPTIMIZERS = {arms: OPTIMIZER_NAMES[name] for arms, name in tuning.OPTIMIZERS.items()}
 ADAM = OPTIMIZER_NAMES["Adam"]
@@ -88,8 +88,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     seeds = dict(zip(sorted(numbers["seed"].unique()), itertools.cycle(SEEDS), strict=False))
     adam = numbers[numbers["optimizer"] == ADAM].groupby("control")["gain"].mean()
     without, with_ = (_step(adam, control) for control in STEPS)
-    n = f"n = {len(seeds)}, no intervals"
-    headline(figure, MESSAGE.format(seeds=n, with_=_said(with_), without=_said(without)), context)
+    headline(figure, MESSAGE.format(with_=_said(with_), without=_said(without)), context)
     lines = []  # of a heading or a control: name, arm, end of the arms' names
     for arm, heading, controls in GROUPS:
         lines += [(heading, arm, None), *((name, arm, end) for end, name in controls.items())]
@@ -127,7 +126,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         figure,
         context,
         "no hollow mark: not run with Muon\n"
-        "zero: no multipliers, base LR tuned, of the same optimizer and seed",
+        "no intervals; zero: no multipliers, base LR tuned, of the same optimizer and seed",
     )
 
 

@@ -32,7 +32,10 @@ LINES = {
     "vectors": (WITH, False),
     "vectors, and a scalar\non the LM head": (WITH, True),
 }
-MESSAGE = "With Muon, vectors plus a scalar on the LM head gain; no other arm is seen to"
+MESSAGE = (
+    "With Muon, vectors plus a scalar on the LM head gain, perhaps by less than matters;\n"
+    "no other arm is seen to gain"
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -51,7 +54,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """A panel for each optimizer, with the same lines."""
-    figure, axes = page(1, 2, 2.4, w_pad=0.05, sharex=True, sharey=True)
+    figure, axes = page(1, 2, 2.5, w_pad=0.05, sharex=True, sharey=True)
     headline(figure, MESSAGE, context)
     matters = criteria_of("tuning_apart")["T9"]["smallest_effect"]
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)

@@ -35,8 +35,8 @@ BOX = [(-0.25, -1), (0.25, -1), (0.25, 1), (-0.25, 1), (-0.25, -1)]
 TUNED = {"color": "#222222", "marker": BOX, "ms": 5, "mew": 0.7, "ls": ""}
 DEFAULT = {"markerfacecolor": "none"}
 MESSAGE = (
-    "For the MLP learned products are near the tuned factor; mostly noise alone is nearer;\n"
-    "for the embedding 0.6 to 0.7, where the search chose 2; elsewhere the search kept 1"
+    "Learned products come near a tuned factor for the MLP alone,\n"
+    "where noise alone mostly comes nearer"
 )
 RANGE = {"lw": 2.2, "alpha": 0.45}
 # How far apart the layers of one tensor stand, of the way to the next tensor.

@@ -3,10 +3,11 @@
 All stand over their value at the base width, where both starts are the same, and so are both fixed
 scales; seed by seed, on one axis for all norms of a row. Top: activations before a nonlinearity,
 and the multipliers of two of them, learned and fixed factor together. Bottom: outputs to the
-residual stream. Blue and solid is learned, red and dashed is fixed; pale lines, without points,
-begin or stay at ∝ 1/d. Lines are medians, bands the range of the seeds that all four have. Numbers
-say how much the exponent of the width is larger where the scale is learned from 1 than where it is
-fixed at 1, paired by seed, with 95% intervals: over all widths, and without the largest.
+residual stream. Blue squares are learned, red circles fixed. As in figure 5 what begins or stays at
+1 is dashed and hollow, and what does so at ∝ 1/d is solid, here pale. Lines are medians, bands the
+range of the seeds that all four have. Numbers say how much the exponent of the width is larger
+where the scale is learned from 1 than where it is fixed at 1, paired by seed, with 95% intervals:
+over all widths, and without the largest.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from analysis.drawing.axes import median
 from analysis.drawing.page import caption, headline, key, label, legend_below, sheet, written_of
 from analysis.drawing.style import (
     ARM_COLOURS,
+    ARM_LOOKS,
     BANDS_RANGE,
     NEUTRAL,
     SMALL,
@@ -32,11 +34,13 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = ("width_scaling",)
+PALE = {"lw": 0.8, "ms": 1.8, "mew": 0, "zorder": 2}
+FROM_ONE = {"ls": "--", "mfc": "white", "ms": 2.8, "mew": 0.8}
 LOOKS = {
-    ws.LEARNED: {"color": shade(ARM_COLOURS["SPN"], 0.4), "lw": 0.8, "zorder": 2},
-    ws.SCALED: {"color": shade(ARM_COLOURS["FPN"], 0.4), "lw": 0.8, "ls": "--", "zorder": 2},
-    ws.FROM_ONE: {"color": ARM_COLOURS["SPN"], "marker": "s"},
-    ws.FIXED: {"color": ARM_COLOURS["FPN"], "marker": "o", "ls": "--", "mfc": "white"},
+    ws.LEARNED: ARM_LOOKS["SPN"] | PALE | {"color": shade(ARM_COLOURS["SPN"], 0.4)},
+    ws.SCALED: ARM_LOOKS["FPN"] | PALE | {"color": shade(ARM_COLOURS["FPN"], 0.4)},
+    ws.FROM_ONE: ARM_LOOKS["SPN"] | FROM_ONE,
+    ws.FIXED: ARM_LOOKS["FPN"] | FROM_ONE,
 }
 NAMES = {
     ws.FROM_ONE: "learned, from 1",
@@ -58,8 +62,9 @@ ROWS = {
 }
 # Behind words on a grid.
 BEHIND = {"color": "white", "pad": 0.6}
-# Where the names of multipliers stand beside their lines, in points.
+# Of multipliers: where their names stand beside their lines, in points, and their markers.
 NAMES_ASIDE = {"Q·K": (-9, -7), "dt": (8, 7)}
+MARKERS = {"Q·K": "D", "dt": "^"}
 NAMES_OF_AXES = {NORMS: "norm", MULTIPLIERS: "$|s|$"}
 
 
@@ -104,8 +109,8 @@ def draw(numbers: pd.DataFrame, context: Context):
             if not own:
                 continue
             _share(own, 5.0 if panel == NORMS else 1.0)
-    handles = [key(f"scale {name}", **{"ms": 3} | LOOKS[arm]) for arm, name in NAMES.items()]
-    legend_below(figure, handles, len(handles), columnspacing=1.0)
+    handles = [key(f"scale {name}", **LOOKS[arm]) for arm, name in NAMES.items()]
+    legend_below(figure, handles, len(handles), columnspacing=0.8, handlelength=2.4)
     note = f"at d = {base:g} all are 1 by construction"
     note += "; curves of fixed at 1 bend at the largest d" if written_of(context) else ""
     note += "\nnumbers: exponent of d with s learned from 1 less that with s fixed at 1, paired"
@@ -134,13 +139,13 @@ def _over(numbers: pd.DataFrame, base: float) -> pd.DataFrame:
 def _lines(axis, groups: dict[tuple, pd.DataFrame], panel: str, quantities) -> None:
     """Of a norm all arms; of multipliers those that begin at 1, each with its name."""
     for arm, look in LOOKS.items() if panel == NORMS else [(ws.FROM_ONE, LOOKS[ws.FROM_ONE])]:
-        for place, quantity in enumerate(quantities):
+        for quantity in quantities:
             if (panel, quantity, arm) not in groups:
                 continue
-            rows, pale = groups[panel, quantity, arm], "marker" not in look
-            # A second line of the same arm crosses the first.
-            own = look | ({"ls": "--"} if panel == MULTIPLIERS and place else {})
-            median(axis, rows, "width", None if pale else (0, 1), 0.28, ms=2.8, mew=0.8, **own)
+            rows = groups[panel, quantity, arm]
+            band = (0, 1) if arm in (ws.FROM_ONE, ws.FIXED) else None
+            own = look | ({"marker": MARKERS[quantity]} if panel == MULTIPLIERS else {})
+            median(axis, rows, "width", band, 0.28, **own)
             if panel == MULTIPLIERS:
                 widths = sorted(rows["width"].unique())
                 at = rows.loc[rows["width"] == widths[-2], "value"].median()

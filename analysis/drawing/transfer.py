@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.page import key, legend_below
-from analysis.drawing.style import ARM_LOOKS, SMALL, plain_log_axis, ramp, shade
+from analysis.drawing.style import ARM_LOOKS, SMALL, colour_of_width, plain_log_axis, shade
 from analysis.quantities.stats import interval, with_interval
 from analysis.quantities.transfer import best_rate, drift, losses
 from analysis.tables.results import Tables
@@ -47,9 +47,9 @@ def of_recipes(table: Tables, looks: Looks, rate: str = "lr") -> pd.DataFrame:
 
 
 def colours_of(numbers: pd.DataFrame) -> dict[float, str]:
-    """A colour for each width, from the smallest."""
+    """The colour of each width, from the smallest."""
     widths = sorted(numbers.loc[numbers["quantity"] == "loss", "width"].unique())
-    return dict(zip(widths, ramp(len(widths)), strict=True))
+    return {width: colour_of_width(width) for width in widths}
 
 
 def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:

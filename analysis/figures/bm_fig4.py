@@ -12,7 +12,7 @@ from matplotlib import rcParams
 
 from analysis.drawing.axes import dots, median
 from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
-from analysis.drawing.style import DASHED_KEYS, NEUTRAL, NOT_JUDGED, log_axis, ramp
+from analysis.drawing.style import DASHED_KEYS, NEUTRAL, NOT_JUDGED, colour_of_width, log_axis
 from analysis.figures.bm_fig2 import LOOKS
 from analysis.quantities import steepest_width as found
 from analysis.tables.context import Context
@@ -53,7 +53,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     _exponents(left, numbers)
     of_d = numbers[numbers["quantity"] == "D"]
     widths = sorted(of_d["width"].unique())
-    colours = dict(zip(widths, ramp(len(widths)), strict=True))
+    colours = {width: colour_of_width(width) for width in widths}
     for recipe, line in _COMPARED.items():
         for width, colour in colours.items():
             own = of_d[(of_d["recipe"] == recipe) & (of_d["width"] == width)]

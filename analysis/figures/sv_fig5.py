@@ -86,7 +86,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(4, 1, 5.0, h_pad=0.03, sharex=True, height_ratios=[2.0, *lines[1:]])
     panels = dict(tuple(numbers.groupby("panel")))
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
-    axes[0].set_xlim(low - 0.14 * (high - low), high + 0.3 * (high - low))
+    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
         rows = panels[panel]
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW if panel == "a" else 0.3)

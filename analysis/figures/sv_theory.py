@@ -40,7 +40,7 @@ WORDS = (
 )
 # What is not a design's: teachers with even columns, and colours of c and d.
 _EVEN = "#999999"
-FREE, DECAYED = "#222222", "#CC6677"
+FREE, DECAYED = "#222222", "#117733"
 IN_BOTH, IN_TARGET = "#607D8B", "#B8860B"
 _NOISES = (0.1, 0.02)
 _LINES = 4  # of text in the strip of a, for each start

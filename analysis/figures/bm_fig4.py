@@ -48,7 +48,7 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Exponents beside the course of D."""
-    figure, (left, right) = page(1, 2, 3.7, w_pad=0.04, width_ratios=[1, 1.1])
+    figure, (left, right) = page(1, 2, 4.9, w_pad=0.04, width_ratios=[1, 1.1])
     headline(figure, MESSAGE, context)
     _exponents(left, numbers)
     of_d = numbers[numbers["quantity"] == "D"]
@@ -90,7 +90,7 @@ def _exponents(axis, numbers: pd.DataFrame) -> None:
                 name = f"{of}: {kind}: {recipe}"
                 named[name] = rows["value"].dropna()
                 colours[name], markers[name], _ = LOOKS[recipe]
-    dots(axis, named, colours, markers=markers, below=0.28)
+    dots(axis, named, colours, markers=markers, below=0.43)
     # One name for the lines of a criterion, between hair lines.
     said = [*_KINDS.values(), *(f"Δ of {kind}" for kind in _KINDS.values())]
     step = len(_COMPARED)

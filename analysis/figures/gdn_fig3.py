@@ -1,7 +1,7 @@
 """Figure 3 of the third paper: which learning rate (LR) is best at each width, under AdamW.
 
 A panel for each recipe: the loss after the decay, less the lowest of its width, against the LR;
-means over seeds, and a larger mark at the lowest. The last panel: the best LR against the width,
+means over seeds, and a ring at the lowest. The last panel: the best LR against the width,
 the minimum of a parabola, seed by seed, with the mean and its 95% interval, and the exponent of the
 width in it. A run that diverged has no point.
 """

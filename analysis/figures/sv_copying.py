@@ -73,7 +73,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         compared = [each for name in names for each in AMONG if each.name == name]
         draw_gaps(axis, rows, compared, below=0.28, robust=ROBUST)
         low, high = min(rows["value"].min(), 0), max(rows["value"].max(), 0)
-        axis.set_xlim(low - 0.15 * (high - low), high + 0.15 * (high - low))
+        axis.set_xlim(low - 0.15 * (high - low), high + 0.3 * (high - low))
         axis.set_ylim(-0.6, len(names) - 0.35)
         write_values(axis, rows, names, above=True, robust=ROBUST)
     label(right[0], "b   The gap")

@@ -20,6 +20,7 @@ from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, shade
 from analysis.quantities import sv_theory
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
+from lrm.cli import counted
 
 EXPERIMENTS = ("sv_theory",)
 DRAWN = ("none", "standard", "ap", "dp", "or", "er")
@@ -111,7 +112,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note += "faint points: each draw (in a within the markers); "
     note += "bars in b: 95% intervals; bands in c: range\n"
     note += "d: intervals lie within the markers"
-    return caption(figure, context, note)
+    return caption(figure, context, note, n=f"n = {counted(numbers['seed'].nunique(), 'draw')}")
 
 
 def _growth(axis, rows: pd.DataFrame) -> str:

@@ -72,7 +72,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         ylabel="training loss − that of\nstandard vectors (nats)",
     )
     _changes(right, _while_falling(numbers))
-    label(right, "b   WSD, while the rate falls", xlabel="← lead grows    change of the gap (nats)")
+    label(right, "b   WSD, in the grey part", xlabel="← lead grows    change of the gap (nats)")
     handles = [key(name, color=colour, ls=line) for name, (colour, line) in shown.items()]
     legend_below(figure, handles, 3)
     several = len(context.seeds) > 1

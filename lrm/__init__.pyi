@@ -3,6 +3,7 @@
 from lrm import optim as optim
 from lrm.errors import UserError as UserError
 from lrm.multipliers.library import attach_multipliers as attach_multipliers
+from lrm.multipliers.library import attached_multipliers as attached_multipliers
 from lrm.multipliers.library import build_param_groups as build_param_groups
 from lrm.multipliers.library import clip_grad_norm_ as clip_grad_norm_
 from lrm.multipliers.library import effective_weights as effective_weights

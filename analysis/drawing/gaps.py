@@ -67,9 +67,43 @@ def draw_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison], below: f
 
 
 def write_gaps(axis, rows: pd.DataFrame, compared: Sequence[Comparison],
-               robust: Collection[str] = ()) -> None:  # fmt: skip
-    """``write_values`` of the lines of ``draw_gaps``."""
-    write_values(axis, rows, [each.name for each in compared], robust=robust)
+               robust: Collection[str] = (), head: bool = True) -> None:  # fmt: skip
+    """``write_column`` of the lines of ``draw_gaps``."""
+    write_column(axis, rows, [each.name for each in compared], robust, head)
+
+
+def write_column(axis, rows: pd.DataFrame, names: Sequence[str],
+                 robust: Collection[str] = (), head: bool = True) -> None:  # fmt: skip
+    """The value of each line in a column to the right of the axis, ``names`` from above.
+
+    With several seeds that judge it is their mean with its interval, else it has three digits. Of
+    names in ``robust`` it is their median, and says so where other lines have means. The column's
+    ``head`` says what it has; of axes above each other the first needs one.
+    """
+    look = {"va": "center", "fontsize": SMALL, "annotation_clip": False}
+    beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+    several = False
+    for place, name in enumerate(reversed(names)):
+        said, judging = _value_of(rows, name, robust)
+        several |= judging > 1
+        if said:
+            axis.annotate(said, (1, place), (5, 0), **beside, **look)
+    if several and head:
+        kind = "median" if set(names) <= set(robust) else "mean"
+        axis.annotate(f"{kind} [95%]", (1, 1), (5, 4), xycoords="axes fraction", color="#444444",
+                      **look | {"va": "bottom"}, textcoords="offset points")  # fmt: skip
+
+
+def _value_of(rows: pd.DataFrame, name: str, robust: Collection[str]) -> tuple[str, int]:
+    """What is written of ``name``, "" where it has no rows, and how many of its seeds judge."""
+    own = rows[rows["name"] == name]
+    judging = own.loc[own["seed"] >= FIRST_JUDGING_SEED, "value"]
+    points = own["value"] if judging.empty else judging
+    if points.empty:
+        return "", 0
+    said = _said(middle(points, name in robust), bare=judging.empty)
+    mixed = name in robust and len(judging) > 1 and not set(rows["name"]) <= set(robust)
+    return f"median {said}" if mixed else said, len(judging)
 
 
 def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = False,
@@ -79,8 +113,8 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
     Or ``above`` its bar, where lines stand far apart.
 
     With several seeds that judge it is their mean with its interval, to the right of them, else it
-    has three digits. Of names in ``robust`` it is their median, and says so.
-    What lies beyond the axis has its value at the edge, with an arrow.
+    has three digits. Of names in ``robust`` it is their median; where there are any, it says which
+    of both it is. What lies beyond the axis has its value at the edge, with an arrow.
     """
     low, high = axis.get_xlim()
     for place, name in enumerate(reversed(names)):
@@ -91,8 +125,8 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
             continue
         found = middle(points, name in robust)
         mean, said = found.mean, _said(found, bare=judging.empty)
-        if name in robust and len(judging) > 1:
-            said = f"median {said}"
+        if robust and len(judging) > 1:
+            said = f"{'median' if name in robust else 'mean'} {said}"
         if above and low < mean < high:
             axis.annotate(said, (mean, place), (0, 9), textcoords="offset points", va="bottom",
                           ha="center", fontsize=SMALL, zorder=5,
@@ -113,15 +147,17 @@ def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = F
 
 
 def _said(found: Interval, bare: bool) -> str:
-    """A mean or median to three digits, with its interval if it has one, unless ``bare``."""
-    ends = f" [{_end(found.low)}, {_end(found.high)}]"
-    said = f"{found.mean:z.3f}" + ("" if bare or not np.isfinite(found.low) else ends)
-    return said.replace("-", "−")
+    """A mean or median to three digits, with its interval if it has one, unless ``bare``.
 
-
-def _end(value: float) -> str:
-    """An interval's end to three digits, or to four where three hide on which side of 0 it lies."""
-    return f"{value:z.4f}" if abs(value) < 0.0005 else f"{value:.3f}"
+    All have four where three hide on which side of 0 an end lies, and four do not.
+    """
+    if bare or not np.isfinite(found.low):
+        return f"{found.mean:z.3f}".replace("-", "−")
+    hidden = [0.00005 <= abs(end) < 0.0005 for end in (found.low, found.high)]
+    mean, low, high = (
+        f"{value:z.{4 if any(hidden) else 3}f}" for value in (found.mean, found.low, found.high)
+    )
+    return f"{mean} [{low}, {high}]".replace("-", "−")
 
 
 def told_of_points(rows: pd.DataFrame, robust: Collection[str] = ()) -> str:

@@ -46,6 +46,8 @@ BANDS_HALF = "lines: medians; bands: middle half of seeds"
 S_MEANS = "S = √(η/λ) over its base value, at fixed ηλ (η: learning rate, λ: weight decay)"
 # Of a legend with dashed lines that have markers: else the key shows no dash.
 DASHED_KEYS = {"handlelength": 2.9}
+# Colours of widths, as shares of the ramp: those of published runs lie far apart, wider ones close.
+_WIDTHS = {16: 0.08, 32: 0.17, 256: 0.88, 4096: 1.0}
 TEXT_WIDTH = 5.5  # inches, the text of a page of NeurIPS
 
 
@@ -58,6 +60,12 @@ def shade(colour: str, share: float) -> str:
 def ramp(count: int) -> list[str]:
     """So many colours from light to dark: for what has an order, such as layers, and is no arm."""
     return [to_hex(colour) for colour in colormaps["viridis_r"](np.linspace(0.15, 1.0, count))]
+
+
+def colour_of_width(width: float) -> str:
+    """A width's colour, the wider the darker: the same in every figure, whatever else it draws."""
+    share = np.interp(np.log2(width), np.log2(list(_WIDTHS)), list(_WIDTHS.values()))
+    return to_hex(colormaps["viridis_r"](share))
 
 
 def power_of_two(value: float) -> str:

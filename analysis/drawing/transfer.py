@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.ticker import NullLocator
 
 from analysis.drawing.page import key, legend_below
-from analysis.drawing.style import ARM_LOOKS, SMALL, plain_log_axis, ramp, shade
+from analysis.drawing.style import ARM_LOOKS, colour_of_width, plain_log_axis
 from analysis.quantities.stats import interval, with_interval
 from analysis.quantities.transfer import best_rate, drift, losses
 from analysis.tables.results import Tables
@@ -47,22 +47,22 @@ def of_recipes(table: Tables, looks: Looks, rate: str = "lr") -> pd.DataFrame:
 
 
 def colours_of(numbers: pd.DataFrame) -> dict[float, str]:
-    """A colour for each width, from the smallest."""
+    """The colour of each width, from the smallest."""
     widths = sorted(numbers.loc[numbers["quantity"] == "loss", "width"].unique())
-    return dict(zip(widths, ramp(len(widths)), strict=True))
+    return {width: colour_of_width(width) for width in widths}
 
 
 def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
-    """Mean losses of all widths less the lowest mean of each, and a larger mark at that.
+    """Mean losses of all widths less the lowest mean of each, and a ring at that.
 
     Bars are 95% intervals of the differences to it, paired by seed.
     """
     losses_of = numbers[numbers["quantity"] == "loss"]
     rates = sorted(losses_of["rate"].unique())
     rows = losses_of[losses_of["recipe"] == recipe]
-    # Widths may share a lowest: marks of wider models are smaller and lie on the others.
+    # Widths may share a lowest: rings of wider models are smaller and lie inside the others.
     colours = colours_of(numbers)
-    sizes = np.linspace(9, 4, len(colours))
+    sizes = np.linspace(10.5, 5.0, len(colours))
     for (width, colour), size in zip(colours.items(), sizes, strict=True):
         table = rows[rows["width"] == width].pivot(index="seed", columns="rate", values="value")
         valley(axis, table, colour, size)
@@ -74,8 +74,8 @@ def basin(axis, numbers: pd.DataFrame, recipe: str) -> None:
 def valley(axis, table: pd.DataFrame, colour: str, size: float = 5.5) -> float | None:
     """Losses (seeds × rates) above the rate with the lowest mean, as ``basin``; returns that rate.
 
-    Its mark has ``size`` points. A rate at which a run diverged has no point. None where no rate
-    has one: not every recipe is trained at every width.
+    The ring around it has ``size`` points. A rate at which a run diverged has no point. None where
+    no rate has one: not every recipe is trained at every width.
     """
     table = table.dropna(axis=1)
     if table.empty:
@@ -87,17 +87,16 @@ def valley(axis, table: pd.DataFrame, colour: str, size: float = 5.5) -> float |
         found = interval(values)
         if found.n > 1:
             axis.plot([rate] * 2, [found.low, found.high], color=colour, lw=0.7, alpha=0.7)
-    axis.plot(lowest, 0, "o", color=colour, ms=size, mec="white", mew=0.6, zorder=4, clip_on=False)
+    axis.plot(lowest, 0, "o", color=colour, ms=size, mfc="none", mew=1.1, zorder=4, clip_on=False)
     return float(lowest)
 
 
-def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> None:
-    """Best rates by width: means with intervals, points of seeds beside them, and exponents.
+def best(axis, numbers: pd.DataFrame, looks: Looks) -> None:
+    """Best rates by width: means with intervals, and points of seeds beside them.
 
-    A hollow mark has a seed whose best rate is the first or the last that was tried. Exponents
-    have the markers of their recipes. They stand in the axes, or right ``beside`` them.
+    A hollow mark has a seed whose best rate is the first or the last that was tried. ``legends``
+    has the exponents.
     """
-    exponents = []
     widths = list(colours_of(numbers))
     found = numbers[numbers["quantity"] == "best"].dropna(subset="value")
     shift = 1.06
@@ -122,29 +121,22 @@ def best(axis, numbers: pd.DataFrame, looks: Looks, beside: bool = False) -> Non
                 axis.plot([at, at], np.exp([mean.low, mean.high]), color=colour, lw=1, zorder=3)
         axis.plot(aside * own["width"] * 1.03, own["value"], marker, color=colour, ms=2, lw=0,
                   alpha=0.45, mew=0)  # fmt: skip
-        of_width = numbers[(numbers["quantity"] == "exponent") & (numbers["recipe"] == recipe)]
-        text = "none (at an edge)"
-        if of_width["value"].notna().all():
-            text = with_interval(of_width["value"], 2).replace("-", "−")
-        exponents.append(key(text, color=colour, marker=marker, ms=3.2, lw=0))
     axis.set_xscale("log", base=2)
     axis.set_xticks(widths, [f"{width:g}" for width in widths])
     axis.xaxis.set_minor_locator(NullLocator())
     rates = numbers.loc[numbers["quantity"] == "loss", "rate"]
     # Where every lowest loss is at an edge there is no best rate to show.
     values = found["value"] if len(found) else rates
-    axis.set_ylim(values.min() / 1.6, values.max() * (1.6 if beside else 2.6))
+    axis.set_ylim(values.min() / 1.6, values.max() * 1.6)
     plain_log_axis(axis)
-    where = {"loc": "upper right"}
-    if beside:
-        where = {"loc": "upper left", "bbox_to_anchor": (1.02, 1.03)}
-    said = axis.legend(handles=exponents, fontsize=SMALL, handlelength=0.6, handletextpad=0.5,
-                       labelspacing=0.25, borderaxespad=0.1, **where)  # fmt: skip
-    said.get_frame().set(facecolor="white", edgecolor="none")
-    said.set_frame_on(True)  # no line of the grid through numbers
-    for text, handle in zip(said.get_texts(), exponents, strict=True):
-        text.set_color(shade(handle.get_color(), -0.3))
-    said.set_in_layout(not beside)
+
+
+def _exponent(numbers: pd.DataFrame, recipe: str) -> str:
+    """The exponent of the width in the best rate of a recipe, as text."""
+    found = numbers[(numbers["quantity"] == "exponent") & (numbers["recipe"] == recipe)]
+    if not found["value"].notna().all():
+        return "none (at an edge)"
+    return with_interval(found["value"], 2).replace("-", "−")
 
 
 def _at_an_edge(numbers: pd.DataFrame, recipe: str, width: float) -> bool:
@@ -158,12 +150,14 @@ def _at_an_edge(numbers: pd.DataFrame, recipe: str, width: float) -> bool:
 
 
 def legends(figure, numbers: pd.DataFrame, looks: Looks, basins: str, last: str) -> None:
-    """Below the panels: the widths, in the panels ``basins``, and the recipes, in ``last``."""
+    """Below the panels: the widths, in the panels ``basins``, and the recipes, in ``last``.
+
+    Beside its name each recipe has the exponent of the width in its best rate.
+    """
     widths = [key(f"$d$ = {width:g}", color=colour, marker=".", ms=3.2)
               for width, colour in colours_of(numbers).items()]  # fmt: skip
-    recipes = [key(name, color=colour, marker=marker, ms=3.6, lw=1)
-               for colour, marker, name in looks.values()]  # fmt: skip
-    for panels, handles in ((last, recipes), (basins, widths)):
+    recipes = [key(f"{name}: {_exponent(numbers, recipe)}", color=colour, marker=marker, ms=3.6,
+                   lw=1) for recipe, (colour, marker, name) in looks.items()]  # fmt: skip
+    for panels, handles, columns in ((last, recipes, 2), (basins, widths, len(widths))):
         handles[0].set_label(f"{panels}:  {handles[0].get_label()}")
-        columns = len(handles) if len(handles) < 6 else (len(handles) + 1) // 2
         legend_below(figure, handles, columns, columnspacing=1.2)

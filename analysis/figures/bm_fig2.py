@@ -1,9 +1,9 @@
 """Transfer of learning rates (LRs) over the width, by six recipes (ours).
 
 a to f: the loss after the decay, less the lowest of its width, against a factor u on all LRs, which
-were tuned at width 64; means over seeds, and a larger mark at the lowest. g: the best u against the
-width, the minimum of a parabola, with seeds, mean and 95% interval; numbers are the exponent of the
-width in it.
+were tuned at width 64; means over seeds, and a ring at the lowest. g: the best u against the
+width, the minimum of a parabola, with seeds, mean and 95% interval; numbers in the legend are
+the exponent of the width in it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 4, 4.1, w_pad=0.02, h_pad=0.04)
     headline(figure, MESSAGE, context)
     *basins, last, empty = axes.flat
-    empty.set_axis_off()
+    empty.remove()
+    last.set_subplotspec(axes[1, 2].get_gridspec()[1, 2:])
     for axis, letter, (recipe, (*_, name)) in zip(basins, "abcdef", LOOKS.items(), strict=True):
         basin(axis, numbers, recipe)
         label(axis, f"{letter}   {name}")
@@ -66,7 +67,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.tick_params(labelleft=axis in axes[:, 0])
     for row in axes:
         row[0].set_ylabel("loss − lowest of its\nwidth (nats)")
-    best(last, numbers, LOOKS, beside=True)
+    best(last, numbers, LOOKS)
     label(last, "g   Best factor by width", xlabel="width $d$", ylabel="best $u$")
     legends(figure, numbers, LOOKS, "a–f", "g")
     return caption(

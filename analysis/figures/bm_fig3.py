@@ -56,14 +56,14 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 1, 3.3, h_pad=0.04, sharex=True)
     headline(figure, MESSAGE, context)
     low, high = numbers["value"].min(), numbers["value"].max()
-    axes[0].set_xlim(low - 0.1 * (high - low), high + 0.45 * (high - low))
+    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     matters = criteria_of(EXPERIMENTS[0])["BM3"]["smallest_effect"]
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
         rows = numbers[numbers["panel"] == panel]
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW)
         axis.axvspan(-matters, matters, **NOT_JUDGED, lw=0, zorder=0)
         axis.set_ylim(-0.7, len(PANELS[panel]) - 0.6)
-        write_gaps(axis, rows, PANELS[panel])
+        write_gaps(axis, rows, PANELS[panel], head=panel == "a")
         axis.xaxis.set_major_locator(MaxNLocator(7, steps=[1, 2, 5, 10]))
         label(axis, title)
     axes[-1].set_xlabel("loss of the first − loss of the second (nats)        first is worse →")

@@ -12,7 +12,7 @@ from matplotlib import rcParams
 
 from analysis.drawing.axes import dots, median
 from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
-from analysis.drawing.style import DASHED_KEYS, NEUTRAL, NOT_JUDGED, log_axis, ramp
+from analysis.drawing.style import DASHED_KEYS, NEUTRAL, NOT_JUDGED, colour_of_width, log_axis
 from analysis.figures.bm_fig2 import LOOKS
 from analysis.quantities import steepest_width as found
 from analysis.tables.context import Context
@@ -48,12 +48,12 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Exponents beside the course of D."""
-    figure, (left, right) = page(1, 2, 3.7, w_pad=0.04, width_ratios=[1, 1.1])
+    figure, (left, right) = page(1, 2, 4.9, w_pad=0.04, width_ratios=[1, 1.1])
     headline(figure, MESSAGE, context)
     _exponents(left, numbers)
     of_d = numbers[numbers["quantity"] == "D"]
     widths = sorted(of_d["width"].unique())
-    colours = dict(zip(widths, ramp(len(widths)), strict=True))
+    colours = {width: colour_of_width(width) for width in widths}
     for recipe, line in _COMPARED.items():
         for width, colour in colours.items():
             own = of_d[(of_d["recipe"] == recipe) & (of_d["width"] == width)]
@@ -90,7 +90,7 @@ def _exponents(axis, numbers: pd.DataFrame) -> None:
                 name = f"{of}: {kind}: {recipe}"
                 named[name] = rows["value"].dropna()
                 colours[name], markers[name], _ = LOOKS[recipe]
-    dots(axis, named, colours, markers=markers, below=0.28)
+    dots(axis, named, colours, markers=markers, below=0.43)
     # One name for the lines of a criterion, between hair lines.
     said = [*_KINDS.values(), *(f"Δ of {kind}" for kind in _KINDS.values())]
     step = len(_COMPARED)

@@ -1,7 +1,7 @@
 """The scale of attention's logits over the size of heads (ours; BM5).
 
 a, b: the loss after the decay, less the lowest of its size, against the scale of logits; means over
-seeds, and a larger mark at the lowest. Triangles mark where the best scale of the smallest heads
+seeds, and a ring at the lowest. Triangles mark where the best scale of the smallest heads
 would lie for the largest: carried by the size of heads, or by its root. c: the exponent of the size
 of heads in the best scale, the minimum of a parabola. d: what the scale costs with the largest
 heads when it is carried by the root, less what it costs when carried by the size.

@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import decay_line, each, end, name_ends
 from analysis.drawing.page import caption, finding, headline, label, page
-from analysis.drawing.style import BANDS_RANGE, SMALL, plain_log_axis, ramp, shade, widen
+from analysis.drawing.style import BANDS_RANGE, SMALL, colour_of_width, plain_log_axis, shade, widen
 from analysis.quantities.norms import over_layers
 from analysis.quantities.stats import with_interval
 from analysis.quantities.width_scaling import DRIFT, LEARNED, drifting, exponents
@@ -62,10 +62,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 2, 4.6, w_pad=0.05, h_pad=0.05, sharex=True)
     headline(figure, MESSAGE, context)
     widths = sorted(numbers["width"].unique())
-    looks = {
-        width: {"color": colour, "lw": 1.4}
-        for width, colour in zip(widths, ramp(len(widths) + 1)[1:], strict=True)
-    }
+    looks = {width: {"color": colour_of_width(width), "lw": 1.4} for width in widths}
     shown = numbers[numbers["step"] >= TRANSIENT * numbers["step"].max()]
     for axis, (tensor, (title, found)) in zip(axes.flat, OUTPUTS.items(), strict=True):
         rows = shown[shown["tensor"] == tensor]

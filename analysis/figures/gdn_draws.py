@@ -18,8 +18,7 @@ from analysis.tables.context import Context
 from analysis.tables.results import Tables
 
 EXPERIMENTS = {"gdn_draws": "GD15.2"}
-_POINT = {"marker": "o", "ls": "", "color": "#777777", "ms": 2.4, "alpha": 0.6, "mew": 0}
-_ASIDE = 0.14  # points stand so far to the right of the interval, so that it hides none
+_POINT = {"marker": "o", "ls": "", "color": "#777777", "ms": 2.8, "alpha": 0.5, "mew": 0}
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -39,8 +38,10 @@ def draw(numbers: pd.DataFrame, context: Context):
            "seeds", "loss − mean of its draw (nats)")  # fmt: skip
     if seeds > 1:
         headline(figure, _message(table))
-        sizes = " and ".join(dict.fromkeys(f"{size:.4f}" for size in chance))
-        said = f"where means lie by what neither explains: ± 2 standard deviations of {sizes} nats"
+        sizes = " and ".join(
+            f"{size:.4f} ({name})" for name, size in zip("ab", chance, strict=True)
+        )
+        said = f"where chance alone puts means: ± 2 standard deviations of {sizes} nats"
         legend_below(figure, [Patch(**NOT_JUDGED, label=said)], 1)
     n = f"{draws} draws × {seeds} seed{'s' * (seeds > 1)} = {table.size} runs"
     note = (
@@ -61,7 +62,7 @@ def _message(table: pd.DataFrame) -> str:
             "How much of the variance over runs the draw explains is open:\n"
             f"{share.mean:.0%} (95%: {ends})"
         )
-    parts = ["less than a quarter"] if share.high < 0.25 else []
+    parts = ["less than the quarter that was asked for (GD15.2)"] if share.high < 0.25 else []
     parts += ["whether it is more than chance is open"] if share.low < 0 else []
     return ",\n".join([said, "; ".join(parts)]) if parts else said
 
@@ -70,11 +71,11 @@ def _means(axis, title: str, values: pd.DataFrame, chance: float, of: str, ylabe
     """Columns of ``values`` in the order of their means, and the ``chance`` of such a mean."""
     means = values.mean().sort_values()
     for place, name in enumerate(means.index):
-        axis.plot([place + _ASIDE] * len(values), values[name], **_POINT)
+        axis.plot([place] * len(values), values[name], **_POINT)
         mean = interval(values[name])
-        axis.plot([place - 0.3, place + 0.3], [mean.mean] * 2, color="black", lw=1.4)
+        axis.plot([place - 0.35, place + 0.35], [mean.mean] * 2, color="black", lw=1.2)
         if mean.n > 1:
-            axis.plot([place, place], [mean.low, mean.high], color="black", lw=1)
+            axis.plot([place, place], [mean.low, mean.high], color="black", lw=0.8)
     if chance > 0:
         axis.axhspan(-2 * chance, 2 * chance, **NOT_JUDGED, lw=0, zorder=0)
         beyond = max(means.var() - chance**2, 0) ** 0.5

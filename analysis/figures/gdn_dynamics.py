@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.drawing.axes import median
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
-from analysis.drawing.style import log_axis, ramp
+from analysis.drawing.style import colour_of_width, log_axis
 from analysis.quantities import gdn_transfer as found
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
@@ -55,7 +55,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     headline(figure, MESSAGE, context)
     letters = iter("abcde")
     of_widths = sorted(numbers["width"].unique())
-    colours = dict(zip(of_widths, ramp(len(of_widths)), strict=True))
+    colours = {width: colour_of_width(width) for width in of_widths}
     groups = dict(tuple(numbers.groupby(["recipe", "quantity", "width"])))
     for place, (row, (recipe, name)) in enumerate(zip(axes, RECIPES.items(), strict=True)):
         for axis, (quantity, title) in zip(row, COLUMNS.items(), strict=True):

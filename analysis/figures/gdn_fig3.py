@@ -1,7 +1,7 @@
 """Figure 3 of the third paper: which learning rate (LR) is best at each width, under AdamW.
 
 A panel for each recipe: the loss after the decay, less the lowest of its width, against the LR;
-means over seeds, and a larger mark at the lowest. The last panel: the best LR against the width,
+means over seeds, and a ring at the lowest. The last panel: the best LR against the width,
 the minimum of a parabola, seed by seed, with the mean and its 95% interval, and the exponent of the
 width in it. A run that diverged has no point.
 """
@@ -57,14 +57,14 @@ def panels(numbers: pd.DataFrame, context: Context, looks: Looks, message: str, 
     rates = sorted(numbers.loc[numbers["quantity"] == "loss", "rate"].unique())
     named = [rate for rate in rates if rate in _NAMED] or [rates[0], rates[-1]]
     named = named[::2] if len(named) > 4 else named
-    figure, axes = page(1, count, 2.9, w_pad=0.04, width_ratios=[1.0] * len(looks) + [1.25])
+    figure, axes = page(1, count, 3.0, w_pad=0.04, width_ratios=[1.0] * len(looks) + [1.25])
     headline(figure, message, context)
     for axis, letter, (recipe, (*_, name)) in zip(axes, "abcd", looks.items(), strict=False):
         basin(axis, numbers, recipe)
         axis.set_xticks(named, [f"{rate:g}" for rate in named])
         label(axis, f"{letter}   {name}", xlabel="learning rate")
         axis.label_outer()
-    axes[0].set_ylabel("loss − lowest of its width (nats)")
+    axes[0].set_ylabel("loss − lowest of its\nwidth (nats)")
     best(axes[-1], numbers, looks)
     last = "abcde"[len(looks)]
     label(axes[-1], f"{last}   Best rate", xlabel="width $d$", ylabel="best learning rate")

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import NullLocator
 
-from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, SMALL
 from analysis.drawing.transfer import MUP
 from analysis.quantities import gdn_theory as found
@@ -25,17 +25,15 @@ from analysis.tables.results import Tables
 EXPERIMENTS = ("gdn_theory",)
 # Colour, marker, name and place of each recipe on a quantity's line.
 LOOKS = {
-    "SP": ("#888888", "o", "standard (SP)", 0.34),
-    "ORIGINAL": ("#B8860B", "^", "earlier muP (for SGD)", 0.1),
-    "PAPER": (*MUP, "the paper's recipe", -0.32),
+    "SP": ("#888888", "o", "standard (SP)", 0.25),
+    "ORIGINAL": ("#B8860B", "^", "earlier muP (for SGD)", 0.0),
+    "PAPER": (*MUP, "the paper's recipe", -0.25),
 }
-# Of panels: what the published seeds show, and the plain title of others.
+# What panels have; the headline says what they show.
 TITLES = (
-    ("The paper's recipe: as derived for short\n     memories; open for a key's gradient",
-     "Exponents at the start,\n     derived and measured"),
-    ("With more tokens the first\n     step's exponent falls below ½",
-     "The first step of the gates,\n     against tokens"),
-)  # fmt: skip
+    "Exponents at the start,\n     derived and measured",
+    "How far steps move gates,\n     by tokens in a batch",
+)
 MESSAGE = (
     "For short memories the paper's recipe starts as derived; whether a key's gradient does\n"
     "is open (a). muP for SGD: on many tokens the first step's exponent falls below ½ (b)"
@@ -60,8 +58,8 @@ GRADIENTS = {
 }  # fmt: skip
 GROUPS = {"sizes": SIZES, "gradients of the loss": GRADIENTS}
 # Colour, marker, name, and where beside the number of tokens a gate's dots stand.
-GATE_LOOKS = {"Δz_α": (LOOKS["ORIGINAL"][0], "o", r"forget gate, $\Delta z_\alpha$", 0.93),
-              "Δz_β": ("#8E6BBF", "D", r"write gate, $\Delta z_\beta$", 1.09)}  # fmt: skip
+GATE_LOOKS = {"Δz_α": ("#00796B", "s", r"forget gate, $\Delta z_\alpha$", 0.93),
+              "Δz_β": ("#8E6BBF", "v", r"write gate, $\Delta z_\beta$", 1.09)}  # fmt: skip
 # Names and lines of the parts of a step, and where their dots stand beside the gate's place.
 _PARTS = {"change": ("whole first step", "-", 0.92), "own": ("a token's own part", "--", 1.0)}
 _AFTER = 1.25  # dots of ten steps stand farther to the right
@@ -99,13 +97,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     panels = dict(tuple(numbers.groupby("panel")))
     _sizes(axes[0], panels["a"])
     _steps(axes[1], panels["b"])
-    for letter, axis, titles in zip("ab", axes, TITLES, strict=True):
-        label(axis, f"{letter}   {finding(context, *titles)}")
+    for letter, axis, title in zip("ab", axes, TITLES, strict=True):
+        label(axis, f"{letter}   {title}")
     of_b = [key("b:", lw=0)]
     of_b += [key(said, color=colour, marker=marker, ms=3.4, lw=0)
              for colour, marker, said, _ in GATE_LOOKS.values()]  # fmt: skip
     of_b += [key(said, color="#555555", lw=1.1, ls=style) for said, style, _ in _PARTS.values()]
-    of_b.append(key("ten steps", color="#555555", marker="o", ms=3.4, lw=0, mfc="white"))
+    of_b.append(key("ten steps", color="#555555", marker="s", ms=3.4, lw=0, mfc="white"))
     legend_below(figure, of_b, len(of_b), handletextpad=0.4, columnspacing=0.7)
     marks = [key(f"a: {name}", color=colour, marker=marker, lw=0, ms=4)
              for colour, marker, name, _ in LOOKS.values()]  # fmt: skip

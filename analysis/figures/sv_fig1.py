@@ -12,7 +12,7 @@ import pandas as pd
 from analysis.drawing.axes import median
 from analysis.drawing.designs import LOOKS
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
-from analysis.drawing.page import caption, headline, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.drawing.style import MEDIANS
 from analysis.quantities.losses import final_losses
 from analysis.tables.context import Context
@@ -60,8 +60,9 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Three panels."""
-    figure, axes = page(1, 3, 2.6, w_pad=0.03, width_ratios=[0.65, 0.65, 1.45])
+    figure = sheet(4.0, w_pad=0.05, h_pad=0.04)
     headline(figure, MESSAGE, context)
+    axes = list(figure.subplot_mosaic("ab;cc", height_ratios=[1.5, 1]).values())
     axes[1].sharey(axes[0])
     for axis, (panel, designs) in zip(axes, LENGTHS.items(), strict=False):
         rows = numbers[numbers["panel"] == panel]
@@ -81,11 +82,13 @@ def draw(numbers: pd.DataFrame, context: Context):
     rows = numbers[numbers["panel"] == "c"]
     draw_gaps(axes[2], rows, GAPS["c"], below=0.3)
     low, high = rows["value"].min(), rows["value"].max()
-    axes[2].set_xlim(low - 0.1 * (high - low), high + 1.15 * (high - low))
+    axes[2].set_xlim(low - 0.1 * (high - low), high + 0.1 * (high - low))
     axes[2].set_ylim(-0.7, len(GAPS["c"]) - 0.6)
     write_gaps(axes[2], rows, GAPS["c"])
     label(
-        axes[2], "c   Vectors removed", xlabel="loss without − loss with\nstandard vectors (nats)"
+        axes[2],
+        "c   Vectors removed",
+        xlabel="← better   loss without − loss with standard vectors (nats)",
     )
     handles = [
         key(name, color=LOOKS[design][0], marker=LOOKS[design][2], ms=4)

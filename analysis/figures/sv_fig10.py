@@ -36,7 +36,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     headline(figure, MESSAGE, context)
     draw_gaps(axis, numbers, PANELS["a"], below=0.3)
     low, high = numbers["value"].min(), numbers["value"].max()
-    axis.set_xlim(low - 0.08 * (high - low), high + 0.4 * (high - low))
+    axis.set_xlim(low - 0.08 * (high - low), high + 0.08 * (high - low))
     axis.set_ylim(-0.7, 1.4)
     write_gaps(axis, numbers, PANELS["a"])
     axis.set_xlabel("loss − loss with standard vectors (nats); left of 0 is better")

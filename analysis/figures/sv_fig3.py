@@ -11,7 +11,7 @@ import pandas as pd
 
 from analysis.drawing.axes import dots
 from analysis.drawing.designs import OPTIMIZERS
-from analysis.drawing.gaps import by_stage, told_of_points, write_values
+from analysis.drawing.gaps import by_stage, told_of_points, write_column
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL
 from analysis.quantities.vector_decay import decay_effect
@@ -64,7 +64,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     figure, axes = page(2, 1, 4.1, h_pad=0.04, sharex=True)
     headline(figure, MESSAGE, context)
     low, high = numbers["value"].min(), numbers["value"].max()
-    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.52 * (high - low))
+    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     looks = {name: look for _, _, name, *look in ROWS if name in set(numbers["name"])}
     names = list(looks)
     matters = criteria_of("sv_decay")["SV6b"]["smallest_effect"]
@@ -83,7 +83,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.axvline(0, **NEUTRAL)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0, labelsize=SMALL)
-        write_values(axis, panels[panel], names, robust=_ROBUST)
+        write_column(axis, panels[panel], names, _ROBUST, head=panel == "a")
         label(axis, TITLES[panel])
         axis.set_ylim(-0.7, len(looks) - 0.55)
     axes[-1].set_xlabel("← better        loss with decay − loss without (nats)")

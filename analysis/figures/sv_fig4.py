@@ -14,7 +14,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 
 from analysis.drawing.axes import end, median, name_ends
 from analysis.drawing.gaps import that_judge
-from analysis.drawing.page import caption, finding, key, label, legend_below, page
+from analysis.drawing.page import caption, headline, key, legend_below, page
 from analysis.drawing.style import BANDS_RANGE, BLOCK_LOOKS, BROWNIAN, NEUTRAL, shade
 from analysis.quantities.designs import BRANCHES, excess_growth, growth_at_start
 from analysis.tables.context import Context, planned, stacked
@@ -31,6 +31,7 @@ COLOURS = {
     for tensor, share in zip(BRANCHES, _SHADES, strict=True)
 }
 OWN, REORDERED = "STANDARD", "STANDARD_REORDERED"
+MESSAGE = "Query and key matrices outgrow noise in the end; value matrices stay below it"
 _CROSS = {"color": "#222222", "marker": "x", "ms": 3, "mew": 0.8, "lw": 0}
 _TICKS = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.6, 2.0)
 
@@ -49,7 +50,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     """One panel."""
     judging = that_judge(numbers, criteria_of("sv_heterogeneity")["SV8"])
     rows = numbers[judging] if judging.any() else numbers
-    figure, axis = page(1, 1, 2.5)
+    figure, axis = page(1, 1, 2.65)
+    headline(figure, MESSAGE, context)
     ends = {}
     for tensor, colour in COLOURS.items():
         own, other = (
@@ -68,9 +70,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     axis.yaxis.set_minor_locator(NullLocator())
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.set_xlim(left=0)
-    shown = "Query and key matrices outgrow noise in the end; value matrices stay below it"
-    label(axis, finding(context, shown, "Norms of query, key and value matrices"),
-          xlabel="step", ylabel="‖W‖ / ‖W‖ under noise alone")  # fmt: skip
+    axis.set(xlabel="step", ylabel="‖W‖ / ‖W‖ under noise alone")
     name_ends(axis, ends, at=1.02, line=1.8)
     said = "the same in another order of the data (median; every second measurement)"
     legend_below(figure, [key(said, **_CROSS)], 1)

@@ -16,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import judging_alone
 from analysis.drawing.gaps import Comparison, draw_gaps, measured, told_of_points, write_gaps
-from analysis.drawing.page import caption, finding, key, label, legend_below, page
+from analysis.drawing.page import caption, finding, headline, key, label, legend_below, page
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables
@@ -52,6 +52,10 @@ TITLES = {
     "c": "c   Magnitude and direction apart (OR, ER) gain most behind a norm",
     "d": "d   Weight decay harms DNP with OR, perhaps by less than matters",
 }
+MESSAGE = (
+    "Vectors elsewhere are not seen to gain on those on the inputs of matrices (b);\n"
+    "with a norm between, magnitude and direction apart (OR, ER) do (c)"
+)
 # One seed bears no conclusion, and what another's runs show is not known.
 SUBJECTS = {
     "a": "a   Vectors shared by branches",
@@ -83,14 +87,15 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """Four panels above each other, with one axis."""
     lines = [len(compared) for compared in PANELS.values()]
-    figure, axes = page(4, 1, 5.0, h_pad=0.03, sharex=True, height_ratios=[2.0, *lines[1:]])
+    figure, axes = page(4, 1, 5.3, h_pad=0.03, sharex=True, height_ratios=[2.0, *lines[1:]])
+    headline(figure, MESSAGE, context)
     panels = dict(tuple(numbers.groupby("panel")))
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
-    axes[0].set_xlim(low - 0.14 * (high - low), high + 0.3 * (high - low))
+    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     for axis, (panel, title) in zip(axes, TITLES.items(), strict=True):
         rows = panels[panel]
         draw_gaps(axis, rows, PANELS[panel], below=_BELOW if panel == "a" else 0.3)
-        write_gaps(axis, rows, PANELS[panel])
+        write_gaps(axis, rows, PANELS[panel], head=False)  # titles are long
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         plain = SUBJECTS[panel]
         several = rows["seed"].nunique() > 1

@@ -13,6 +13,7 @@ import pandas as pd
 from analysis.drawing.axes import judging_alone
 from analysis.drawing.designs import OPTIMIZERS
 from analysis.drawing.pairs import draw_pairs, numbers_of
+from analysis.drawing.style import shade
 from analysis.tables.context import Context
 from analysis.tables.criteria import criteria_of
 from analysis.tables.results import Tables
@@ -25,7 +26,7 @@ OWN = "AdamW, own LR"
 PAIRS = {
     "Muon": ("MUON_UNIFIED", "MUON_STANDARD", OPTIMIZERS["Muon"], "s"),
     "AdamW": ("UNIFIED", "STANDARD", OPTIMIZERS["AdamW"], "o"),
-    OWN: ("UNIFIED_TUNED", "STANDARD", "#CC6677", "^"),
+    OWN: ("UNIFIED_TUNED", "STANDARD", shade(OPTIMIZERS["AdamW"], 0.35), "^"),
 }
 
 MESSAGE = "The unified design gains with both optimizers, in 8 of Muon's 24 seeds over 0.1 nats"

@@ -43,11 +43,11 @@ LINES = [
     _gain("OR in the final vector alone", "HG_OR_FINAL", "or"),
     _gain("OR in the blocks alone", "HG_OR_BLOCKS", "or"),
     _gain("vector times a number", "HG_PRODUCT", "none"),
-    _gain("one number, no vector", "SCALAR", "none"),
+    _gain("one number, no vector", "SCALAR", "scalar"),
 ]
 MESSAGE = (
-    "A number beside the vector gains twice what OR does, and a number in its place as\n"
-    "much; so does OR in the final vector alone. OR in the blocks has no gain that is seen"
+    "A number beside the vector gains 0.012 [0.007, 0.018] nats more than OR does.\n"
+    "OR in the final vector alone gains, too; in the blocks alone no gain is seen"
 )
 WORDS = (
     r"OR: $\gamma = \beta\,\mathrm{Norm}(\alpha)$ in place of a vector $\gamma$ on the inputs of a "
@@ -68,7 +68,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     headline(figure, MESSAGE, context)
     draw_gaps(axis, numbers, LINES, below=0.3)
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
-    axis.set_xlim(low - 0.05 * (high - low), high + 0.4 * (high - low))
+    axis.set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     axis.set_ylim(-0.6, len(LINES) - 0.5)
     write_gaps(axis, numbers, LINES)
     half = numbers.loc[numbers["name"] == WHOLE.name, "value"].mean() / 2
@@ -76,8 +76,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     axis.axvline(half, zorder=1.5, **look)
     axis.set_xlabel("loss of direct vectors − loss (nats)        better →")
     marks = [key(name, color=LOOKS[design][0], marker=LOOKS[design][2], lw=0)
-             for design, name in (("or", "OR"), ("none", "control"))]  # fmt: skip
-    legend_below(figure, [*marks, key("half of OR's gain", **look)], 3)
+             for design, name in (("or", "OR"), ("none", "vector times a number"),
+                                 ("scalar", "one number"))]  # fmt: skip
+    legend_below(figure, [*marks, key("half of OR's gain", **look)], 4)
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
     drawn = replace(context, seeds=sorted(numbers["seed"].unique()))

@@ -1,6 +1,6 @@
 """Figure of ours: what the gain of magnitude and direction apart (OR, ER) is made of.
 
-Differences of the loss after the decay, paired by seed; left of 0 is better. a: vectors on the
+Gains in the loss after the decay, paired by seed; right of 0 is better. a: vectors on the
 inputs of each matrix (HG), against direct ones: OR, ER, OR in a part of the vectors, and controls.
 b: OR and ER on both sides, without and with a norm between, against direct vectors at the same
 place. c: fewer magnitudes than OR has, against OR at the same place.
@@ -32,7 +32,7 @@ PANELS = {
         _against("HG", "OR in the final vector alone", "HG_OR_FINAL", "or"),
         _against("HG", "OR in the blocks alone", "HG_OR_BLOCKS", "or"),
         _against("HG", "vector times a number", "HG_PRODUCT", "none"),
-        _against("HG", "one number, no vector", "SCALAR", "none"),
+        _against("HG", "one number, no vector", "SCALAR", "scalar"),
         _against("HG", "direct vectors, LR × 3", "HG_FAST", "none"),
     ],
     "b": [
@@ -73,7 +73,7 @@ WORDS = (
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel, name, seed, value (nats per token)."""
+    """Columns: panel, name, seed, value (nats per token; drawn is what is gained, −value)."""
     return measured(tables, PANELS)
 
 
@@ -82,21 +82,23 @@ def draw(numbers: pd.DataFrame, context: Context):
     sizes = [len(compared) + 0.8 for compared in PANELS.values()]
     figure, axes = page(3, 1, 5.2, h_pad=0.05, sharex=True, height_ratios=sizes)
     headline(figure, MESSAGE, context)
-    low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
-    # Names of groups stand on the left of all points, and intervals on their right.
-    axes[0].set_xlim(low - 0.2 * (high - low), high + 0.55 * (high - low))
+    gains = numbers.assign(value=-numbers["value"])
+    low, high = min(gains["value"].min(), 0), max(gains["value"].max(), 0)
+    # Names of groups stand on the left of all points.
+    axes[0].set_xlim(low - 0.3 * (high - low), high + 0.03 * (high - low))
     for axis, (panel, lines) in zip(axes, PANELS.items(), strict=True):
-        rows = numbers[numbers["panel"] == panel]
+        rows = gains[gains["panel"] == panel]
         draw_gaps(axis, rows, lines, below=0.3)
-        write_gaps(axis, rows, lines)
+        write_gaps(axis, rows, lines, head=panel == "a")
         _zero(axis, *ZEROS[panel])
         axis.set_ylim(-0.6, len(lines) + 0.2)
         axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
         label(axis, TITLES[panel])
-    axes[-1].set_xlabel("← better        difference of the loss (nats)")
+    axes[-1].set_xlabel("loss of the zero − loss (nats)        better →")
     _name_groups(axes[0])
     marks = [key(name, color=LOOKS[design][0], marker=LOOKS[design][2], lw=0)
-             for design, name in (("or", "OR"), ("er", "ER"), ("none", "control"))]  # fmt: skip
+             for design, name in (("or", "OR"), ("er", "ER"), ("scalar", "one number"),
+                                 ("none", "control"))]  # fmt: skip
     legend_below(figure, [key(WORDS, lw=0)], 1, handlelength=0, handletextpad=0)
     legend_below(figure, marks, len(marks), handletextpad=0.3)
     judging = numbers.loc[numbers["seed"] >= FIRST_JUDGING_SEED, "seed"].nunique()
@@ -107,7 +109,7 @@ def draw(numbers: pd.DataFrame, context: Context):
 def _zero(axis, name: str, colour: str) -> None:
     """The line at 0 in its own colour, with what has this loss above it."""
     axis.axvline(0, color=colour, lw=0.9, zorder=1.5)
-    axis.annotate(f"0: {name}", (0, 1), (-3, -1), xycoords=("data", "axes fraction"), ha="right",
+    axis.annotate(f"0: {name}", (0, 1), (3, -1), xycoords=("data", "axes fraction"), ha="left",
                   va="top", textcoords="offset points", fontsize=SMALL, color=colour)  # fmt: skip
 
 

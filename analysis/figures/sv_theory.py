@@ -20,6 +20,7 @@ from analysis.drawing.style import NEUTRAL, NOT_JUDGED, SMALL, shade
 from analysis.quantities import sv_theory
 from analysis.tables.context import Context
 from analysis.tables.results import Tables
+from lrm.cli import counted
 
 EXPERIMENTS = ("sv_theory",)
 DRAWN = ("none", "standard", "ap", "dp", "or", "er")
@@ -40,7 +41,7 @@ WORDS = (
 )
 # What is not a design's: teachers with even columns, and colours of c and d.
 _EVEN = "#999999"
-FREE, DECAYED = "#222222", "#CC6677"
+FREE, DECAYED = "#222222", "#117733"
 IN_BOTH, IN_TARGET = "#607D8B", "#B8860B"
 _NOISES = (0.1, 0.02)
 _LINES = 4  # of text in the strip of a, for each start
@@ -111,7 +112,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     note += "faint points: each draw (in a within the markers); "
     note += "bars in b: 95% intervals; bands in c: range\n"
     note += "d: intervals lie within the markers"
-    return caption(figure, context, note)
+    return caption(figure, context, note, n=f"n = {counted(numbers['seed'].nunique(), 'draw')}")
 
 
 def _growth(axis, rows: pd.DataFrame) -> str:

@@ -265,20 +265,24 @@ def _heads(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
 def _layers(model: nn.Module, tables: Collection[str]) -> list[str]:
     """Paths of the layers of stacks, with a dot behind each.
 
-    A numbered child is one beside others of its class, or alone, but not if it has a table of
-    tokens: then it is a model. What lies directly in a Sequential may be its last layer.
+    A numbered child is one beside others of its class, or alone, and in a Sequential where others
+    follow. But not if it has a table of tokens: then it is a model. A linear map that ends a
+    Sequential may be a head.
     """
     found = []
     for path, module in model.named_modules():
         if not isinstance(module, (nn.ModuleList, nn.Sequential)):
             continue
         kinds = [type(child) for child in module]
+        in_order = isinstance(module, nn.Sequential)
+        ends = [child for child in module if next(child.parameters(), None) is not None][-1:]
         for number, child in module.named_children():
             own = f"{path}.{number}." if path else f"{number}."
             alike = kinds.count(type(child)) > 1 or len(kinds) == 1
-            is_map = isinstance(module, nn.Sequential) and isinstance(child, nn.Linear)
-            holds_tokens = any(f"{table}.".startswith(own) for table in tables)
-            if alike and not is_map and not holds_tokens:
+            is_layer = alike
+            if in_order:
+                is_layer = child not in ends or (alike and not isinstance(child, nn.Linear))
+            if is_layer and not any(f"{table}.".startswith(own) for table in tables):
                 found.append(own)
     return found
 

@@ -142,7 +142,7 @@ def test_default_runs_are_few_and_of_one_seed(runs):
     trained = found[found["kind"] == "train"]
     assert list(trained["label"]) == ["FPN S=0.5", "FPN S=16", "VPN S=0.5", "VPN S=16"]
     assert set(trained["seed"]) == {100} and len(found) == 5
-    assert len(explore.default_runs(runs[runs["kind"] == "train"], most=2)) == 2
+    assert len(explore.default_runs(runs[runs["kind"] == "train"], points=1)) == 2
     assert len(explore.default_runs(runs[runs["kind"] == "brownian"])) == 1
     # Of more points the outermost, at which nothing may be judged, are left out.
     one = runs[runs["kind"] == "train"].head(1)
@@ -150,7 +150,7 @@ def test_default_runs_are_few_and_of_one_seed(runs):
         one.assign(run=f"sweep{s}", description=[one["description"].iloc[0] | {"grid": {"S": s}}])
         for s in (0.03, 0.12, 0.5, 2.0, 8.0, 32.0)
     )
-    assert list(explore.default_runs(sweep, most=3)["point"]) == ["S=0.12", "S=0.5", "S=8"]
+    assert list(explore.default_runs(sweep, points=3)["point"]) == ["S=0.12", "S=0.5", "S=8"]
 
 
 def test_choices_and_what_is_kept(runs, scalars, vectors):

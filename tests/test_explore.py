@@ -142,7 +142,7 @@ def test_default_runs_are_few_and_of_one_seed(runs):
     trained = found[found["kind"] == "train"]
     assert list(trained["label"]) == ["FPN S=0.5", "FPN S=16", "VPN S=0.5", "VPN S=16"]
     assert set(trained["seed"]) == {100} and len(found) == 5
-    assert len(explore.default_runs(runs[runs["kind"] == "train"], most=2)) == 2
+    assert len(explore.default_runs(runs[runs["kind"] == "train"], points=1)) == 2
     assert len(explore.default_runs(runs[runs["kind"] == "brownian"])) == 1
     # Of more points the outermost, at which nothing may be judged, are left out.
     one = runs[runs["kind"] == "train"].head(1)
@@ -150,7 +150,7 @@ def test_default_runs_are_few_and_of_one_seed(runs):
         one.assign(run=f"sweep{s}", description=[one["description"].iloc[0] | {"grid": {"S": s}}])
         for s in (0.03, 0.12, 0.5, 2.0, 8.0, 32.0)
     )
-    assert list(explore.default_runs(sweep, most=3)["point"]) == ["S=0.12", "S=0.5", "S=8"]
+    assert list(explore.default_runs(sweep, points=3)["point"]) == ["S=0.12", "S=0.5", "S=8"]
 
 
 def test_choices_and_what_is_kept(runs, scalars, vectors):
@@ -300,6 +300,26 @@ def test_experiments_without_runs_are_listed_with_the_reason(there):
     assert explore.default_experiment(there) == "projector"
     assert there.loc["projector", "runs"] > 0 and there.loc["projector", "note"] == ""
     assert explore.default_experiment(there.drop(index="projector")) in there.index
+
+
+def test_the_list_of_experiments_is_short(there):
+    row = there.loc["projector", ["arms", "grid", "seeds"]]
+    assert list(row) == ["FPN, SPN, VPN", "S 0.03125 to 32 (6)", "100 to 107, 200 to 211"]
+    assert there.loc["tuning_apart", "arms"].endswith("and 22 more")
+    assert there.loc["gdn_transfer_sgd", "grid"].startswith("width 32, 256; lr 0.025 to 0.8 (")
+    assert there.loc["sv_necessity", "grid"] == ""
+
+
+def test_what_notebooks_show_alike(capsys, tmp_path):
+    explore.list_seeds(["projector", "nothing"], "tiny", "reference")
+    printed = capsys.readouterr().out
+    assert "projector: n = 20, seeds 100, 101" in printed
+    assert "nothing: nothing to show, it has no finished runs here" in printed
+    explore.show_figure("fig6", "smoke", "runs", tmp_path)
+    assert "no fig6 to show: no finished runs" in capsys.readouterr().out
+    values = {"arm": ["VPN"] * 3, "S": [0.5, 0.5, 2.0], "value": [1.0, 2.0, 3.0]}
+    shown = explore.by_arm(pd.DataFrame(values))
+    assert list(shown.loc["VPN"]) == ["1.500 ± 0.707", "3.000"]
 
 
 def test_runs_that_a_part_of_the_claims_reads_are_listed_too(there):

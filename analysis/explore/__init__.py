@@ -21,4 +21,5 @@ from analysis.explore.selection import (
     named,
     select,
 )
+from analysis.explore.showing import by_arm, list_seeds, show_figure
 from analysis.explore.tables import course, distribution, is_norms, noise_spectrum

@@ -20,7 +20,7 @@ IDENTITY = ["run", "kind", "arm", "point", "seed", "label"]
 
 
 def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFrame:
-    """One row per experiment that has a folder there, by name: runs, arms, points, seeds.
+    """One row per experiment that has a folder there, by name: runs, arms, grid axes, seeds.
 
     ``note`` says why an experiment has no runs to show. Raises NothingFound where none has.
     """
@@ -37,9 +37,9 @@ def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFram
             {
                 "experiment": name,
                 "runs": len(own),
-                "arms": ", ".join(own["arm"].unique()),
-                "grid points": ", ".join(filter(None, own["point"].unique())),
-                "seeds": ", ".join(map(str, sorted(own["seed"].unique()))),
+                "arms": _few(own["arm"].unique()),
+                "grid": _axes(own.get("description", ())),
+                "seeds": _stretches(own["seed"].unique()),
                 "Brownian": len(runs) - len(own),
                 "note": note,
             }
@@ -50,6 +50,36 @@ def experiments(scale: str, source: str, results: Path = RESULTS) -> pd.DataFram
             f"python experiments/projector/run.py --scale {scale}"
         )
     return pd.DataFrame(rows).set_index("experiment")
+
+
+def _few(names: Collection[str], most: int = 6) -> str:
+    """The first of many names, and how many there are beside them."""
+    listed = ", ".join(map(str, list(names)[:most]))
+    return listed if len(names) <= most else f"{listed} and {len(names) - most} more"
+
+
+def _axes(descriptions: Collection[dict]) -> str:
+    """Each axis of the grids with the range of its values, or with its few values."""
+    axes: dict[str, set] = {}
+    for description in descriptions:
+        for name, value in description["grid"].items():
+            axes.setdefault(name, set()).add(value)
+    said = []
+    for name, found in axes.items():
+        values = [_shown(value) for value in sorted(found, key=_sortable)]
+        ends = f"{values[0]} to {values[-1]} ({len(values)})"
+        words = len(values) <= 2 or any(isinstance(value, str) for value in found)
+        said.append(f"{name} {_few(values) if words else ends}")
+    return "; ".join(said)
+
+
+def _stretches(seeds: Collection[int]) -> str:
+    """Seeds in order; those that follow each other by the first and the last of them."""
+    seeds = sorted(map(int, seeds))
+    starts = [seed for seed in seeds if seed - 1 not in seeds]
+    ends = [seed for seed in seeds if seed + 1 not in seeds]
+    pairs = zip(starts, ends, strict=True)
+    return ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in pairs)
 
 
 def default_experiment(there: pd.DataFrame) -> str:
@@ -88,10 +118,11 @@ _NO_RUNS = pd.DataFrame({name: [] for name in IDENTITY})
 
 
 def _point(grid: dict) -> str:
-    return ", ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in grid.items()
-    )
+    return ", ".join(f"{name}={_shown(value)}" for name, value in grid.items())
+
+
+def _shown(value) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _sortable(value) -> tuple:
@@ -192,29 +223,31 @@ def _many(values: str | int | Collection | None) -> list | None:
     return [values] if isinstance(values, str | int | np.integer) else list(values)
 
 
-def default_runs(runs: pd.DataFrame, most: int = 9) -> pd.DataFrame:
-    """A choice for a page: the first three arms, some grid points, the first seed.
+def default_runs(runs: pd.DataFrame, arms: int = 2, points: int = 2) -> pd.DataFrame:
+    """A choice for a page: few arms, few grid points of each, the first seed.
 
-    Points are spread evenly over each arm's grid, so that there are at most ``most`` runs
-    of that seed; Brownian motions of those come along. Of five points and more the outermost are
-    left out: a sweep goes further than what is judged of it.
+    Both are spread evenly, the first and the last included. Brownian motions of those come along.
+    Of five points and more the outermost are left out: a sweep goes further than what is judged
+    of it.
     """
     runs = named(runs)
     own = seeded(runs)
     if own.empty:
-        return runs.head(most)
+        return runs.head(arms * points)
     own = own[own["seed"] == own["seed"].min()]
-    arms = list(own["arm"].unique()[:3])
     pairs = set()
-    for arm in arms:
-        points = own.loc[own["arm"] == arm, "point"].unique()
-        points = points[1:-1] if len(points) > 4 else points
-        spread = np.linspace(0, len(points) - 1, min(len(points), max(1, most // len(arms))))
-        pairs |= {(arm, points[int(i)]) for i in spread}
+    for arm in _spread(own["arm"].unique(), arms):
+        there = own.loc[own["arm"] == arm, "point"].unique()
+        there = there[1:-1] if len(there) > 4 else there
+        pairs |= {(arm, point) for point in _spread(there, points)}
     chosen = pd.Series(
         [pair in pairs for pair in zip(runs["arm"], runs["point"], strict=True)], index=runs.index
     )
     return runs[chosen & ((runs["kind"] == "brownian") | runs["run"].isin(own["run"]))]
+
+
+def _spread(values: np.ndarray, most: int) -> list:
+    return [values[int(i)] for i in np.linspace(0, len(values) - 1, min(len(values), most))]
 
 
 def about(runs: pd.DataFrame, scale: str, source: str) -> Context:

@@ -43,6 +43,13 @@ def with_half(values, digits: int = 2) -> str:
     return f"{mean.mean:z.{digits}f}{half}".replace("-", "−")
 
 
+def mean_sd(values) -> str:
+    """Mean and standard deviation over seeds as text, 3.550 ± 0.015; n = 1: the value."""
+    values = np.asarray(values, dtype=float)
+    spread = f" ± {values.std(ddof=1):.3f}" if len(values) > 1 else ""
+    return f"{values.mean():.3f}{spread}"
+
+
 def median_interval(values, confidence: float = 0.95) -> Interval:
     """Interval of the median from order statistics, for heavy tails: no distribution assumed.
 

@@ -362,6 +362,7 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
     for kind, own in rows.groupby("multipliers"):
         each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
         each = each.loc[_tiers(own)]
+        each = each[each["flops"].diff() != 0]  # a tier that tried nothing would hide the last one
         look = LOOKS[kind]
         means = [gain.mean for gain in each["value"]]
         # At these the search kept nothing: the loss is that of the tier before.

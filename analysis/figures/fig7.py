@@ -35,10 +35,11 @@ MESSAGES = {
         ),
     ),
     "mini": tiers.Messages(
-        {"Adam": 4, "Muon": 2},
+        {"Adam": 4, "Muon": 4},
         (
-            "Vectors gain at NONE, and with AdamW with all tuned; at LR it is open",
-            "Vectors lose an early lead at NONE and LR; with weight decay tuned they lead later on",
+            "Vectors gain at NONE, and with AdamW with all tuned; the other gains are open",
+            "At NONE and LR vectors gain only as LR decays; with weight decay tuned they lead "
+            "before",
             "With AdamW scalars, base LR tuned, gain more than full tuning without multipliers",
         ),
     ),

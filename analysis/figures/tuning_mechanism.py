@@ -34,16 +34,17 @@ BLOCKS = ("MLP", "attention", "SSM", "embedding")
 BOX = [(-0.25, -1), (0.25, -1), (0.25, 1), (-0.25, 1), (-0.25, -1)]
 TUNED = {"color": "#222222", "marker": BOX, "ms": 5, "mew": 0.7, "ls": ""}
 DEFAULT = {"markerfacecolor": "none"}
-MESSAGE = (
-    "Learned products come near a tuned factor for the MLP alone,\n"
-    "where noise alone mostly comes nearer"
-)
+MESSAGES = {
+    "tiny": "Learned products come near a tuned factor for the MLP alone,\n"
+    "where noise alone mostly comes nearer",
+    "mini": "The search kept no forward factor: nothing to compare learned products with",
+}
 RANGE = {"lw": 2.2, "alpha": 0.45}
 # How far apart the layers of one tensor stand, of the way to the next tensor.
 LAYERS_APART = 0.36
 # Order of a block's tensors, and what they are called.
 ORDER = ("q", "k", "v", "x", "z", "B", "C", "dt", "gate", "up", "down", "out")
-NOTHING = "The search kept no forward factor:\nthere is nothing to compare."
+NOTHING = ": no factor kept"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -64,20 +65,20 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 def draw(numbers: pd.DataFrame, context: Context):
     """A panel for each optimizer, with the same rows."""
     figure, axes = page(1, 2, 4.0, w_pad=0.06, sharex=True, sharey=True)
-    headline(figure, MESSAGE, context)
+    for scale, message in MESSAGES.items():
+        headline(figure, message, context, scale)
     for axis, letter, optimizer in zip(axes, "ab", OPTIMIZERS.values(), strict=True):
         rows = numbers[numbers["optimizer"] == optimizer]
         _rows(axis, rows)
         axis.axvline(rows["noise"].iloc[0], **NEUTRAL, ls=":")
-        if (rows["tuned"] == 1).all():
-            axis.text(0.5, 0.03, NOTHING, transform=axis.transAxes, ha="center")
-        label(axis, f"{letter}   {OPTIMIZER_NAMES[optimizer]}",
+        nothing = NOTHING if (rows["tuned"] == 1).all() else ""
+        label(axis, f"{letter}   {OPTIMIZER_NAMES[optimizer]}{nothing}",
               xlabel="factor (RMS product, or forward factor)")  # fmt: skip
     values = numbers[["learned", "tuned"]].to_numpy().ravel()
     axes[0].set_xlim(min([*values, 1.0]) / 1.3, max([*values, 1.0]) * 1.3)
     plain_log_axis(axes[0], x=True)
     layers = numbers["layer"].nunique()
-    of_layers = "; upper point: layer 0, lower: layer 1" if layers == 2 else ""
+    of_layers = f"; from above: layers 0 to {layers - 1}" if layers > 1 else ""
     handles = [
         key(f"learned: median of seeds{of_layers}", color="#777777", marker="o", ms=3.4, ls=""),
         key("range of seeds", color="#777777", **RANGE),

@@ -492,6 +492,18 @@ def test_a_log_that_another_search_writes_is_not_cut(tmp_path):
     assert list(TrialLog(path).records) == ["a", "b"]
 
 
+def test_half_a_line_of_another_search_is_cut_before_the_next(tmp_path):
+    path = tmp_path / "search.jsonl"
+    log = TrialLog(path)
+    log.add({**RECORD, "id": "a"})
+    with path.open("ab") as other:
+        other.write(path.read_bytes()[:40])  # its process has ended
+    log.add({**RECORD, "id": "b"})
+    assert list(TrialLog(path).records) == ["a", "b"]
+    path.chmod(0o400)
+    assert list(TrialLog(path).records) == ["a", "b"]
+
+
 def test_the_published_log_of_a_search(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "RESULTS", tmp_path / "suite")
     folder = tmp_path / "reference" / "smoke"

@@ -204,3 +204,93 @@ def test_steepest_descent_names_what_fits_a_convolution():
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4))
     with pytest.raises(UserError, match=r"such as kind=\{'0.weight': 'none'\}; 'none' leaves"):
         SteepestDescent(model, lr=0.02)
+
+
+class Layer(nn.Module):
+    """Its first map has the shape of the embedding, as in models of bytes."""
+
+    def __init__(self, tokens=50, width=16):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, tokens), nn.Linear(tokens, width)
+
+
+class Other(Layer):
+    """A second class in a stack."""
+
+
+class WithTable(Layer):
+    """A layer with values for each token."""
+
+    def __init__(self):
+        super().__init__()
+        self.values = nn.Embedding(50, 16)
+
+
+STACKS = {
+    "named by numbers": lambda: nn.ModuleDict({"0": Layer(), "1": Layer()}),
+    "two classes": lambda: nn.ModuleList([Layer(), Other()]),
+    "one of a class first": lambda: nn.ModuleList([Other(), Layer(), Layer()]),
+    "in order, two classes": lambda: nn.Sequential(nn.Dropout(), Layer()),
+    "with a table before it": lambda: nn.Sequential(Embedding(), Layer()),
+    "with tables in layers": lambda: nn.ModuleList([WithTable(), WithTable()]),
+    "a layer compiled": lambda: nn.ModuleList([torch.compile(Layer()), Layer()]),
+    "one": lambda: nn.ModuleList([Layer()]),
+}
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_layers_of_any_stack_hold_no_heads(stack):
+    model = Model()
+    model.layers = stack()
+    assert heads(model) == ["out.weight"]
+
+
+def test_several_heads_in_a_list():
+    model = Model()
+    model.out = nn.ModuleList([nn.Linear(16, 50), nn.Linear(16, 50)])
+    assert heads(model) == ["out.0.weight", "out.1.weight"]
+
+
+def test_a_tied_head_leaves_no_other_of_its_shape():
+    model = Model(16, 16)
+    model.out.weight = model.embedding.tokens.weight
+    model.pooler = nn.Linear(16, 16)
+    assert heads(model) == [] and roles(model)["embedding.tokens.weight"] == "tied"
+
+
+def test_presets_leave_a_normed_embedding_out():
+    model = nn.ModuleDict({"l": nn.Linear(8, 8)})
+    model["y"] = torch.nn.utils.spectral_norm(nn.Embedding(10, 8))
+    assert list(lrm.attach_multipliers(model, "scalar").effective) == ["l.weight"]
+
+
+@both
+def test_what_thaws_within_same_weights_learns(implementation):
+    """As a critic between the generator's loss and its own; what was frozen adds nothing."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1))
+    lrm.attach_multipliers(model, implementation=implementation)
+    alone = copy.deepcopy(model)
+    x = torch.randn(5, 8)
+    with lrm.same_weights(model):
+        model.requires_grad_(False)
+        model(x.clone().requires_grad_()).sum().backward()
+        model.requires_grad_(True)
+        model(x).square().sum().backward()
+    alone(x).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, alone.get_parameter(name).grad)
+
+
+def test_writes_within_a_transform_are_refused():
+    model = nn.Sequential(nn.Linear(8, 4))
+    lrm.attach_multipliers(model)
+    with (
+        torch.autograd.forward_ad.dual_level(),
+        torch.no_grad(),
+        pytest.raises(UserError, match="cannot be written within a transform"),
+    ):
+        model[0].weight.zero_()
+    shallow = copy.copy(model)
+    with pytest.raises(UserError, match="shallow copy"):
+        lrm.attached_multipliers(shallow)

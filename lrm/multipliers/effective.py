@@ -148,6 +148,8 @@ class EffectiveWeight(nn.Module):
         if not compiles:
             derived.read = weight if isinstance(weight, nn.Parameter) else None
         if derived.holding and (compiles or self._is_derived_from(weight)):
+            if not compiles:  # as parts of a model freeze and thaw between two losses
+                derived.held.requires_grad_(self._learns(weight))
             return derived.held
         if self.is_sharded(weight):
             return weight
@@ -250,10 +252,13 @@ class EffectiveWeight(nn.Module):
             weight.shape, weight.dtype, weight.device, torch.is_inference_mode_enabled(),
         ):  # fmt: skip
             self._derived.held = held = torch.empty_like(weight)
-        held.requires_grad_(any(each.requires_grad for each in (weight, *self.learned())))
+        held.requires_grad_(self._learns(weight))
         equations.write_into(held, weight, self.parts, self.values())
         self._derived.holding = True
         self._note_sources(weight)
+
+    def _learns(self, weight: Tensor) -> bool:
+        return weight.requires_grad or any(raw.requires_grad for raw in self.learned())
 
     def check_unchanged(self) -> None:
         """Raise UserError where a gradient waits for ``release``, and is not that of what is there.

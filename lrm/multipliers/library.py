@@ -345,6 +345,7 @@ def attached_multipliers(model: nn.Module) -> Attached:
             if not found
             else f"{len(found)} parts of this model have multipliers each; ask one of them"
         )
+    _path(model, found[0])  # refuses a shallow copy
     return found[0]
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from lrm.errors import UserError
-from lrm.multipliers.sharding import is_gathered
+from lrm.multipliers.sharding import is_distributed, is_gathered
 from lrm.multipliers.writing import Effective, guarded
 
 # The attribute of a module that maps names of parameters to what reads them.
@@ -125,6 +125,11 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         elif isinstance(value, Effective) and value.is_read_by(self._lrm_readers[name]):
             # Tied once more; after loading with assign the two may be different tensors.
             self._parameters[name] = value.weight
+        elif is_distributed(value):
+            raise UserError(
+                f"{plain.__name__}.{name} has multipliers; call lrm.attach_multipliers behind "
+                "parallelize_module"
+            )
         else:
             raise _replaced(plain, name)
 
@@ -144,7 +149,8 @@ def _reading(plain: type, attributes: tuple[str, ...]) -> type:
         if isinstance(value, Effective):
             raise _parametrized(plain, name)
         if name in attributes and name in self._parameters:
-            raise _replaced(plain, name)
+            set_attribute(self, name, value)
+            return
         super(found, self).register_parameter(name, value)
 
     def load(self, *arguments: Any, **named: Any) -> None:

@@ -14,7 +14,7 @@ from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.multiplier import Target
 from lrm.multipliers.precision import HALF
-from lrm.multipliers.roles import by_name_alone, by_type_alone, heads_by_shape, roles
+from lrm.multipliers.roles import by_name_alone, by_type_alone, heads_by_shape, roles, said_roles
 from lrm.multipliers.saving import HANDLE, save_placement
 from lrm.multipliers.sharding import whole
 from lrm.multipliers.wiring import check_processes, watch
@@ -50,8 +50,9 @@ class Attached(Multipliers):
         self.thawed_by_merging: list[nn.Module] = []
         self.roles = roles(model, said)
         self._by_name = by_name_alone(model, said)
-        self._by_type = by_type_alone(model)
-        self._by_shape = heads_by_shape(model)
+        named = said_roles(model, said)
+        self._by_type = [name for name in by_type_alone(model) if name not in named]
+        self._by_shape = [name for name in heads_by_shape(model) if name not in named]
         turned = [name for name, role in self.roles.items() if role == "transposed"]
         super().__init__(model, targets, implementation, turned=turned)
         self._shapes = {
@@ -64,7 +65,7 @@ class Attached(Multipliers):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Of copies and pickles, whose optimizers are checked too."""
-        self.__dict__.update(state)
+        self.__dict__.update({"_by_type": [], "_by_shape": []} | state)  # earlier ones lack these
         self.is_unchanged = self.is_collecting = False  # a copy was made within the block
         watch(self)
 
@@ -103,7 +104,7 @@ class Attached(Multipliers):
             ([name for name in self._by_name if self.roles[name] == "vector"],
              "of several rows and columns that their names do not tell: taken for vectors, without "
              "multipliers and decay; role={...: 'matrix'} says otherwise"),
-            ([name for name in self._by_type if self.roles[name] == "vector"],
+            ([name for name in self._by_type if name not in self.effective],
              "of several rows and columns in bilinear forms or under parametrizations: without "
              "multipliers and decay"),
             ([name for name in self._by_shape if self.roles[name] == "head"],

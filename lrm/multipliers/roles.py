@@ -51,7 +51,8 @@ _NAMED = re.compile(
 )
 # Words in the names of embeddings of positions, which are added and multiply nothing.
 _POSITIONS = re.compile(
-    r"(^|[._])(wpe|rpe|pe|rel|pos|positions?|positional|relative|sinusoidal|[pP]os_?[eE]mb\w*)([._]|$)"
+    r"(^|[._])(wpe|rpe|rel|pos|positions?|positional|relative|sinusoidal|[pP]os_?[eE]mb\w*)([._]|$)"
+    r"|(^|\.)pe(\.|$)"  # k_pe may be a matrix
 )
 # Names of a table within a module that is called after what it holds.
 _TABLE = re.compile(r"emb(ed)?(ding)?s?|table|lookup")
@@ -73,6 +74,9 @@ def roles(model: nn.Module, said: Mapping[str, str] | None = None) -> dict[str, 
     found: dict[str, str] = {}
     for name, places in owners(model).items():
         modules = [module for module, _ in places]
+        if is_renormed(*places[0]):
+            found[name] = "vector"
+            continue
         is_head = any(module is head for module in modules for head in heads)
         role = _role(name, *places[0], parameters[name])
         if any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in modules):
@@ -191,8 +195,6 @@ def _check_transposed(model: nn.Module, names: list[str]) -> None:
 def _role(name: str, module: nn.Module, attribute: str, parameter: Tensor) -> str:
     if parameter.dim() < 2 or isinstance(module, _PLAIN) or is_norm(module):
         return "vector"
-    if is_renormed(module, attribute):
-        return "vector"
     attribute = attribute.removesuffix("_orig")  # of torch.nn.utils.prune
     if known := classes.kind(module, attribute):
         return "matrix" if known == "transposed" else known
@@ -213,17 +215,27 @@ def _is_wide(parameter: Tensor) -> bool:
 
 
 def _of_embedding(name: str, module: nn.Module) -> str:
-    outer, _, last = name.rpartition(".")[0].rpartition(".")
-    if _TABLE.fullmatch(last):
-        last = f"{outer.rpartition('.')[2]}.{last}"
-    of_positions = _POSITIONS.search(last) or re.search(r"Position|Sinusoid", type(module).__name__)
+    called = _called(name.rpartition(".")[0])
+    of_positions = _POSITIONS.search(called) or re.search(
+        r"Position|Sinusoid", type(module).__name__
+    )
     return "vector" if of_positions else "embedding"
+
+
+def _called(path: str) -> str:
+    """The last name of a table's path, and the one before it where the last says nothing."""
+    outer, _, last = path.rpartition(".")
+    return f"{outer.rpartition('.')[2]}.{last}" if _TABLE.fullmatch(last) else last
 
 
 def _heads(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
     """LM heads that the model or their names tell, and those that their shape alone tells."""
     getters = (getattr(module, "get_output_embeddings", None) for module in model.modules())
     found = [head for getter in getters if getter is not None and (head := getter()) is not None]
+    # Of several heads some give a list.
+    found = [
+        each for head in found for each in (head if isinstance(head, nn.ModuleList) else [head])
+    ]
     if found:
         # A wrapper, as those of peft, has the shape of what it holds.
         inner = (module for head in found for module in head.modules() if _is_alike(module, head))
@@ -233,7 +245,7 @@ def _heads(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
         for path, table in model.named_modules()
         if isinstance(table, (nn.Embedding, nn.EmbeddingBag))
         and _of_embedding(f"{path}.weight", table) == "embedding"
-        and not _KINDS.search(path.rpartition(".")[2])
+        and not _KINDS.search(_called(path))
     }
     shapes = set(tables.values())
     sizes = {size for size, _ in shapes}
@@ -255,35 +267,49 @@ def _heads(model: nn.Module) -> tuple[list[nn.Module], list[nn.Module]]:
             and not any(map(f"{path}.".startswith, layers))
         ):
             by_shape.append(module)
-    # As many tokens as numbers for each, as in models of bytes: then any square map has the shape.
-    # The last one is the head, if none is called one.
+    # Where one shares its weight with a table, no other of its shape is meant. As many tokens as
+    # numbers for each, as in models of bytes: then any square map has the shape, and the last one
+    # is the head, if none is called one.
+    weights = {id(model.get_submodule(path)._parameters.get("weight")) for path in tables}
+    tied = [module for module in by_shape if id(module._parameters.get("weight")) in weights]
+    settled = {tuple(module._parameters["weight"].shape) for module in tied}
     square = [module for module in by_shape if module.out_features == module.in_features]
-    no_heads = square if found else square[:-1]
-    return found, [module for module in by_shape if module not in no_heads]
+    no_heads = [
+        module
+        for module in by_shape
+        if (module.out_features, module.in_features) in settled and module not in tied
+    ]
+    no_heads += square if found else square[:-1]
+    return found, [each for each in by_shape if each in tied or each not in no_heads]
 
 
 def _layers(model: nn.Module, tables: Collection[str]) -> list[str]:
-    """Paths of the layers of stacks, with a dot behind each.
+    """Paths of the layers of stacks, with a dot behind each: numbered children of any container.
 
-    A numbered child is one beside others of its class, or alone, and in a Sequential where others
-    follow. But not if it has a table of tokens: then it is a model. A linear map that ends a
-    Sequential may be a head.
+    Not so a linear map by itself, unless others follow it in a Sequential; what has a table of
+    tokens where all tables lie in its like, a model; and the end of a Sequential that begins with
+    a table, if it has one linear map.
     """
     found = []
     for path, module in model.named_modules():
-        if not isinstance(module, (nn.ModuleList, nn.Sequential)):
-            continue
-        kinds = [type(child) for child in module]
+        own = f"{path}." if path else ""
+        inside = [table for table in tables if table.startswith(own)]
         in_order = isinstance(module, nn.Sequential)
-        ends = [child for child in module if next(child.parameters(), None) is not None][-1:]
+        filled = [each for each in module.children() if next(each.parameters(), None) is not None]
         for number, child in module.named_children():
-            own = f"{path}.{number}." if path else f"{number}."
-            alike = kinds.count(type(child)) > 1 or len(kinds) == 1
-            is_layer = alike
-            if in_order:
-                is_layer = child not in ends or (alike and not isinstance(child, nn.Linear))
-            if is_layer and not any(f"{table}.".startswith(own) for table in tables):
-                found.append(own)
+            if not number.isdigit():
+                continue
+            place = f"{own}{number}."
+            follow = in_order and child in filled[:-1]
+            if isinstance(child, nn.Linear):
+                is_layer = follow
+            elif any(f"{table}.".startswith(place) for table in inside):
+                is_layer = len(inside) < len(tables)
+            else:
+                maps = sum(isinstance(each, nn.Linear) for each in child.modules())
+                is_layer = follow or not (in_order and inside and maps == 1)
+            if is_layer:
+                found.append(place)
     return found
 
 

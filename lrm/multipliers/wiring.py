@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from lrm.errors import UserError
 from lrm.multipliers.attach import Multipliers
 from lrm.multipliers.layout import uncompiled
-from lrm.multipliers.sharding import whole
+from lrm.multipliers.sharding import is_fsdp, whole
 
 _REMEDY = "build it behind lrm.attach_multipliers from lrm.build_param_groups(model, lr, ...)"
 
@@ -148,7 +148,7 @@ def _check(optimizer: torch.optim.Optimizer, handle: Multipliers, seen: _Seen) -
     moved = {id(p) for p in every}
     present = {id(parameter) for parameter in handle.model.parameters()}
     if handle.effective:
-        _check_current(every, present, seen)
+        _check_current(every, present, seen, any(map(is_fsdp, handle.model.modules())))
     if handle.is_unchanged and not moved.isdisjoint(present):
         raise UserError("optimizer.step() within lrm.same_weights; end the with block before it")
     if moved.isdisjoint(names):
@@ -206,10 +206,20 @@ def _check_reached(handle: Multipliers, moved: set[int]) -> None:
             )
 
 
-def _check_current(every: list[nn.Parameter], present: set[int], seen: _Seen) -> None:
-    """UserError where an optimizer holds parameters that the model had before others came."""
+def _check_current(
+    every: list[nn.Parameter], present: set[int], seen: _Seen, gathered: bool
+) -> None:
+    """UserError where an optimizer holds parameters that the model had before others came.
+
+    ``gathered``: FSDP may have put others there, for the time of a pass.
+    """
     for parameter in every:
         if seen.had(parameter) and id(parameter) not in present:
+            if gathered:
+                raise UserError(
+                    "FSDP holds weights gathered since a forward pass that no backward pass "
+                    "followed; call model.reshard() before the optimizer's step"
+                )
             raise UserError(
                 "the optimizer moves weights that the model had before others took their place "
                 "(load_state_dict(..., assign=True), to_empty); build it behind that from "

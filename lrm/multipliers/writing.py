@@ -138,6 +138,11 @@ class Effective(Tensor):
                         f"{each._link.name} is a parameter that learns; write to it under "
                         "torch.no_grad()"
                     )
+            if is_transformed():
+                raise UserError(
+                    f"{written[0]._link.name} has multipliers, and cannot be written within a "
+                    "transform of torch.func or forward-mode differentiation; write outside of it"
+                )
             with torch.no_grad():
                 found = func(*_plain(args), **_plain(kwargs))
             for each in written:
@@ -156,7 +161,6 @@ def guarded(effective: Tensor, module: nn.Module, attribute: str, reader: Any) -
         or effective is weight
         or type(effective) is not Tensor
         or torch.jit.is_tracing()
-        or is_transformed()
     ):
         return effective
     return _linked(effective, Link(module, attribute, reader, effective))

@@ -8,7 +8,7 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from lrm.errors import Diverged
 from lrm.plan.run import Note, Report, TrainRun
@@ -164,8 +164,10 @@ class TrialLog:
         self.records = there | own
         self.published = frozenset(there)
         self._unwritten = [record for id, record in there.items() if id not in own]
-        if path.exists():
-            _cut(path)
+        if path.exists() and not path.read_bytes().endswith(b"\n"):
+            with path.open("r+b") as file:
+                take(file)
+                _cut(file)
 
     def read_again(self) -> None:
         """Take up what other searches have written since: several may share a log."""
@@ -195,9 +197,10 @@ class TrialLog:
 
     def _append(self, records: Sequence[dict[str, Any]]) -> None:
         make_folder(self.path.parent)
-        with self.path.open("a", encoding="utf-8") as file:
+        with self.path.open("a+b") as file:
             take(file)
-            file.write("".join(map(_line, records)))
+            _cut(file)  # what another search left when it ended
+            file.write("".join(map(_line, records)).encode())
             file.flush()
             os.fsync(file.fileno())
         self._unwritten = []
@@ -213,13 +216,12 @@ def _line(record: dict[str, Any]) -> str:
     return json.dumps(sealed({name: record[name] for name in _FIELDS})) + "\n"
 
 
-def _cut(path: Path) -> None:
+def _cut(file: BinaryIO) -> None:
     """Take away a last line that was cut short when its process ended.
 
     Under a lock, because a line without an end may be one that another search is writing.
     """
-    with path.open("r+b") as file:
-        take(file)
-        content = file.read()
-        if not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
+    file.seek(0)
+    content = file.read()
+    if not content.endswith(b"\n"):
+        file.truncate(content.rfind(b"\n") + 1)

@@ -38,8 +38,7 @@ MESSAGES = {
         {"Adam": 4, "Muon": 4},
         (
             "Vectors gain at NONE, and with AdamW with all tuned; the other gains are open",
-            "At NONE and LR vectors gain only as LR decays; with weight decay tuned they lead "
-            "before",
+            "At NONE the gain comes in the decay; where weight decay is tuned, before it",
             "With AdamW scalars, base LR tuned, gain more than full tuning without multipliers",
         ),
     ),

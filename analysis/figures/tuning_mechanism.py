@@ -37,14 +37,14 @@ DEFAULT = {"markerfacecolor": "none"}
 MESSAGES = {
     "tiny": "Learned products come near a tuned factor for the MLP alone,\n"
     "where noise alone mostly comes nearer",
-    "mini": "The search kept no forward factor: nothing to compare learned products with",
+    "mini": "No forward factor was kept, with Muon none tried: nothing to compare products with",
 }
 RANGE = {"lw": 2.2, "alpha": 0.45}
 # How far apart the layers of one tensor stand, of the way to the next tensor.
 LAYERS_APART = 0.36
 # Order of a block's tensors, and what they are called.
 ORDER = ("q", "k", "v", "x", "z", "B", "C", "dt", "gate", "up", "down", "out")
-NOTHING = ": no factor kept"
+NOTHING = ": no factor found"
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:

@@ -84,8 +84,10 @@ def write_column(axis, rows: pd.DataFrame, names: Sequence[str],
     beside = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
     several = False
     for place, name in enumerate(reversed(names)):
-        said, judging = _value_of(rows, name, robust)
+        said, judging, _ = _value_of(rows, name, robust)
         several |= judging > 1
+        if name in robust and judging > 1 and not set(rows["name"]) <= set(robust):
+            said = f"median {said}"
         if said:
             axis.annotate(said, (1, place), (5, 0), **beside, **look)
     if several and head:
@@ -94,56 +96,39 @@ def write_column(axis, rows: pd.DataFrame, names: Sequence[str],
                       **look | {"va": "bottom"}, textcoords="offset points")  # fmt: skip
 
 
-def _value_of(rows: pd.DataFrame, name: str, robust: Collection[str]) -> tuple[str, int]:
-    """What is written of ``name``, "" where it has no rows, and how many of its seeds judge."""
+def write_above(axis, rows: pd.DataFrame, names: Sequence[str],
+                robust: Collection[str] = ()) -> None:  # fmt: skip
+    """The value of each line above its bar, ``names`` from above; to be called at its limits.
+
+    It is that of ``write_column``. Where there are names in ``robust`` it says which it is, mean or
+    median. What lies beyond the axis has its value at the edge, with an arrow.
+    """
+    low, high = axis.get_xlim()
+    look = {"textcoords": "offset points", "fontsize": SMALL, "zorder": 5,
+            "bbox": {"color": "white", "pad": 0.4}}  # fmt: skip
+    for place, name in enumerate(reversed(names)):
+        said, judging, centre = _value_of(rows, name, robust)
+        if not said:
+            continue
+        if robust and judging > 1:
+            said = f"{'median' if name in robust else 'mean'} {said}"
+        if low < centre < high:
+            axis.annotate(said, (centre, place), (0, 9), va="bottom", ha="center", **look)
+        elif centre <= low:
+            axis.annotate(f"← {said}", (low, place), (4, 0), va="center", ha="left", **look)
+        else:
+            axis.annotate(f"{said} →", (high, place), (-4, 0), va="center", ha="right", **look)
+
+
+def _value_of(rows: pd.DataFrame, name: str, robust: Collection[str]) -> tuple[str, int, float]:
+    """What is written of ``name``, "" where it has no rows; how many of its seeds judge; where."""
     own = rows[rows["name"] == name]
     judging = own.loc[own["seed"] >= FIRST_JUDGING_SEED, "value"]
     points = own["value"] if judging.empty else judging
     if points.empty:
-        return "", 0
-    said = _said(middle(points, name in robust), bare=judging.empty)
-    mixed = name in robust and len(judging) > 1 and not set(rows["name"]) <= set(robust)
-    return f"median {said}" if mixed else said, len(judging)
-
-
-def write_values(axis, rows: pd.DataFrame, names: Sequence[str], above: bool = False,
-                 robust: Collection[str] = ()) -> None:  # fmt: skip
-    """The value of each line beside its points, ``names`` from above; to be called at its limits.
-
-    Or ``above`` its bar, where lines stand far apart.
-
-    With several seeds that judge it is their mean with its interval, to the right of them, else it
-    has three digits. Of names in ``robust`` it is their median; where there are any, it says which
-    of both it is. What lies beyond the axis has its value at the edge, with an arrow.
-    """
-    low, high = axis.get_xlim()
-    for place, name in enumerate(reversed(names)):
-        own = rows[rows["name"] == name]
-        judging = own.loc[own["seed"] >= FIRST_JUDGING_SEED, "value"]
-        points = own["value"] if judging.empty else judging
-        if points.empty:
-            continue
-        found = middle(points, name in robust)
-        mean, said = found.mean, _said(found, bare=judging.empty)
-        if robust and len(judging) > 1:
-            said = f"{'median' if name in robust else 'mean'} {said}"
-        if above and low < mean < high:
-            axis.annotate(said, (mean, place), (0, 9), textcoords="offset points", va="bottom",
-                          ha="center", fontsize=SMALL, zorder=5,
-                          bbox={"color": "white", "pad": 0.4})  # fmt: skip
-            continue
-        # At the axis's left end a number would run into the names, and so would an interval.
-        at_names = mean < low + 0.15 * (high - low)
-        side = 1 if mean >= 0 or at_names or not judging.empty else -1
-        x = own["value"].max() if side > 0 else own["value"].min()
-        if len(judging) > 1:  # so that no bar ends under its number
-            x = max(x, found.high if np.isfinite(found.high) else x)
-        if not low < mean < high:
-            x, side = (low, 1) if mean <= low else (high, -1)
-            said = f"← {said}" if mean <= low else f"{said} →"
-        axis.annotate(said, (x, place), (4 * side, 0), textcoords="offset points", va="center",
-                      ha="left" if side > 0 else "right", fontsize=SMALL, zorder=5,
-                      bbox={"color": "white", "pad": 0.4})  # fmt: skip
+        return "", 0, np.nan
+    found = middle(points, name in robust)
+    return _said(found, bare=judging.empty), len(judging), found.mean
 
 
 def _said(found: Interval, bare: bool) -> str:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots, median
-from analysis.drawing.gaps import by_stage, told_of_points, write_values
+from analysis.drawing.gaps import by_stage, told_of_points, write_above
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import MEDIANS, NEUTRAL
 from analysis.quantities.designs import course_of_gap, gap
@@ -60,7 +60,7 @@ def draw_pairs(numbers: pd.DataFrame, context: Context, pairs: Pairs, message: s
     low, high = panels["b"]["value"].min(), max(panels["b"]["value"].max(), 0)
     axes[1].set_xlim(low - 0.15 * (high - low), high + 0.35 * (high - low))
     axes[1].set_ylim(-0.6, len(pairs) - 0.4)
-    write_values(axes[1], panels["b"], list(pairs), above=True, robust=robust)
+    write_above(axes[1], panels["b"], list(pairs), robust=robust)
     label(axes[1], "b   After the decay", xlabel="← better   unified − standard (nats)")
     legend_below(figure, [key(name, color=colour) for name, colour in colours.items()], 3)
     # Pairs that are read apart may have other seeds.

@@ -8,8 +8,9 @@ the last tier with runs is written, with 95% intervals over seeds. Middle: what 
 gain over training, batch by batch the same data, averaged over a window of steps; means of each
 tier with 95% intervals. Bottom (ours): what an arm gains on NONE without multipliers, over the
 FLOPs that the search had spent when it had found the arm's tuning; bars are 95% intervals. The
-points of a line are, from left, NONE, LR, LRWD and FULL. Where only NONE has runs, the FLOPs stand
-below the arms in the top row, and the bottom one is left out. The csv has the number of trials too.
+points of a line are, from left, NONE, LR, LRWD and FULL; a tier that tried nothing has none. Where
+only NONE has runs, the FLOPs stand below the arms in the top row, and the bottom one is left out.
+The csv has the number of trials too.
 """
 
 from __future__ import annotations

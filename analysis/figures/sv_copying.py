@@ -13,7 +13,7 @@ from __future__ import annotations
 import pandas as pd
 
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.gaps import Comparison, draw_gaps, told_of_points, write_values
+from analysis.drawing.gaps import Comparison, draw_gaps, told_of_points, write_above
 from analysis.drawing.page import caption, headline, key, label, legend_below, sheet
 from analysis.quantities.designs import gap
 from analysis.quantities.recall import OTHER, RECALLED, final_losses_among, gap_among
@@ -75,7 +75,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         low, high = min(rows["value"].min(), 0), max(rows["value"].max(), 0)
         axis.set_xlim(low - 0.15 * (high - low), high + 0.3 * (high - low))
         axis.set_ylim(-0.6, len(names) - 0.35)
-        write_values(axis, rows, names, above=True, robust=ROBUST)
+        write_above(axis, rows, names, robust=ROBUST)
     label(right[0], "b   The gap")
     label(right[1], "", xlabel="← better   unified − standard (nats)")
     legend_below(figure, handles, 2)

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots, median
 from analysis.drawing.designs import LOOKS
-from analysis.drawing.gaps import by_stage, write_values
+from analysis.drawing.gaps import by_stage, write_above
 from analysis.drawing.page import caption, headline, key, label, legend_below, page
 from analysis.drawing.style import ARM_COLOURS, ARM_LOOKS, MEDIANS, NEUTRAL, SMALL
 from analysis.quantities.designs import at_share, course_of_gap
@@ -107,4 +107,4 @@ def _changes(axis, rows: pd.DataFrame) -> None:
     low, high = min(rows["value"].min(), 0), max(rows["value"].max(), 0)
     axis.set_xlim(low - 0.25 * (high - low), high + 0.25 * (high - low))
     axis.set_ylim(-0.5, len(shown) - 0.4)
-    write_values(axis, rows, list(shown), above=True)
+    write_above(axis, rows, list(shown))

@@ -13,7 +13,7 @@ import pandas as pd
 from matplotlib.ticker import MaxNLocator
 
 from analysis.drawing.axes import dots, judging_alone
-from analysis.drawing.gaps import told_of_points, write_values
+from analysis.drawing.gaps import told_of_points, write_column
 from analysis.drawing.page import caption, headline, label, page
 from analysis.drawing.style import NEUTRAL, NO_MULTIPLIERS, NOT_JUDGED, OPTIMIZER_NAMES, SMALL
 from analysis.drawing.tiers import LOOKS
@@ -58,7 +58,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     headline(figure, MESSAGE, context)
     matters = criteria_of("tuning_apart")["T9"]["smallest_effect"]
     low, high = min(numbers["value"].min(), 0), max(numbers["value"].max(), 0)
-    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.85 * (high - low))
+    axes[0].set_xlim(low - 0.05 * (high - low), high + 0.05 * (high - low))
     for axis, letter, optimizer in zip(axes, "ab", OPTIMIZERS.values(), strict=True):
         rows = numbers[numbers["optimizer"] == optimizer]
         named = {name: rows.loc[rows["name"] == name, "value"] for name in LINES}
@@ -70,8 +70,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         axis.axvline(0, **NEUTRAL)
         axis.grid(axis="y", visible=False)
         axis.tick_params(axis="y", length=0, labelsize=SMALL)
-        axis.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 5, 10]))
-        write_values(axis, rows, list(LINES))
+        axis.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+        write_column(axis, rows, list(LINES))
         label(axis, f"{letter}   {OPTIMIZER_NAMES[optimizer]}")
         axis.set_xlabel(f"← better    loss − {NO_MULTIPLIERS} (nats)")
     drawn = dataclasses.replace(context, seeds=sorted(numbers["seed"].unique()))

@@ -218,7 +218,8 @@ def _check_current(
             if gathered:
                 raise UserError(
                     "FSDP holds weights gathered since a forward pass that no backward pass "
-                    "followed; call model.reshard() before the optimizer's step"
+                    "followed: call model.reshard() before the optimizer's step; or others took "
+                    "their place: then build the optimizer anew"
                 )
             raise UserError(
                 "the optimizer moves weights that the model had before others took their place "

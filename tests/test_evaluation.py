@@ -37,8 +37,10 @@ from lrm.exchange.export import corpus_of, export, trained
 from lrm.plan.config import DataConfig, Execution, validate
 from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
 from lrm.plan.experiment import load
+from lrm.plan.run import TrainRun
 from lrm.store.digests import MANIFEST
 from lrm.store.rundir import read_description, read_outcome
+from lrm.sweep.tuning.trials import TrialRun
 from lrm.train import loop
 
 ROOT = Path(__file__).parents[1]
@@ -433,6 +435,23 @@ def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):
         for name, value in zip(last["tensor"], last["value"], strict=True)
     }
     assert said["suite"]["digest"] == read_description(planned.path(tmp_path))["execution"]["suite"]
+
+
+def test_a_run_of_a_search_can_be_evaluated(results, tmp_path):
+    """Those of the long run's search tell which tasks count."""
+    train = runs(results)[0]
+    fields = {each.name: getattr(train, each.name) for each in dataclasses.fields(TrainRun)
+              if each.init}  # fmt: skip
+    trial = TrialRun(**fields | {"experiment": "long_run_search"})
+    shutil.copytree(results / "data", tmp_path / "data")
+    trial.execute(trial.path(tmp_path), tmp_path / "data")
+    assert read_description(trial.path(tmp_path))["kind"] == "trial"
+    asked = ([], trial.settings.train.steps, Suite(examples=EXAMPLES))
+    found, same = (
+        json.loads(evaluate(run.path(folder), tmp_path, *asked).read_text())
+        for run, folder in ((trial, tmp_path), (train, results))
+    )
+    assert found["scores"] == same["scores"] and found["suite"] == same["suite"]
 
 
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(results, tmp_path):

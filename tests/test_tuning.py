@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import warm
 
@@ -114,6 +115,22 @@ def test_a_base_lr_that_is_close_runs_with_all_seeds():
         arm = searched(search, loss)
         assert arm.decisions[0].point == Point(best)
         assert {trial.point.lr for trial in arm.losses if trial.seed == 1} == seed_1
+
+
+def test_an_lr_that_diverges_with_the_second_seed_is_no_choice():
+    """Its neighbours are far behind with the first seed, and the better of them counts."""
+
+    def loss(trial):
+        if trial.point.lr == 0 and trial.seed == 1:
+            return math.inf
+        return 0.1 * abs(trial.point.lr) + 0.01 * (trial.point.lr > 0)
+
+    search = rules(centre=0, reach=1, length=1.0, seeds=(0, 1), confirm_seeds=(0, 1))
+    search = search.model_copy(update={"stages": {"LONG": Stage()}})
+    arm = searched(search, loss)
+    assert arm.decisions[0].point == Point(-1) and not arm.decisions[0].notes
+    arm = searched(search, lambda trial: math.inf if trial.seed == 1 else loss(trial))
+    assert arm.decisions[0].notes == ("LR +0 diverged, and no neighbour is better",)
 
 
 def test_an_lr_that_diverges_is_no_choice():
@@ -615,6 +632,20 @@ def test_a_trial_that_was_resumed_is_stopped_by_all_of_its_window(trial, tmp_pat
         assert not trials.has_ended(path)
         job.execute(path, tmp_path / "results" / "data")
         assert trials.outcome(job, path)["outcome"] == outcome
+
+
+def test_a_trial_that_rests_at_the_minimum_lr_counts_by_all_of_that_stage(trial, tmp_path):
+    """As what is judged of the long run does; without such a stage its end counts."""
+    long = ("train.steps=60", "train.snapshots=6", "train.snapshots_after=0",
+            "schedule.decay_steps=40", "execution.compile=never")  # fmt: skip
+    for minimum in (0, 30):
+        run, found = trial((*long, f"schedule.minimum_steps={minimum}"))
+        path = run.path(tmp_path / "results")
+        rows = pd.read_parquet(path / "scalars.parquet")
+        losses = rows[rows["stat"] == "validation_loss"].set_index("step")["value"]
+        counted = [40, 50, 60] if minimum else [60]
+        assert found["loss"] == pytest.approx(losses[counted].mean(), abs=0)
+        assert losses[counted].nunique() == len(counted)
 
 
 def test_a_trial_that_diverges_ends_in_good_order(trial):

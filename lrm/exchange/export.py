@@ -31,6 +31,9 @@ from lrm.store.rundir import (
 from lrm.train import probes
 from lrm.train.learner import build
 
+# Kinds of runs with a model: a planned training, and one that a search asked for.
+_TRAINED = (TrainRun.kind, "trial")
+
 
 def training(path: Path) -> tuple[dict[str, Any], Settings]:
     """What ``run.json`` says of the finished training in ``path``, and its settings.
@@ -40,7 +43,7 @@ def training(path: Path) -> tuple[dict[str, Any], Settings]:
     if not is_complete(path):
         raise UserError(f"{path} is no finished run; give a folder of results/runs/<experiment>")
     description = read_description(path)
-    if description["kind"] != TrainRun.kind:
+    if description["kind"] not in _TRAINED:
         raise UserError(f"{path} is a run without a model (kind {description['kind']})")
     return description, validate(Settings, description["settings"], str(path / "run.json"))
 

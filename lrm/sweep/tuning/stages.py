@@ -138,7 +138,9 @@ class ArmSearch:
             if not self._allowed(trials):
                 return point
             yield from self._ask(trials)
-            base = self.losses[self._trial(point, first, full)] + self._search.close
+            own = [self.losses[self._trial(point, seed, full)] for seed in seeds]
+            # Where it diverges with a seed, any neighbour that does not with the first is better.
+            base = own[0] + self._search.close if all(map(math.isfinite, own)) else math.inf
             hopeful = [each for each in near if self.losses[self._trial(each, first, full)] < base]
             trials = [self._trial(each, seed, full) for each in hopeful for seed in others]
             if not self._allowed(trials):
@@ -146,6 +148,9 @@ class ArmSearch:
             yield from self._ask(trials)
             best = min([point, *hopeful], key=lambda each: self._mean(each, seeds, full))
             if best == point:
+                note = f"LR {point.lr:+d} diverged, and no neighbour is better"
+                if note not in self._notes and not math.isfinite(self._mean(point, seeds, full)):
+                    self._notes.append(note)
                 return point
             point = best
 

@@ -20,6 +20,7 @@ from analysis.report import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import LIBRARY, Site, _figure, gather, newest
 from analysis.report.intervals import WIDTH, strip
+from analysis.report.gains import gains_of
 from analysis.report.overview import (
     Row,
     current,
@@ -170,6 +171,36 @@ def test_an_overview_counts_and_breaks_lines(site):
     assert "some_name" not in listing([words])
     assert '<a href="another">' in listing([replace(words, name="another", text="second paper")])
     assert "](some_name) word" in listing([replace(words, claims=[])])
+
+
+def test_gains_are_those_of_the_ledger(tmp_path):
+    """A cell without runs says so, and one whose interval lies above 0 is bold."""
+
+    def part(name, value, interval, n):
+        return {"name": name, "value": value, "interval": interval, "n": n}
+
+    parts = [part("Adam: gain", 0.0126, [0.004, 0.02], 8), part("Muon: gain", None, None, 0)]
+    more = [part("Adam: gain", -0.02, [-0.03, 0.01], 6), part("Muon: gain", 0.0, None, 6)]
+    for scale, of_claim in (("tiny", parts), ("mini", more)):
+        folder = tmp_path / "reference" / scale
+        folder.mkdir(parents=True)
+        ledger = {"claims": [{"id": "T1", "parts": of_claim}], "multiplicity": {}}
+        write_listed(folder, {"claims.json": as_json(ledger)})
+    entries = [
+        {"row": "both", "part": "{optimizer}: gain", "claims": {"tiny": "T1", "mini": "T1"}},
+        {"row": "one", "part": "{optimizer}: gain", "claims": {"mini": "T1"}},
+    ]
+    found = gains_of(entries, tmp_path)
+    assert found.head[1:] == ["`tiny`, AdamW, n = 8", "`tiny`, Muon", "`mini`, AdamW, n = 6",
+                              "`mini`, Muon, n = 6"]  # fmt: skip
+    late = ["−0.020 [−0.030, 0.010]", "0.000"]
+    assert found.rows == [
+        ["both", "**0.013 [0.004, 0.020]**", "not run", *late],
+        ["one", "not run", "not run", *late],
+    ]
+    for wrong in ({"part": "{optimizer}: loss"}, {"claims": {"tiny": "T7"}}):
+        with pytest.raises(UserError, match="correct the gains in"):
+            gains_of([entries[0] | wrong], tmp_path)
 
 
 def test_an_overview_tells_of_other_scales(tmp_path):

@@ -18,6 +18,7 @@ from analysis.drawing.stamp import drawn_files, read_drawn, stamp_of
 from analysis.figures.__main__ import drawn_of
 from analysis.needs import figures, read_by
 from analysis.report.archive import packed
+from analysis.report.gains import Gains, gains_of
 from analysis.report.intervals import Strip, strip
 from analysis.report.readme import Readme, read
 from analysis.tables.asked import find_asked
@@ -152,6 +153,7 @@ class Site:
     scale: str
     source: str
     bottom_line: list[str]
+    gains: Gains | None
     abstract: list[Sentence]
     pages: list[Page]
     multiplicity: dict[str, Any]
@@ -210,8 +212,9 @@ def gather(scale: str, source: str, results: Path) -> Site:
         pages.append(_page(name, own, scale, source, results, stale))
     pages.append(_library([claim for claim in claims if claim.experiment == LIBRARY]))
     written = (scale, source) == (SCALE, "reference") and results.resolve() == RESULTS.resolve()
-    said = bottom_line() if written else []
-    return Site(scale, source, said, _abstract(claims), pages, ledger["multiplicity"], written)
+    said, table = (bottom_line(), gains()) if written else ([], None)
+    multiplicity = ledger["multiplicity"]
+    return Site(scale, source, said, table, _abstract(claims), pages, multiplicity, written)
 
 
 def _of_other_runs(scale: str, source: str, results: Path) -> frozenset[str]:
@@ -410,6 +413,11 @@ def _link(folder: Path, target: str) -> str | None:
 def bottom_line() -> list[str]:
     """What the published runs come to: Markdown in paragraphs."""
     return [" ".join(text.split()) for text in read_yaml(ABSTRACT)["bottom_line"]]
+
+
+def gains() -> Gains:
+    """The table that belongs to the first of these paragraphs; UserError as ``gains_of``."""
+    return gains_of(read_yaml(ABSTRACT)["gains"])
 
 
 def headline() -> str:

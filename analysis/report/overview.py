@@ -1,6 +1,7 @@
 """``python -m analysis.report.overview``: the results at a glance in two pages of the repository.
 
-The first page has those of the paper, and experiments/README.md those of the other texts.
+The first page has those that a figure or table of the paper shows, and experiments/README.md all
+others.
 
 An experiment's figures and question stand in its YAML's head, its answer is the conclusion that its
 README gives in bold, and the verdicts are those of its claims on the published runs.
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from markdown_it import MarkdownIt
 
 from analysis.claims.judging import HOLDS, OPEN, PARTLY, UNJUDGED
 from analysis.claims.stored import claims_file, read_ledger, tested_parts
@@ -30,12 +32,14 @@ from analysis.report.content import (
     bottom_line,
     counts_of,
     facts_of,
+    gains,
     headline,
     newest,
     none_judged,
     ordered,
     waits,
 )
+from analysis.report.gains import Gains
 from analysis.report.readme import read
 from analysis.tables.find import EXPERIMENTS, RESULTS, ROOT, relative
 from lrm.cli import guarded
@@ -176,20 +180,26 @@ def _place(text: str) -> tuple[int, str]:
 
 
 def table(shown: Iterable[Row]) -> str:
-    """What can be said of all claims, and the paper's experiments of which claims are judged.
+    """What can be said of all claims, and the paper's figures of which claims are judged.
 
     The experiment of the paper's main result comes first.
     """
-    more = "[All counts, and the results of the other texts](experiments/README.md#what-they-found)"
+    more = "[All counts, and all other results](experiments/README.md#what-they-found)"
     own = sorted((row for row in shown if row.text == PAPER), key=lambda r: r.name != headline())
-    others: dict[str, list[Claim]] = {}
+    elsewhere: dict[str, list[Claim]] = {}
     for row in own:
         for scale, claims in row.elsewhere.items():
-            others.setdefault(scale, []).extend(c for c in claims if c.text == PAPER)
-    apart = "".join(f" At `{scale}`: {tally(claims)}." for scale, claims in others.items())
-    said = (*bottom_line(), f"{sums(current(), PAPER)}{apart} {more}")
-    lines = [line for text in said for line in (*_wrapped(text), "")]
-    return "\n".join([*lines, *_judged(own, "experiments/")]) + "\n"
+            elsewhere.setdefault(scale, []).extend(c for c in claims if c.text == PAPER)
+    apart = "".join(f" At `{scale}`: {tally(claims)}." for scale, claims in elsewhere.items())
+    first, *others = bottom_line()
+    rest = (*others, f"{sums(current(), PAPER)}{apart} {more}")
+    lines = [*_wrapped(first), "", *_as_html(gains()), ""]
+    lines += [line for text in rest for line in (*_wrapped(text), "")]
+    return "\n".join([*lines, *_judged(filter(_on_first_page, own), "experiments/")]) + "\n"
+
+
+def _on_first_page(row: Row) -> bool:
+    return row.text == PAPER and bool(row.figures)
 
 
 def _judged(shown: Iterable[Row], folder: str) -> list[str]:
@@ -206,6 +216,18 @@ def _judged(shown: Iterable[Row], folder: str) -> list[str]:
         text.append("<tr>" + "".join(f"<td>{cell}" for cell in cells))
     # Rows follow each other without a break, which would leave half a line empty at each.
     return [*_wrapped(" ".join(text)), "</table>"]
+
+
+def _as_html(gains: Gains) -> list[str]:
+    """The table of gains as HTML in lines; each row begins a line, and may have two."""
+
+    def inline(cell: str) -> str:
+        return MarkdownIt().renderInline(cell).replace("strong>", "b>")
+
+    head = "".join(f"<th>{inline(cell)}" for cell in gains.head)
+    rows = ["".join(f"<td>{inline(cell)}" for cell in row) for row in gains.rows]
+    whole = [f"<table><tr>{head}", *(f"<tr>{row}" for row in rows)]
+    return [line for row in whole for line in _wrapped(row)] + ["</table>"]
 
 
 def _verdicts(row: Row) -> str:
@@ -232,10 +254,10 @@ def _numbers(figures: list[str]) -> str:
 
 
 def listing(shown: Iterable[Row]) -> str:
-    """The sums of all claims, what is judged of the other texts, and the rest as a list."""
+    """The sums of all claims, what is judged beside the paper's figures, and the rest as a list."""
     shown = list(shown)
     summed = _wrapped(head(current()))
-    others = _judged((row for row in shown if row.text != PAPER), "")
+    others = _judged((row for row in shown if not _on_first_page(row)), "")
     rest = [f"- [{row.question}]({row.name}) {row.conclusion}" for row in shown if row.unjudged]
     return "\n".join([*summed, "", *others, "", *rest]) + "\n"
 

@@ -19,8 +19,8 @@ from analysis.figures.__main__ import drawn_of
 from analysis.report import idea
 from analysis.report.__main__ import pack, write
 from analysis.report.content import LIBRARY, Site, _figure, gather, newest
-from analysis.report.intervals import WIDTH, strip
 from analysis.report.gains import gains_of
+from analysis.report.intervals import WIDTH, strip
 from analysis.report.overview import (
     Row,
     current,

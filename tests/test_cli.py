@@ -303,12 +303,13 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
 def test_dry_run_shows_everything_and_trains_nothing(tmp_path):
     output = run("projector", "--dry-run", "--results", tmp_path, "--only", "VPN S=4 *")
     for word in ("VPN S=4 seed=0", "parameters", "tokens", "FLOPs", "Σηλ", "travel", "lr·wd",
-                 "norm.final", "$"):  # fmt: skip
+                 "norm.final", " of one CPU core (by estimate); "):  # fmt: skip
         assert word in output
     assert not list(tmp_path.iterdir())
     paper = call("experiments/projector/run.py", "--scale", "paper", "--dry-run", "--only",
                  "FPN S=2 *")  # fmt: skip
     assert "521,411,104 parameters" in paper and "days" in paper
+    assert " of one H100-class GPU (by estimate), about $" in paper
     parts = run("projector", "--dry-run", "--results", tmp_path, "--only", "VPN S=4 *", "--set",
                 "execution.parallel={replicate: 2, shard: 4}")  # fmt: skip
     assert "memory of each of 2 × 4 processes: about " in parts and "; the first needs " in parts

@@ -112,18 +112,11 @@ def test_every_experiment_is_in_one_of_the_overviews():
         assert "\n#   question: " in config.read_text(encoding="utf-8"), f"{name}: no question"
 
 
-def test_the_rows_of_the_overview_and_the_library_sum_to_its_head():
+def test_the_rows_of_the_overview_and_the_library_have_all_claims():
     """A claim counts once, in the row of the experiment that decides it."""
     claims = current()
     numbers = [(claim.id.partition(".")[0], claim.experiment) for claim in claims]
     assert len(set(numbers)) == len(numbers)
-    told = " ".join(overviews()[EXPERIMENTS / "README.md"].split())
-    counts = [int(n) for n in re.findall(r"(\d+) (?:stand in the table|belong to exp)", told)]
-    shown = [
-        sum(len(row.claims) for row in rows() if row.unjudged is unjudged)
-        for unjudged in (False, True)
-    ]
-    assert counts == shown
     shown = [claim.id for row in rows() for claim in row.claims]
     shown += [claim.id for claim in claims if claim.experiment == LIBRARY]
     assert sorted(shown) == sorted(claim.id for claim in claims)

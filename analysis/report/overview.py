@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from markdown_it import MarkdownIt
 
-from analysis.claims.judging import HOLDS, OPEN, PARTLY, UNJUDGED
+from analysis.claims.judging import HOLDS, OPEN, PARTLY
 from analysis.claims.stored import claims_file, read_ledger, tested_parts
 from analysis.quantities.stats import holm
 from analysis.report.content import (
@@ -140,18 +140,13 @@ def tally(claims: Iterable[Claim]) -> str:
 
 
 def head(claims: list[Claim]) -> str:
-    """The sums of all claims, what they leave out, and how many parts stand a correction."""
+    """The sums of all claims, and how many of their parts stand a correction."""
     tested = tested_parts(claim.record for claim in claims if claim.experiment != LIBRARY)
     stand = holm([part["p"] for part in tested])
     held = np.array([part["verdict"] == HOLDS for part in tested])
-    own = [claim.id for claim in claims if claim.experiment == LIBRARY]
-    judged = {claim.experiment for claim in claims if claim.record["verdict"] != UNJUDGED}
-    apart = [claim for claim in claims if claim.experiment not in {*judged, LIBRARY}]
     texts = sorted({claim.text for claim in claims}, key=_place)
     return (
-        f"{' '.join(sums(claims, text) for text in texts)} Of these {len(claims)} verdicts "
-        f"{len(claims) - len(own) - len(apart)} stand in the tables, and {len(own)} are about the "
-        f"library. The other {len(apart)} belong to experiments that are not judged yet. "
+        f"{' '.join(sums(claims, text) for text in texts)} "
         f"All verdicts together have {len(tested)} parts whose numbers differ from seed to seed. "
         f"Of these {sum(held)} hold, {sum(held & stand)} after Holm's correction for testing all."
     )

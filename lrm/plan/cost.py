@@ -24,12 +24,24 @@ COMPILED_FROM = 15.0
 class Cost(Strict):
     """What the scale's machine does, for estimates."""
 
-    device: str = "one CPU core"
+    device: str = "CPU core"
     devices: int = Field(1, ge=1)  # devices that one run occupies
     flops_per_second: float = Field(2.0e10, gt=0)  # achieved, per device
     # Of noise and theory, which are simulated on one core beside a GPU; null: as training.
     simulated_per_second: float | None = Field(None, gt=0)
     price_per_hour: float = Field(0.0, ge=0)  # US dollars, per device
+
+    @property
+    def machine(self) -> str:
+        """What one run occupies, in words: ``one CPU core``, ``8 × H100-class GPU``."""
+        return f"one {self.device}" if self.devices == 1 else f"{self.devices} × {self.device}"
+
+
+def price(dollars: float) -> str:
+    """``, about $5`` to be added to a line; nothing for what costs nothing."""
+    if not dollars:
+        return ""
+    return f", about ${dollars:,.0f}" if dollars >= 0.5 else ", less than $1"
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from lrm.cli import columns, counted, size
 from lrm.plan import memory
 from lrm.plan.config import Settings
+from lrm.plan.cost import price
 from lrm.plan.experiment import Experiment
 from lrm.plan.rules import table
 from lrm.plan.run import Run
@@ -48,11 +49,11 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
     lines += _memory(runs)
     lines += together.told(runs)
     cost = runs[0].cost
-    source = "measured on finished runs" if ratio else f"assumed for {cost.device}"
+    source = "measured on finished runs" if ratio else "by estimate"
     source += f"; {duration(left)} of them left" if left < seconds else ""
     lines.append(
-        f"{counted(len(runs), 'run')}, {duration(seconds)} of {cost.devices} × {cost.device} "
-        f"({source}), about ${dollars:,.0f}; {size(disk)} of weights on disk"
+        f"{counted(len(runs), 'run')}, {duration(seconds)} of {cost.machine} ({source})"
+        f"{price(dollars)}; {size(disk)} of weights on disk"
     )
     if damaged:
         lines.append(f"{counted(damaged, 'finished run')} damaged: a sweep tells what to do, "

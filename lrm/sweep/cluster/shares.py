@@ -16,6 +16,7 @@ from typing import Any
 
 from lrm.cli import columns, size
 from lrm.errors import UserError
+from lrm.plan.cost import price
 from lrm.plan.run import Run
 from lrm.sweep import speed
 from lrm.sweep.cluster.settings import Cluster
@@ -116,9 +117,9 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
     for number, share in enumerate(found):
         own = share.seconds / 3600
         cost = share.jobs[0][0].cost
-        price = cost.price_per_hour if cluster.price_per_hour is None else cluster.price_per_hour
+        per_hour = cost.price_per_hour if cluster.price_per_hour is None else cluster.price_per_hour
         hours += own
-        dollars += own * price * cost.devices
+        dollars += own * per_hour * cost.devices
         numbers = (number, len(share.jobs), share.tasks, share.tasks * share.workers)
         rows.append((*map(str, numbers), _hours(own), _hours(share.longest / 3600)))
     tasks = sum(share.tasks for share in found)
@@ -135,9 +136,8 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
         f"jobs: {tasks} array tasks of {gpus}{cluster.cpus} CPUs and at most "
         f"{cluster.hours:g} hours each, {at_once} at a time",
         *columns(rows),
-        f"{_hours(hours)} {unit}, about ${dollars:,.0f}; a run that is longer than a task's limit "
-        f"saves a checkpoint and is queued again; checkpoints take {size(saved)} "
-        "meanwhile",
+        f"{_hours(hours)} {unit}{price(dollars)}; a run that is longer than a task's limit saves a "
+        f"checkpoint and is queued again; checkpoints take {size(saved)} meanwhile",
         *told,
     ]
 

@@ -274,11 +274,10 @@ def _plan(
         lines.append(f"{name}: {', '.join(stages)}; {said[0]} if no change gains; "
                      f"{said[1]} if a factor of every group gains")  # fmt: skip
     run = bases[0]
-    cost, seconds = run.cost, run.estimate().seconds
+    seconds = run.estimate().seconds
     lines.append(
-        f"in all {duration(total[False])} to {duration(total[True])} of {cost.devices} × "
-        f"{cost.device}, assumed for a run of {run.settings.train.steps} steps in "
-        f"{duration(seconds)}"
+        f"in all {duration(total[False])} to {duration(total[True])} of {run.cost.machine}, if "
+        f"a run of {run.settings.train.steps} steps takes {duration(seconds)}"
     )
     return "\n".join(lines)
 

@@ -177,10 +177,13 @@ def _place(text: str) -> tuple[int, str]:
 def table(shown: Iterable[Row]) -> str:
     """What can be said of all claims, and the paper's figures of which claims are judged.
 
-    The experiment of the paper's main result comes first.
+    The experiment of the paper's main result comes first, then what else its figure shows.
     """
     more = "[All counts, and all other results](experiments/README.md#what-they-found)"
-    own = sorted((row for row in shown if row.text == PAPER), key=lambda r: r.name != headline())
+    own = [row for row in shown if row.text == PAPER]
+    first_of_all = next((row for row in own if row.name == headline()), None)
+    shared = set(first_of_all.figures) if first_of_all else set()
+    own.sort(key=lambda row: (row is not first_of_all, not shared.intersection(row.figures)))
     elsewhere: dict[str, list[Claim]] = {}
     for row in own:
         for scale, claims in row.elsewhere.items():

@@ -78,10 +78,15 @@ def _check_questions(tables: Tables) -> None:
 
 @kept
 def losses(tables: Tables) -> pd.DataFrame:
-    """Validation losses: (seed, step) of checkpoints × (optimizer, multipliers)."""
+    """Validation losses: (seed, step) of evaluated checkpoints × (optimizer, multipliers)."""
+    return validated(tables).loc[scores(tables).index]
+
+
+def validated(tables: Tables) -> pd.DataFrame:
+    """As ``losses``, of all steps with a validation."""
     rows = tables.pick(kind="train", stat="validation_loss")
     table = rows.pivot(index=["seed", "step"], columns="arm", values="value")
-    table = table.reindex(columns=list(ARMS)).loc[scores(tables).index]
+    table = table.reindex(columns=list(ARMS))
     table.columns = pd.MultiIndex.from_tuples(ARMS.values(), names=_LEVELS)
     return table
 

@@ -192,7 +192,7 @@ def test_gains_are_those_of_the_ledger(tmp_path):
         ["one", "not run", "not run", *late],
     ]
     for wrong in ({"part": "{optimizer}: loss"}, {"claims": {"tiny": "T7"}}):
-        with pytest.raises(UserError, match="correct the gains in"):
+        with pytest.raises(UserError, match="there is no claim T. .*; correct the gains in"):
             gains_of([entries[0] | wrong], tmp_path)
 
 

@@ -128,9 +128,9 @@ def test_an_lr_that_diverges_with_the_second_seed_is_no_choice():
     search = rules(centre=0, reach=1, length=1.0, seeds=(0, 1), confirm_seeds=(0, 1))
     search = search.model_copy(update={"stages": {"LONG": Stage()}})
     arm = searched(search, loss)
-    assert arm.decisions[0].point == Point(-1) and not arm.decisions[0].notes
-    arm = searched(search, lambda trial: math.inf if trial.seed == 1 else loss(trial))
-    assert arm.decisions[0].notes == ("LR +0 diverged, and no neighbour is better",)
+    assert arm.decisions[0].point == Point(-1)
+    arm = searched(search, lambda t: math.inf if t.seed == 1 and t.point.lr > -4 else loss(t))
+    assert arm.decisions[0].point == Point(-4), "however far the first that finishes is"
 
 
 def test_an_lr_that_diverges_is_no_choice():

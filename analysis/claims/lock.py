@@ -29,7 +29,7 @@ from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, find
 from lrm.cli import guarded
 from lrm.errors import UserError
 from lrm.plan.claims import is_judged_at, judging_seeds
-from lrm.plan.experiment import NoSuchRun, load
+from lrm.plan.experiment import NoSuchRun, load, matches_any
 from lrm.plan.identity import criterion_hash
 from lrm.store.files import write_json
 
@@ -47,7 +47,7 @@ def lock(claim: str, same: bool = False) -> None:
     experiment = criterion["experiment"]
     locks = locks_of(experiment)
     if claim not in locks:
-        _check_tuned(experiment, criterion.get("at"))
+        _check_tuned(criterion)
     now = {
         "code": code_hash(experiment, claim),
         "configuration": configuration_hash(experiment, criterion.get("at")),
@@ -86,11 +86,16 @@ def lock(claim: str, same: bool = False) -> None:
     print(f"wrote {path}")
 
 
-def _check_tuned(experiment: str, at: str | None) -> None:
-    """UserError where a search has yet to find arms: their runs would be missing from the lock."""
+def _check_tuned(criterion: dict[str, Any]) -> None:
+    """UserError where a search has yet to find arms that the entry reads.
+
+    Their runs would be missing from the lock. Arms that its ``only`` leaves out may be found later:
+    then ``--same`` notes the configuration that has them.
+    """
+    experiment, only = criterion["experiment"], criterion.get("only", ("*",))
     loaded = load(EXPERIMENTS / experiment / "config.yaml")
-    scale = at or judging_scale(loaded)
-    if untuned := loaded.untuned(scale):
+    scale = criterion.get("at") or judging_scale(loaded)
+    if untuned := [arm for arm in loaded.untuned(scale) if matches_any(f"{arm} ", only)]:
         raise UserError(
             f"{experiment}: no search has tuned {', '.join(untuned)} at {scale}; lock its claims "
             "when all arms are tuned, and before their seeds run"

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from analysis.claims.stored import claims_file, read_ledger
+from analysis.drawing.style import OPTIMIZER_NAMES
 from analysis.tables.find import RESULTS
 from lrm.errors import UserError
 
-OPTIMIZERS = {"Adam": "AdamW", "Muon": "Muon"}  # by its name in the parts of a claim
 NOT_RUN = "not run"
 
 
@@ -38,13 +38,15 @@ def gains_of(entries: list[dict[str, Any]], results: Path = RESULTS) -> Gains:
         )
         for place, entry in enumerate(entries)
         for scale, claim in entry["claims"].items()
-        for optimizer in OPTIMIZERS
+        for optimizer in OPTIMIZER_NAMES
     }
-    head, columns = ["gain in nats"], [(scale, each) for scale in scales for each in OPTIMIZERS]
+    columns = [(scale, optimizer) for scale in scales for optimizer in OPTIMIZER_NAMES]
+    head = ["gain in nats"]
     for scale, optimizer in columns:
         of_it = [part for (_, *column), part in parts.items() if column == [scale, optimizer]]
         counts = " or ".join(str(n) for n in sorted({part["n"] for part in of_it if part["n"]}))
-        head.append(f"`{scale}`, {OPTIMIZERS[optimizer]}" + (f", n = {counts}" if counts else ""))
+        seeds = f", n = {counts}" if counts else ""
+        head.append(f"`{scale}`, {OPTIMIZER_NAMES[optimizer]}{seeds}")
     rows = [
         [entry["row"], *(_cell(parts.get((place, *column))) for column in columns)]
         for place, entry in enumerate(entries)
@@ -61,12 +63,11 @@ class _Ledger:
 
     def part(self, claim: str, name: str) -> dict[str, Any]:
         """That part of the claim; UserError where there is none."""
-        parts = self._claims.get(claim, {}).get("parts", [])
-        for part in parts:
+        for part in self._claims.get(claim, {}).get("parts", []):
             if part["name"] == name:
                 return part
-        raise UserError(f"{self._file}: {claim} has no part {name!r}; correct the gains in "
-                        "analysis/report/abstract.yaml")  # fmt: skip
+        raise UserError(f"{self._file}: there is no claim {claim} with a part {name!r}; correct "
+                        "the gains in analysis/report/abstract.yaml")  # fmt: skip
 
 
 def _cell(part: dict[str, Any] | None) -> str:
@@ -81,4 +82,4 @@ def _cell(part: dict[str, Any] | None) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:.3f}".replace("-", "−")
+    return f"{value:z.3f}".replace("-", "−")

@@ -216,14 +216,14 @@ def _judged(shown: Iterable[Row], folder: str) -> list[str]:
     return [*_wrapped(" ".join(text)), "</table>"]
 
 
-def _as_html(gains: Gains) -> list[str]:
+def _as_html(shown: Gains) -> list[str]:
     """The table of gains as HTML in lines; each row begins a line, and may have two."""
 
     def inline(cell: str) -> str:
         return MarkdownIt().renderInline(cell).replace("strong>", "b>")
 
-    head = "".join(f"<th>{inline(cell)}" for cell in gains.head)
-    rows = ["".join(f"<td>{inline(cell)}" for cell in row) for row in gains.rows]
+    head = "".join(f"<th>{inline(cell)}" for cell in shown.head)
+    rows = ["".join(f"<td>{inline(cell)}" for cell in row) for row in shown.rows]
     whole = [f"<table><tr>{head}", *(f"<tr>{row}" for row in rows)]
     return [line for row in whole for line in _wrapped(row)] + ["</table>"]
 

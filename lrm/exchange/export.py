@@ -28,11 +28,12 @@ from lrm.store.rundir import (
     read_outcome,
     weights_file,
 )
+from lrm.sweep.tuning.trials import TrialRun
 from lrm.train import probes
 from lrm.train.learner import build
 
 # Kinds of runs with a model: a planned training, and one that a search asked for.
-_TRAINED = (TrainRun.kind, "trial")
+_TRAINED = (TrainRun.kind, TrialRun.kind)
 
 
 def training(path: Path) -> tuple[dict[str, Any], Settings]:

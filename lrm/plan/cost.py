@@ -41,7 +41,7 @@ def price(dollars: float) -> str:
     """``, about $5`` to be added to a line; nothing for what costs nothing."""
     if not dollars:
         return ""
-    return f", about ${dollars:,.0f}" if dollars >= 0.5 else ", less than $1"
+    return f", about ${dollars:,.0f}" if dollars > 0.5 else ", less than $1"
 
 
 @dataclass(frozen=True)

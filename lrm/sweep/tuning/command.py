@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from lrm.cli import a_folder, columns, guarded, positive
+from lrm.cli import a_folder, columns, guarded, positive, size
 from lrm.errors import UserError, line_of, shown
 from lrm.model.tensors import matches
 from lrm.plan.experiment import Experiment, load, matches_any, selecting_none
@@ -262,7 +262,7 @@ def _plan(
     search: Search, arms: Mapping[str, Mapping[str, Stage]], bases: Sequence[TrainRun]
 ) -> str:
     """What the search may cost: where no change gains, and where every one does."""
-    lines, total = [], {False: 0.0, True: 0.0}
+    lines, total, disk = [], {False: 0.0, True: 0.0}, {False: 0, True: 0}
     for run, (name, stages) in zip(bases, arms.items(), strict=True):
         seconds, said = run.estimate().seconds, []
         for all_gain in (False, True):
@@ -270,14 +270,19 @@ def _plan(
             lengths = (1.0 if each.full else each.length or search.length for each in trials)
             cost = seconds * sum(lengths)
             total[all_gain] += cost
+            disk[all_gain] += len(trials) * run.estimate().disk
             said.append(f"{len(trials)} trials, {duration(cost)}")
         lines.append(f"{name}: {', '.join(stages)}; {said[0]} if no change gains; "
                      f"{said[1]} if a factor of every group gains")  # fmt: skip
     run = bases[0]
     seconds = run.estimate().seconds
+    hours, weights = (
+        " to ".join(dict.fromkeys(map(said, (of[False], of[True]))))
+        for of, said in ((total, duration), (disk, size))
+    )
     lines.append(
-        f"in all {duration(total[False])} to {duration(total[True])} of {run.cost.machine}, if "
-        f"a run of {run.settings.train.steps} steps takes {duration(seconds)}"
+        f"in all {hours} of {run.cost.machine}, if a run of {run.settings.train.steps} steps takes "
+        f"{duration(seconds)}; {weights} of weights on disk"
     )
     return "\n".join(lines)
 

@@ -128,7 +128,9 @@ class ArmSearch:
     ) -> Generator[list[Trial], Losses, Point]:
         """The best base LR near ``point``: no neighbour on the grid has a lower mean loss.
 
-        A neighbour that is no better with the first seed, nor ``close``, is not tried with others.
+        A neighbour that is no better with the first seed, nor ``close``, is not tried with others,
+        unless ``point`` diverges with one of them. Where neither neighbour finishes, it goes on a
+        step lower.
         """
         first, *others = seeds
         while True:
@@ -138,9 +140,10 @@ class ArmSearch:
             if not self._allowed(trials):
                 return point
             yield from self._ask(trials)
-            own = [self.losses[self._trial(point, seed, full)] for seed in seeds]
+            by_seed = [self.losses[self._trial(point, seed, full)] for seed in seeds]
             # Where it diverges with a seed, any neighbour that does not with the first is better.
-            base = own[0] + self._search.close if all(map(math.isfinite, own)) else math.inf
+            finite = all(map(math.isfinite, by_seed))
+            base = by_seed[0] + self._search.close if finite else math.inf
             hopeful = [each for each in near if self.losses[self._trial(each, first, full)] < base]
             trials = [self._trial(each, seed, full) for each in hopeful for seed in others]
             if not self._allowed(trials):
@@ -148,10 +151,9 @@ class ArmSearch:
             yield from self._ask(trials)
             best = min([point, *hopeful], key=lambda each: self._mean(each, seeds, full))
             if best == point:
-                note = f"LR {point.lr:+d} diverged, and no neighbour is better"
-                if note not in self._notes and not math.isfinite(self._mean(point, seeds, full)):
-                    self._notes.append(note)
-                return point
+                if finite or point.lr <= -_FARTHEST:
+                    return point
+                best = near[0]
             point = best
 
     # Factors of groups.

@@ -145,9 +145,10 @@ def _last_loss(trial: TrialRun, path: Path, at_end: float) -> float:
     A higher base LR has a higher minimum too and may fall on while others rest, so that the end
     alone would favour it. The claims of such runs are judged by the same mean.
     """
-    settings = trial.settings
-    after = settings.train.steps - settings.schedule.minimum_steps
-    found = _mean(path, "validation_loss", after, settings.train.steps)
+    steps, resting = trial.settings.train.steps, trial.settings.schedule.minimum_steps
+    if not resting:
+        return at_end
+    found = _mean(path, "validation_loss", steps - resting, steps)
     return at_end if found is None else found
 
 

@@ -107,8 +107,8 @@ def draw(numbers: pd.DataFrame, context: Context):
     )
     if numbers["seed"].nunique() > 1:
         note += (
-            "\na: medians over seeds, on top means of each seed's median; lines: 95% intervals; "
-            "arrow: it goes on\n"
+            "\na: medians over seeds, on top geometric means of each seed's median; "
+            "lines: 95% intervals; arrow: it goes on\n"
             "b: a point is a matrix of one layer, means over seeds with 95% intervals"
         )
     caption(figure, context, note)

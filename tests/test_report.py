@@ -18,7 +18,7 @@ from analysis.drawing.stamp import stamp_of
 from analysis.figures.__main__ import drawn_of
 from analysis.report import idea
 from analysis.report.__main__ import pack, write
-from analysis.report.content import LIBRARY, Site, _figure, gather, newest
+from analysis.report.content import LIBRARY, Site, _figure, gains, gather, newest
 from analysis.report.gains import gains_of
 from analysis.report.intervals import WIDTH, strip
 from analysis.report.overview import (
@@ -96,6 +96,13 @@ def test_the_folder_needs_no_network_and_is_small(report, pages):
     style = (report / "report.css").read_text() + (report / "report.js").read_text()
     assert "//" not in re.sub(r"^\s*//.*$", "", style, flags=re.MULTILINE)
     assert sum(path.stat().st_size for path in report.rglob("*") if path.is_file()) < 10e6
+
+
+def test_the_front_page_has_the_table_of_gains(report):
+    front = (report / "index.html").read_text(encoding="utf-8")
+    for row in gains().rows:
+        assert all(f"<td>{cell}</td>" in front for cell in row if "*" not in cell)
+        assert all(f"<strong>{cell.strip('*')}</strong>" in front for cell in row if "*" in cell)
 
 
 def test_the_results_in_the_repository_s_pages_are_current():

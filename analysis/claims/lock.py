@@ -95,10 +95,10 @@ def _check_tuned(criterion: dict[str, Any]) -> None:
     experiment, only = criterion["experiment"], criterion.get("only", ("*",))
     loaded = load(EXPERIMENTS / experiment / "config.yaml")
     scale = criterion.get("at") or judging_scale(loaded)
-    if untuned := [arm for arm in loaded.untuned(scale) if matches_any(f"{arm} ", only)]:
+    if untuned := [arm for arm in loaded.untuned(scale) if matches_any(f"{arm} seed=0", only)]:
         raise UserError(
             f"{experiment}: no search has tuned {', '.join(untuned)} at {scale}; lock its claims "
-            "when all arms are tuned, and before their seeds run"
+            "when all arms that they read are tuned, and before their seeds run"
         )
 
 

@@ -25,6 +25,7 @@ from analysis.quantities.long_run import (
     validated,
     while_constant,
 )
+from analysis.tables.criteria import criteria_of
 from analysis.tables.find import RESULTS, NothingFound, relative
 from analysis.tables.results import Tables
 from lrm.cli import a_folder, columns, guarded
@@ -38,7 +39,6 @@ from lrm.store.files import read_json
 from lrm.store.rundir import is_complete, read_description, read_file
 
 SEARCH, BASELINE = "long_run_search", "ADAM_FULL"
-CLEAR = 5.0  # points from chance and from 100, as in experiments/long_run/criteria.yaml
 
 
 def main() -> None:
@@ -120,8 +120,8 @@ def tables(runs: Iterable[tuple[Path, dict[str, Any]]], results: Path) -> Tables
         who = {name: said[name] for name in ("arm", "seed", "scale")} | {"run": said["id"]}
         described.append(who | {"kind": "train", "description": said})
         scalars = pd.read_parquet(io.BytesIO(read_file(path, "scalars.parquet")))
-        validated = scalars[scalars["stat"] == "validation_loss"]
-        rows.append(validated.assign(**who, kind="train"))
+        of_validation = scalars[scalars["stat"] == "validation_loss"]
+        rows.append(of_validation.assign(**who, kind="train"))
         for step in _steps(path):
             found = _evaluated(path, step, results)
             execution = {"suite": found["suite"]["digest"]}
@@ -137,12 +137,12 @@ def tables(runs: Iterable[tuple[Path, dict[str, Any]]], results: Path) -> Tables
 
 def told(found: Tables) -> list[str]:
     """The tasks and which count, then gains by seed in what claims of the long run judge."""
-    late = at_minimum(found, scores(found)).mean()
+    late, clear = at_minimum(found, scores(found)).mean(), _clear()
     arms = [arm for arm in ARMS if arm in set(found.runs["arm"])]
     counting, table = [], [("task", "half", *arms, "counts")]
     for name, task in SUITE.items():
         own = {arm: late[(*ARMS[arm], name)] for arm in arms}
-        if counts := 100 * task.chance + CLEAR <= own.get(BASELINE, math.nan) <= 100 - CLEAR:
+        if counts := 100 * task.chance + clear <= own.get(BASELINE, math.nan) <= 100 - clear:
             counting.append(name)
         table.append((name, task.half, *(f"{own[arm]:.1f}" for arm in arms),
                       "yes" if counts else "no"))  # fmt: skip
@@ -155,13 +155,17 @@ def told(found: Tables) -> list[str]:
     for half in HALVES:
         names = [name for name in counting if SUITE[name].half == half]
         judged[f"score of {half}"] = at_minimum(found, over_tasks(scores(found), names))
-    head = ("gain with multipliers", "optimizer", *(f"seed {seed}" for seed in found.seeds))
-    lines = [head]
+    lines = [("gain with multipliers", "optimizer", *(f"seed {seed}" for seed in found.seeds))]
     for what, values in judged.items():
         own = gains(values).dropna(axis=1, how="all")
         lines += [(what, optimizer, *(f"{x:.4f}" for x in own[optimizer])) for optimizer in own]
     said = f"Means over seeds and checkpoints at the minimum LR; {BASELINE} says which count."
     return [*columns(table), "", said, "", *columns(lines)]
+
+
+def _clear() -> float:
+    """How many points a task must lie from chance and from 100, by the claims."""
+    return criteria_of("long_run")["L1"]["thresholds"]["clear"]
 
 
 if __name__ == "__main__":

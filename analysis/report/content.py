@@ -416,7 +416,7 @@ def bottom_line() -> list[str]:
 
 
 def gains() -> Gains:
-    """The table that belongs to the first of these paragraphs; UserError as ``gains_of``."""
+    """The table after the first paragraph of ``bottom_line``; UserError as ``gains_of``."""
     return gains_of(read_yaml(ABSTRACT)["gains"])
 
 

@@ -181,16 +181,16 @@ def table(shown: Iterable[Row]) -> str:
     """
     more = "[All counts, and all other results](experiments/README.md#what-they-found)"
     own = [row for row in shown if row.text == PAPER]
-    first_of_all = next((row for row in own if row.name == headline()), None)
-    shared = set(first_of_all.figures) if first_of_all else set()
-    own.sort(key=lambda row: (row is not first_of_all, not shared.intersection(row.figures)))
-    elsewhere: dict[str, list[Claim]] = {}
+    main = headline()
+    shared = {figure for row in own if row.name == main for figure in row.figures}
+    own.sort(key=lambda row: (row.name != main, shared.isdisjoint(row.figures)))
+    others: dict[str, list[Claim]] = {}
     for row in own:
         for scale, claims in row.elsewhere.items():
-            elsewhere.setdefault(scale, []).extend(c for c in claims if c.text == PAPER)
-    apart = "".join(f" At `{scale}`: {tally(claims)}." for scale, claims in elsewhere.items())
-    first, *others = bottom_line()
-    rest = (*others, f"{sums(current(), PAPER)}{apart} {more}")
+            others.setdefault(scale, []).extend(c for c in claims if c.text == PAPER)
+    apart = "".join(f" At `{scale}`: {tally(claims)}." for scale, claims in others.items())
+    first, *more_said = bottom_line()
+    rest = (*more_said, f"{sums(current(), PAPER)}{apart} {more}")
     lines = [*_wrapped(first), "", *_as_html(gains()), ""]
     lines += [line for text in rest for line in (*_wrapped(text), "")]
     return "\n".join([*lines, *_judged(filter(_on_first_page, own), "experiments/")]) + "\n"

@@ -13,6 +13,7 @@ import pandas as pd
 
 from analysis.tables.results import Tables, kept
 from lrm.errors import UserError
+from lrm.plan.config import Settings
 
 OPTIMIZERS = {"ADAM": "Adam", "MUON": "Muon"}
 WITHOUT, WITH = "none", "vector"
@@ -39,8 +40,9 @@ def stages(tables: Tables) -> tuple[int, int, int]:
 def base_lrs(tables: Tables) -> dict[str, float]:
     """The base LR of each arm that has run."""
     trained = tables.runs[tables.runs["kind"] == "train"].drop_duplicates("arm").set_index("arm")
-    return {arm: trained.loc[arm, "description"]["settings"]["optimizer"]["lr"]
-            for arm in ARMS if arm in trained.index}  # fmt: skip
+    settings = {arm: trained.loc[arm, "description"]["settings"]
+                for arm in ARMS if arm in trained.index}  # fmt: skip
+    return {arm: Settings.model_validate(said).base_lr for arm, said in settings.items()}
 
 
 def tasks(tables: Tables) -> dict[str, dict]:

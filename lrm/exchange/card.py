@@ -33,7 +33,7 @@ def card(
         "parameters": f"{parameters:,}, float32",
         "text": description["corpus"]["name"],
         "training": f"{steps} of {train.batch_size} × {train.sequence_length} tokens{fewer}",
-        "base learning rate, weight decay": f"{settings.optimizer.lr:g}, "
+        "base learning rate, weight decay": f"{settings.base_lr:g}, "
         f"{settings.optimizer.weight_decay:g}",
         "learnable multipliers": _multipliers(description["rules"]),
     }

@@ -111,6 +111,10 @@ class OptimizerConfig(Strict):
 
     name: Literal["adamw", "muon"] = "adamw"
     lr: float = Field(1.0e-3, gt=0)
+    # An LR that was tuned in shorter runs, of this many steps, with the power of the number of steps
+    # by which the best LR falls: the base LR is ``Settings.base_lr``.
+    lr_tuned_at: int | None = Field(None, ge=1)
+    lr_power: float = Field(0.0, ge=0, le=2)
     weight_decay: float = Field(0.1, ge=0)
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.95, ge=0, lt=1)
@@ -320,6 +324,23 @@ class Settings(Strict):
     rules: tuple[Rule, ...] = ()
     # What a run of ``lrm.plan.run:TheoryRun`` simulates; others have none.
     theory: Theory | None = None
+
+    @property
+    def base_lr(self) -> float:
+        """``optimizer.lr``, times ``(lr_tuned_at / train.steps) ** lr_power`` where that is given."""
+        given = self.optimizer
+        if given.lr_tuned_at is None:
+            return given.lr
+        return given.lr * (given.lr_tuned_at / self.train.steps) ** given.lr_power
+
+    @model_validator(mode="after")
+    def _a_power_is_of_a_length(self) -> Settings:
+        if self.optimizer.lr_power and self.optimizer.lr_tuned_at is None:
+            raise ValueError(
+                "optimizer.lr_power needs the number of steps that the LR was tuned at; set "
+                "optimizer.lr_tuned_at, or take lr_power out"
+            )
+        return self
 
     @model_validator(mode="after")
     def _theory_is_of_this_model(self) -> Settings:

@@ -205,7 +205,7 @@ def _plan(address: Address, rules: Sequence[Rule], settings: Settings) -> Tensor
     def at_width(name: str) -> float:
         return width ** exponents.get(name, 0.0)
 
-    lr = said.get("lr", optimizer.lr) * said.get("lr_scale", 1.0) * scale * at_width("lr")
+    lr = said.get("lr", settings.base_lr) * said.get("lr_scale", 1.0) * scale * at_width("lr")
     decay = said.get("weight_decay", plain_decay) * said.get("wd_scale", 1.0) / scale
     plan = {
         "forward": said.get("forward", 1.0)

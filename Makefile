@@ -43,10 +43,9 @@ UNDRAWN := $(filter-out $(PAPER) $(OURS) $(SEARCHES),$(EXPERIMENTS))
 # What uses tuned presets waits at each scale for the search that finds them.
 TUNED := $(notdir $(patsubst %/config.yaml,%,$(shell grep -ls 'tuned/[$$]scale' experiments/*/config.yaml)))
 # The presets that a search has published for an experiment: those called as its arms are, where it says
-# $arm or ${arm}_LONG (what stands in braces may be anything), and those that it names itself.
+# $arm (what stands in braces may be anything), and those that it names itself.
 found_for = $(wildcard $(patsubst %,lrm/plan/presets/tuned/$(SCALE)/%.yaml,$(subst ",,$(shell \
-	sed -nE -e 's,^  ([^:]*):.*tuned/[$$]scale/[$$][{]arm[}](_[A-Z]+).*,\1\2,p' \
-		-e 's,^  ([^:]*):.*tuned/[$$]scale/[$$]arm.*,\1,p' -e 's,.*tuned/[$$]scale/([A-Z_]+).*,\1,p' \
+	sed -nE -e 's,^  ([^:]*):.*tuned/[$$]scale/[$$]arm.*,\1,p' -e 's,.*tuned/[$$]scale/([A-Z_]+).*,\1,p' \
 		experiments/$(1)/config.yaml | sed -E 's,[{][a-z]+[}],*,g'))))
 UNTUNED = $(filter-out $(NOT_HERE),$(call figures_of,$(foreach name,$(TUNED),$(if $(call found_for,$(name)),,$(name)))))
 # What is made for some scales alone, and what calls the harness.

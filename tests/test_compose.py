@@ -1,6 +1,7 @@
 """YAML, arms, grids, rules, identities: what a run is, and one clear line for what it cannot be."""
 
 import dataclasses
+import math
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from lrm.errors import UserError
 from lrm.plan import rules
 from lrm.plan.experiment import SCALES, load
 from lrm.plan.timescales import products
-from lrm.plan.yaml import NotTuned, expand, names_in, substitute
+from lrm.plan.yaml import PRESETS, NotTuned, expand, names_in, read_yaml, substitute
 from lrm.sweep.scheduler import ordered
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
@@ -87,6 +88,38 @@ def test_long_runs_come_first_so_that_workers_end_together():
     for kind in ("brownian", "train"):
         flops = [run.estimate().flops for run, _ in rest if run.kind == kind]
         assert flops == sorted(flops, reverse=True)
+
+
+def test_an_lr_is_carried_on_to_another_length(experiment):
+    """As a power of the number of steps; what is relative to it follows."""
+    text = BODY + "optimizer: {lr_tuned_at: 5, lr_power: 0.5}\n"
+    plain, carried = (
+        dataclasses.replace(experiment(body).runs("smoke", [0])[-1], corpus="text")
+        for body in (BODY, text)
+    )
+    by = math.sqrt(5 / plain.settings.train.steps)
+    assert carried.settings.optimizer.lr == plain.settings.base_lr == plain.settings.optimizer.lr
+    assert carried.settings.base_lr == pytest.approx(by * plain.settings.base_lr)
+    for before, after in zip(plain.plans, carried.plans, strict=True):
+        assert after.lr == pytest.approx(by * before.lr) and before.multipliers == after.multipliers
+    assert plain.id != carried.id and "lr_tuned_at" not in str(plain.content())
+    with pytest.raises(UserError, match=r"lr_power needs the number of steps .*optimizer\.lr_tuned_at"):
+        experiment(BODY + "optimizer: {lr_power: 0.5}\n").runs("smoke", [0])
+
+
+def test_the_long_run_carries_its_rates_on_from_its_presets():
+    """As steps^-1/2 without multipliers and steps^-1/4 with, from the length of the scale."""
+    experiment = load(EXPERIMENTS / "long_run" / "config.yaml")
+    for scale in ("smoke", "mini"):
+        for run in experiment.runs(scale, [0]):
+            if run.kind != "train":
+                continue
+            settings = run.settings
+            preset = read_yaml(PRESETS / "tuned" / scale / f"{run.arm}.yaml")["optimizer"]["lr"]
+            tuned_at = read_yaml(PRESETS / "scale" / f"{scale}.yaml")["train"]["steps"]
+            power = 0.25 if "LRM" in run.arm else 0.5
+            by = (tuned_at / settings.train.steps) ** power
+            assert settings.base_lr == pytest.approx(by * preset)
 
 
 def test_noise_does_not_keep_gpus_from_training():
@@ -391,5 +424,6 @@ def test_a_name_in_braces_may_have_letters_behind_it():
         with pytest.raises(UserError, match="only .* stand for something") as told:
             list(expand({"use": [wrong]}, names, "here"))
         assert not isinstance(told.value, NotTuned)
-    layers = [layer for layer, _ in expand({"use": ["tuned/$scale/${arm}_LONG"]}, names, "here")]
+    names["arm"] = "ADAM"
+    layers = [layer for layer, _ in expand({"use": ["tuned/$scale/${arm}_FULL"]}, names, "here")]
     assert list(layers[0]) == ["optimizer"]

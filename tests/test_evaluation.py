@@ -23,7 +23,6 @@ import yaml
 from conftest import EXPERIMENTS
 from tokenizers import Tokenizer
 
-from analysis.explore import pilot
 from analysis.figures import fig11, table2
 from analysis.publish import kept
 from analysis.quantities import long_run
@@ -40,7 +39,6 @@ from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite
 from lrm.plan.experiment import load
 from lrm.plan.run import TrainRun
 from lrm.store.digests import MANIFEST
-from lrm.store.files import write_sealed
 from lrm.store.rundir import read_description, read_outcome
 from lrm.sweep.tuning.trials import TrialRun
 from lrm.train import loop
@@ -440,11 +438,11 @@ def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):
 
 
 def test_a_run_of_a_search_can_be_evaluated(results, tmp_path):
-    """Those of the long run's search tell which tasks count."""
+    """A trial is a training like others."""
     train = runs(results)[0]
     fields = {each.name: getattr(train, each.name) for each in dataclasses.fields(TrainRun)
               if each.init}  # fmt: skip
-    trial = TrialRun(**fields | {"experiment": "long_run_search"})
+    trial = TrialRun(**fields | {"experiment": "tuning_search"})
     shutil.copytree(results / "data", tmp_path / "data")
     trial.execute(trial.path(tmp_path), tmp_path / "data")
     assert read_description(trial.path(tmp_path))["kind"] == "trial"
@@ -454,58 +452,6 @@ def test_a_run_of_a_search_can_be_evaluated(results, tmp_path):
         for run, folder in ((trial, tmp_path), (train, results))
     )
     assert found["scores"] == same["scores"] and found["suite"] == same["suite"]
-
-
-def test_the_search_tells_which_tasks_count_and_how_much_a_seed_moves(results, tmp_path, capsys):
-    """By the runs at the chosen rate: means of their checkpoints at the minimum LR."""
-    shutil.copytree(results / "data", tmp_path / "data")
-    asked = ["python", "--scale", "smoke", "--results", str(tmp_path)]
-
-    def call_pilot(*more):
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "argv", [*asked, *more])
-            pilot.main()
-        return capsys.readouterr().out
-
-    with pytest.raises(SystemExit):
-        call_pilot()
-    assert "no arm's search has ended" in capsys.readouterr().err
-    experiment = load(EXPERIMENTS / "long_run_search" / "config.yaml")
-    tuned = tmp_path / "tuning" / "smoke"
-    tuned.mkdir(parents=True)
-    made = {}
-    for arm, seed in itertools.product(("ADAM_FULL", "ADAM_LRM_FULL"), (0, 1)):
-        settings = experiment.settings("smoke", arm, None, ["execution.compile=never"])
-        trial = TrialRun(experiment.name, "smoke", arm, {}, seed, *settings,
-                         corpus=runs(results)[0].corpus)  # fmt: skip
-        made[arm, seed] = trial.path(tmp_path)
-        trial.execute(made[arm, seed], tmp_path / "data")
-        rate = trial.settings.optimizer.lr
-        (tuned / f"{arm}_LONG.yaml").write_text(f"optimizer: {{lr: {rate}}}\n")
-    lines = call_pilot("--lines", "--examples", "8").splitlines()
-    assert len(lines) == 8 and all(" --examples 8 " in line for line in lines)
-    with pytest.raises(SystemExit):
-        call_pilot()
-    assert "8 evaluations of the chosen runs are missing" in capsys.readouterr().err
-    (tmp_path / "evaluations").mkdir()
-    for number, line in enumerate(lines):
-        source, step = re.search(r"evaluate (\S+) --step (\d+)", line).groups()
-        [(arm, seed)] = [who for who, path in made.items() if path.name == Path(source).name]
-        score = {"ADAM_FULL": 0.5, "ADAM_LRM_FULL": 0.52}[arm] + 0.1 * seed
-        scores = {name: 0.25 if name == "lookups" else score for name in SUITE}
-        told = {"source": source, "step": int(step), "scores": scores}
-        suite_of = {"folder": "suite", "digest": str(seed)}
-        write_sealed(tmp_path / "evaluations" / f"{number}.json", told | {"suite": suite_of})
-    said = {line.split("  ")[0]: line.split() for line in call_pilot().splitlines()}
-    assert said["imports"][2:] == ["55.0", "57.0", "yes"]
-    assert said["lookups"][2:] == ["25.0", "25.0", "no"]
-    for what in ("score, minimum LR", "score of knowledge"):
-        assert said[what][-2:] == ["2.0000", "2.0000"]
-    rows = {who: pd.read_parquet(path / "scalars.parquet") for who, path in made.items()}
-    last = {who: one[(one["stat"] == "validation_loss") & (one["step"] > 42)]["value"].mean()
-            for who, one in rows.items()}  # fmt: skip
-    gain = [f"{last['ADAM_FULL', seed] - last['ADAM_LRM_FULL', seed]:.4f}" for seed in (0, 1)]
-    assert said["loss, minimum LR"][-2:] == gain
 
 
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(results, tmp_path):

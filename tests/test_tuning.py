@@ -707,7 +707,6 @@ def test_what_ended_a_search_is_told_though_publishing_fails(tmp_path, monkeypat
     [
         ("steepest_search", "STEEPEST_SEEN"),
         ("tuning_search", "MUON_LRM"),
-        ("long_run_search", "ADAM_LRM_FULL"),
     ],
 )
 def test_searches_of_other_arms_end_and_publish(tmp_path, name, arm):

@@ -111,8 +111,8 @@ class OptimizerConfig(Strict):
 
     name: Literal["adamw", "muon"] = "adamw"
     lr: float = Field(1.0e-3, gt=0)
-    # An LR that was tuned in shorter runs, of this many steps, with the power of the number of steps
-    # by which the best LR falls: the base LR is ``Settings.base_lr``.
+    # Where ``lr`` was tuned in runs of another length: their steps, and the power of the number of
+    # steps by which the best LR falls. The base LR is then ``Settings.base_lr``.
     lr_tuned_at: int | None = Field(None, ge=1)
     lr_power: float = Field(0.0, ge=0, le=2)
     weight_decay: float = Field(0.1, ge=0)
@@ -327,7 +327,7 @@ class Settings(Strict):
 
     @property
     def base_lr(self) -> float:
-        """``optimizer.lr``, times ``(lr_tuned_at / train.steps) ** lr_power`` where that is given."""
+        """The LR of a run of this length: ``lr · (lr_tuned_at / train.steps) ** lr_power``."""
         given = self.optimizer
         if given.lr_tuned_at is None:
             return given.lr

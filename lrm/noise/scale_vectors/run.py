@@ -184,7 +184,7 @@ def _adam(run: TheoryRun, log: Log, tell: Tell) -> None:
         loss = stochastic.adam(
             DESIGNS[theory.design],
             teacher,
-            settings.optimizer,
+            settings.optimizer.model_copy(update={"lr": settings.base_lr}),
             lr_factors(settings.schedule, steps),
             lambda shape=teacher.shape, of=generator: theory.noise * of.standard_normal(shape),
         )
@@ -249,7 +249,7 @@ def _sgd(run: TheoryRun, log: Log, tell: Tell) -> None:
     loss = np.zeros((2, theory.paths))
     # Noise belongs to the seed: LRs share it, and so do the two ways in which it enters.
     for step, (w, scale) in enumerate(
-        stochastic.sgd(theory, settings.optimizer.lr, steps, _generator(run, "sgd"))
+        stochastic.sgd(theory, settings.base_lr, steps, _generator(run, "sgd"))
     ):
         if step > steps // 2:
             loss += 0.5 * (scale * w - theory.target) ** 2

@@ -38,6 +38,7 @@ from lrm.plan.config import DataConfig, Execution, validate
 from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
 from lrm.plan.experiment import load
 from lrm.plan.run import TrainRun
+from lrm.plan.yaml import PRESETS, read_yaml
 from lrm.store.digests import MANIFEST
 from lrm.store.rundir import read_description, read_outcome
 from lrm.sweep.tuning.trials import TrialRun
@@ -565,6 +566,9 @@ def test_figures_publishing_and_claims(smoke_results, tmp_path):
     drawn = fig11.numbers({"long_run": table})
     assert len(drawn) == 7 * (4 + 2) and drawn["value"].notna().all()
     assert long_run.stages(table) == (34, 42, 50)
+    rates = long_run.base_lrs(table)
+    preset = read_yaml(PRESETS / "tuned" / "smoke" / "ADAM_LRM_FULL.yaml")["optimizer"]["lr"]
+    assert rates["ADAM_LRM_FULL"] == pytest.approx(preset * (60 / 50) ** 0.25)
     shutil.copytree(smoke_results / "runs" / "long_run", tmp_path / "runs" / "long_run")
     publish("long_run", "smoke", [0], tmp_path, kept("long_run"))
     published = Tables.load("long_run", "smoke", "reference", tmp_path)

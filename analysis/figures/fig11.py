@@ -83,8 +83,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     left.axhline(numbers["chance"].iloc[0], **GUESSING)
     right.axhline(0, **NEUTRAL)
     count = numbers["tasks"].iloc[0]
-    label(left, f"a   Average score of {count} tasks", ylabel="score (%)")
-    label(right, "b   Loss, with − without", ylabel="Δ validation loss (nats)")
+    several = "s" if count > 1 else ""
+    label(left, f"a   Average score of {count} task{several}", ylabel="score (%)")
+    label(right, "b   Loss, with − without (lower: with gains)", ylabel="Δ validation loss (nats)")
     handles = [
         key(
             f"a: {OPTIMIZER_NAMES[optimizer]}, {NAMES[kind]}",

@@ -16,6 +16,7 @@ from lrm.errors import UserError
 from tests.worlds.planted import check_breaks, judged, noise, part, verdicts
 
 SEEDS = range(110, 116)
+SCALE = "paper"  # at mini the criteria name the tasks
 # The constant stage ends at 160, the decay at 200.
 SETTINGS = {
     "train": {"steps": 240},
@@ -81,7 +82,7 @@ def world(
                 continue
             for run, more in (("train", {}), ("evaluation", {"tasks": TASKS})):
                 described = {"settings": SETTINGS, **more}
-                runs.append({"kind": run, "arm": arm, "seed": seed, "scale": "mini",
+                runs.append({"kind": run, "arm": arm, "seed": seed, "scale": SCALE,
                              "description": described})  # fmt: skip
             for step in STEPS:
                 in_decay = 160 < step <= 200
@@ -294,14 +295,14 @@ def test_tasks_near_chance_or_100_do_not_count():
 def test_tasks_named_beforehand_count_at_their_scale():
     """Whatever their scores; elsewhere the rule chooses."""
     tables = world()
-    named = LIMITS | {"tasks": {"mini": ["lookups", CHANCE]}}
+    named = LIMITS | {"tasks": {SCALE: ["lookups", CHANCE]}}
     assert long_run.counted(tables, named) == (CHANCE, "lookups")
-    elsewhere = LIMITS | {"tasks": {"paper": ["lookups"]}}
+    elsewhere = LIMITS | {"tasks": {"mini": ["lookups"]}}
     assert long_run.counted(tables, elsewhere) == long_run.counted(tables, LIMITS)
     # One that never ran without multipliers with Muon: names stand before, and so Adam is judged.
     assert long_run.counted(world(missing="MUON_FULL"), named) == (CHANCE, "lookups")
     with pytest.raises(UserError, match="tasks: sums: no task of these runs; one of imports, arg"):
-        long_run.counted(tables, LIMITS | {"tasks": {"mini": ["sums"]}})
+        long_run.counted(tables, LIMITS | {"tasks": {SCALE: ["sums"]}})
 
 
 def test_all_claims_count_the_same_tasks():

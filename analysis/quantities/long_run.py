@@ -13,7 +13,7 @@ import pandas as pd
 
 from analysis.tables.results import Tables, kept
 from lrm.errors import UserError
-from lrm.plan.config import Settings, validate
+from lrm.plan.config import Settings
 
 OPTIMIZERS = {"ADAM": "Adam", "MUON": "Muon"}
 WITHOUT, WITH = "none", "vector"
@@ -42,8 +42,7 @@ def base_lrs(tables: Tables) -> dict[str, float]:
     trained = tables.runs[tables.runs["kind"] == "train"].drop_duplicates("arm").set_index("arm")
     settings = {arm: trained.loc[arm, "description"]["settings"]
                 for arm in ARMS if arm in trained.index}  # fmt: skip
-    return {arm: validate(Settings, said, f"{arm}: settings").base_lr
-            for arm, said in settings.items()}  # fmt: skip
+    return {arm: Settings.model_validate(said).base_lr for arm, said in settings.items()}
 
 
 def tasks(tables: Tables) -> dict[str, dict]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -15,6 +15,20 @@ class Strict(BaseModel):
     """Frozen, no unknown keys, no silent conversion of types."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists_are_tuples(cls, data: Any) -> Any:
+        """YAML and JSON know no tuples."""
+        return _tuples(data)
+
+
+def _tuples(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _tuples(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return tuple(_tuples(value) for value in data)
+    return data
 
 
 class ExpertsConfig(Strict):

@@ -444,17 +444,9 @@ def validate(cls: type[Strict], data: Any, place: str) -> Any:
     Raises UserError with one line that names ``place``, the key and the remedy.
     """
     try:
-        return cls.model_validate(_tuples(data))
+        return cls.model_validate(data)
     except ValidationError as error:
         raise UserError(_one_line(cls, error, place)) from None
-
-
-def _tuples(data: Any) -> Any:
-    if isinstance(data, dict):
-        return {key: _tuples(value) for key, value in data.items()}
-    if isinstance(data, (list, tuple)):
-        return tuple(_tuples(value) for value in data)
-    return data
 
 
 _TAG = re.compile(r"literal\[|constrained-|function-")

@@ -116,7 +116,9 @@ def test_the_long_run_carries_its_rates_on_from_its_presets():
                 continue
             settings = run.settings
             preset = read_yaml(PRESETS / "tuned" / scale / f"{run.arm}.yaml")["optimizer"]["lr"]
-            tuned_at = read_yaml(PRESETS / "scale" / f"{scale}.yaml")["train"]["steps"]
+            search = load(EXPERIMENTS / "tuning_search" / "config.yaml")
+            arm = run.arm.removesuffix("_FULL")
+            tuned_at = search.settings(scale, arm, None)[0].train.steps
             power = 0.25 if "LRM" in run.arm else 0.5
             by = (tuned_at / settings.train.steps) ** power
             assert settings.base_lr == pytest.approx(by * preset)

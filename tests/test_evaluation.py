@@ -568,7 +568,7 @@ def test_figures_publishing_and_claims(smoke_results, tmp_path):
     assert long_run.stages(table) == (34, 42, 50)
     rates = long_run.base_lrs(table)
     preset = read_yaml(PRESETS / "tuned" / "smoke" / "ADAM_LRM_FULL.yaml")["optimizer"]["lr"]
-    assert rates["ADAM_LRM_FULL"] == pytest.approx(preset * (60 / 50) ** 0.25)
+    assert rates["ADAM_LRM_FULL"] == pytest.approx(preset * (12 / 50) ** 0.25)
     shutil.copytree(smoke_results / "runs" / "long_run", tmp_path / "runs" / "long_run")
     publish("long_run", "smoke", [0], tmp_path, kept("long_run"))
     published = Tables.load("long_run", "smoke", "reference", tmp_path)

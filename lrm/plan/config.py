@@ -112,7 +112,8 @@ class OptimizerConfig(Strict):
     name: Literal["adamw", "muon"] = "adamw"
     lr: float = Field(1.0e-3, gt=0)
     # Where ``lr`` was tuned in runs of another length: their steps, and the power of the number of
-    # steps by which the best LR falls. The base LR is then ``Settings.base_lr``.
+    # steps by which the best LR falls. The base LR is then ``Settings.base_lr``. Multipliers, and
+    # rules with an ``lr`` of their own, keep theirs.
     lr_tuned_at: int | None = Field(None, ge=1)
     lr_power: float = Field(0.0, ge=0, le=2)
     weight_decay: float = Field(0.1, ge=0)

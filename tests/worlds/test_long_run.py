@@ -36,6 +36,8 @@ TASKS = {
 CHANCE, CEILING = "imports", "brackets"
 LEVELS = {CHANCE: 27.0, CEILING: 97.0, "arguments": 40.0, "docstrings": 50.0, "assignments": 45.0,
           "lookups": 60.0}  # fmt: skip
+# At mini the criteria name this task too.
+NAMED = {"assignments": "strings"}
 # Gains at the minimum LR on knowledge and on reasoning, in points, and in the loss, in nats.
 GAIN, LOSS = (1.2, 3.0), 0.03
 MEAN = sum(GAIN) / 2
@@ -61,6 +63,7 @@ def world(
     swapped=False,
     unstable=None,
     missing=None,
+    scale=SCALE,
 ):
     """Scores and losses of checkpoints.
 
@@ -68,34 +71,38 @@ def world(
     lose, and no claim reads it. ``switch``: what Muon gains over Adam. ``level`` is added to the
     scores of tasks that count. ``swapped``: arms without and with multipliers have each other's
     names. ``unstable``: a seed that loses with multipliers. ``missing``: an arm without runs.
+    ``scale``: at mini there are the tasks that the criteria name.
     """
     said = {
         "Adam": (adam, 0.0, adam_loss, 0.0, adam_early, adam_loss_early),
         "Muon": (muon, switch, muon_loss, loss_switch, muon_early, muon_loss_early),
     }
     rows, runs = [], []
+    every = {
+        NAMED.get(name, name) if scale == "mini" else name: task for name, task in TASKS.items()
+    }
     for arm, (optimizer, kind) in ARMS.items():
         gain, lead, loss, loss_lead, early, loss_early = said[optimizer]
         has = (kind == "vector") != swapped
         for seed in SEEDS[:seeds]:
             if arm == missing:
                 continue
-            for run, more in (("train", {}), ("evaluation", {"tasks": TASKS})):
+            for run, more in (("train", {}), ("evaluation", {"tasks": every})):
                 described = {"settings": SETTINGS, **more}
-                runs.append({"kind": run, "arm": arm, "seed": seed, "scale": SCALE,
+                runs.append({"kind": run, "arm": arm, "seed": seed, "scale": scale,
                              "description": described})  # fmt: skip
             for step in STEPS:
                 in_decay = 160 < step <= 200
                 share, loss_share = (
                     (-3.0, -3.0) if in_decay else (early, loss_early) if step <= 160 else (1.0, 1.0)
                 )
-                for name, task in TASKS.items():
+                for name, task in every.items():
                     if name in (CHANCE, CEILING):
                         own = {CHANCE: 9.0, CEILING: -9.0}[name] * (kind == "vector")
                     else:
                         own = has * gain[task["half"] == "reasoning"] * share + lead + level
                     own -= 20.0 if has and seed == unstable else 0.0
-                    score = LEVELS[name] + own
+                    score = LEVELS.get(name, 45.0) + own
                     score += noise(seed, size=0.5) + noise(arm, seed, step, name, size=size)
                     rows.append(["evaluation", arm, seed, step, f"task.{name}", "score",
                                  score / 100])  # fmt: skip
@@ -303,6 +310,19 @@ def test_tasks_named_beforehand_count_at_their_scale():
     assert long_run.counted(world(missing="MUON_FULL"), named) == (CHANCE, "lookups")
     with pytest.raises(UserError, match="tasks: sums: no task of these runs; one of imports, arg"):
         long_run.counted(tables, LIMITS | {"tasks": {SCALE: ["sums"]}})
+
+
+def test_at_mini_the_named_tasks_are_judged():
+    """One at chance and one near 100 among them, with the gains that they seem to have."""
+    tables = world(scale="mini")
+    assert judged("L1", tables).note == (
+        "tasks that count: imports, arguments, docstrings, brackets, strings"
+    )
+    seen = part("L1", tables, "score: gain with Adam").interval.mean
+    assert seen == pytest.approx((9 - 9 + 2 * GAIN[0] + GAIN[1]) / 5, abs=0.05)
+    assert judged("L4", tables).groups == {"Adam": REFUTED, "Muon": REFUTED}
+    # Their names stand before Muon runs.
+    assert judged("L1", world(scale="mini", missing="MUON_FULL")).verdict == HOLDS
 
 
 def test_all_claims_count_the_same_tasks():

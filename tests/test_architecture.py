@@ -18,7 +18,7 @@ MULTIPLIERS = ("parametrization", "multiplier", "precision", "classes", "layout"
                "roles", "placement", "report", "library", "scale_vectors")  # fmt: skip
 # What else a room must not import, though it stands below.
 APART = {"train": {"noise"}, "multipliers": {"store", "cli"}, "data": {"model", "multipliers"},
-         "figures": {"claims"}}  # fmt: skip
+         "exchange": {"sweep"}, "figures": {"claims"}}  # fmt: skip
 # Of analysis too. Figures draw what quantities say, and never ask what a claim makes of it.
 ANALYSIS = ("needs", "tables", "quantities", "drawing", "claims", "figures", "explore",
             "report", "demo", "publish", "notebooks")  # fmt: skip

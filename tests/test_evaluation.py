@@ -37,11 +37,9 @@ from lrm.exchange.export import corpus_of, export, trained
 from lrm.plan.config import DataConfig, Execution, validate
 from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
 from lrm.plan.experiment import load
-from lrm.plan.run import TrainRun
 from lrm.plan.yaml import PRESETS, read_yaml
 from lrm.store.digests import MANIFEST
 from lrm.store.rundir import read_description, read_outcome
-from lrm.sweep.tuning.trials import TrialRun
 from lrm.train import loop
 
 ROOT = Path(__file__).parents[1]
@@ -438,26 +436,9 @@ def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):
     assert said["suite"]["digest"] == read_description(planned.path(tmp_path))["execution"]["suite"]
 
 
-def test_a_run_of_a_search_can_be_evaluated(results, tmp_path):
-    """A trial is a training like others."""
-    train = runs(results)[0]
-    fields = {each.name: getattr(train, each.name) for each in dataclasses.fields(TrainRun)
-              if each.init}  # fmt: skip
-    trial = TrialRun(**fields | {"experiment": "tuning_search"})
-    shutil.copytree(results / "data", tmp_path / "data")
-    trial.execute(trial.path(tmp_path), tmp_path / "data")
-    assert read_description(trial.path(tmp_path))["kind"] == "trial"
-    asked = ([], trial.settings.train.steps, Suite(examples=EXAMPLES))
-    found, same = (
-        json.loads(evaluate(run.path(folder), tmp_path, *asked).read_text())
-        for run, folder in ((trial, tmp_path), (train, results))
-    )
-    assert found["scores"] == same["scores"] and found["suite"] == same["suite"]
-
-
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(results, tmp_path):
     _, evaluated = runs(results)
-    with pytest.raises(UserError, match=r"is a run without a model \(kind evaluation\)"):
+    with pytest.raises(UserError, match=r"is no planned training \(kind evaluation\)"):
         evaluate(evaluated.path(results), tmp_path, [], None, Suite())
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")

@@ -12,7 +12,6 @@ import sys
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import warm
 
@@ -21,7 +20,7 @@ from lrm.plan import yaml
 from lrm.plan.experiment import load
 from lrm.plan.rules import resolve
 from lrm.plan.run import TrainRun
-from lrm.plan.search import Search, Stage
+from lrm.plan.search import Search
 from lrm.plan.yaml import PRESETS
 from lrm.store.digests import sealed
 from lrm.store.files import write_listed
@@ -88,35 +87,6 @@ def test_a_neighbour_takes_a_second_seed_only_where_the_first_is_for_it():
     assert tried == [(-1, first), (0, first), (0, second), (1, first), (1, second)]
 
 
-def test_a_sweep_may_begin_elsewhere_and_have_the_whole_length():
-    """Then short runs and full ones are the same, and none is counted twice."""
-    search = rules(centre=-1, reach=1, length=1.0, seeds=(0, 1), confirm_seeds=(0, 1))
-    search = search.model_copy(update={"stages": {"LONG": Stage()}})
-    for best, tried in ((-1, {-2, -1, 0}), (0, {-2, -1, 0, 1}), (-3, {-4, -3, -2, -1, 0})):
-        arm = searched(search, lambda trial, best=best: 0.1 * abs(trial.point.lr - best))
-        assert [decision.point for decision in arm.decisions] == [Point(best)]
-        assert {trial.point.lr for trial in arm.losses if trial.seed == 0} == tried
-        assert [trial.point.lr for trial in arm.losses if trial.seed == 1] == [best]
-        assert all(trial.full for trial in arm.losses)
-    plan = tuning_command._rehearsed(search, "ADAM", search.stages, all_gain=False)
-    assert len(plan) == len(set(plan)) == 4
-
-
-def test_a_base_lr_that_is_close_runs_with_all_seeds():
-    """The higher neighbour is 0.005 behind on the first seed, and 0.03 ahead on the second."""
-
-    def loss(trial):
-        ahead = {0: -0.095, 1: -0.13}[trial.seed] if trial.point.lr == 1 else 0.0
-        return 0.1 * abs(trial.point.lr) + ahead
-
-    search = rules(centre=0, reach=1, length=1.0, seeds=(0, 1), confirm_seeds=(0, 1))
-    for close, best, seed_1 in ((0.0, 0, {0}), (0.01, 1, {0, 1})):
-        search = search.model_copy(update={"stages": {"LONG": Stage()}, "close": close})
-        arm = searched(search, loss)
-        assert arm.decisions[0].point == Point(best)
-        assert {trial.point.lr for trial in arm.losses if trial.seed == 1} == seed_1
-
-
 def test_an_lr_that_diverges_with_the_second_seed_is_no_choice():
     """Its neighbours are far behind with the first seed, and the better of them counts."""
 
@@ -125,8 +95,7 @@ def test_an_lr_that_diverges_with_the_second_seed_is_no_choice():
             return math.inf
         return 0.1 * abs(trial.point.lr) + 0.01 * (trial.point.lr > 0)
 
-    search = rules(centre=0, reach=1, length=1.0, seeds=(0, 1), confirm_seeds=(0, 1))
-    search = search.model_copy(update={"stages": {"LONG": Stage()}})
+    search = rules(reach=1, seeds=(0, 1), confirm_seeds=(0, 1), stages={"NONE": {}})
     arm = searched(search, loss)
     assert arm.decisions[0].point == Point(-1)
     arm = searched(search, lambda t: math.inf if t.seed == 1 and t.point.lr > -4 else loss(t))
@@ -334,6 +303,13 @@ def test_a_stage_may_have_longer_short_runs():
         assert run(trial).settings.train.steps == round(steps * whole)
 
 
+def test_short_runs_are_shorter_than_full_ones():
+    """Else a trial would count twice, in short and in full."""
+    for wrong in ({"length": 1.0}, {"stages": {"NONE": {"length": 1.0}}}):
+        with pytest.raises(ValueError, match="length\n  Input should be less than 1"):
+            rules(**wrong)
+
+
 @pytest.mark.parametrize("pooled, most", [(False, 20), (True, 14)])
 def test_noise_alone_is_seldom_kept(pooled, most):
     """With nothing to gain, two standard errors of few seeds and full runs let little through."""
@@ -462,9 +438,8 @@ def test_a_preset_is_the_point(arm, tmp_path, monkeypatch):
     decision = Decision("FULL", point, ("a note",))
     found = layer(point, search, base_of(arm))
     text = presets.text(
-        f"{arm}_FULL", "make tune SCALE=tiny", decision, found, search, stages, records,
-        "the scale's",
-    )  # fmt: skip
+        f"{arm}_FULL", "make tune SCALE=tiny", decision, found, search, stages, records
+    )
     assert text.startswith(f"# {arm}_FULL, found by `make tune SCALE=tiny`.")
     assert "lr of vectors ×2" in text
     assert "Seeds 0, 1 with 0.5 times the scale's steps (LRWD 0.75) and 2, 3 in full." in text
@@ -632,20 +607,6 @@ def test_a_trial_that_was_resumed_is_stopped_by_all_of_its_window(trial, tmp_pat
         assert not trials.has_ended(path)
         job.execute(path, tmp_path / "results" / "data")
         assert trials.outcome(job, path)["outcome"] == outcome
-
-
-def test_a_trial_that_rests_at_the_minimum_lr_counts_by_all_of_that_stage(trial, tmp_path):
-    """As what is judged of the long run does; without such a stage its end counts."""
-    long = ("train.steps=60", "train.snapshots=6", "train.snapshots_after=0",
-            "schedule.decay_steps=40", "execution.compile=never")  # fmt: skip
-    for minimum in (0, 30):
-        run, found = trial((*long, f"schedule.minimum_steps={minimum}"))
-        path = run.path(tmp_path / "results")
-        rows = pd.read_parquet(path / "scalars.parquet")
-        losses = rows[rows["stat"] == "validation_loss"].set_index("step")["value"]
-        counted = [40, 50, 60] if minimum else [60]
-        assert found["loss"] == pytest.approx(losses[counted].mean(), abs=0)
-        assert losses[counted].nunique() == len(counted)
 
 
 def test_a_trial_that_diverges_ends_in_good_order(trial):

@@ -28,24 +28,20 @@ from lrm.store.rundir import (
     read_outcome,
     weights_file,
 )
-from lrm.sweep.tuning.trials import TrialRun
 from lrm.train import probes
 from lrm.train.learner import build
-
-# Kinds of runs with a model: a planned training, and one that a search asked for.
-_TRAINED = (TrainRun.kind, TrialRun.kind)
 
 
 def training(path: Path) -> tuple[dict[str, Any], Settings]:
     """What ``run.json`` says of the finished training in ``path``, and its settings.
 
-    Raises UserError where there is no finished run, or one without a model.
+    Raises UserError where there is no finished run, or one that is no planned training.
     """
     if not is_complete(path):
         raise UserError(f"{path} is no finished run; give a folder of results/runs/<experiment>")
     description = read_description(path)
-    if description["kind"] not in _TRAINED:
-        raise UserError(f"{path} is a run without a model (kind {description['kind']})")
+    if description["kind"] != TrainRun.kind:
+        raise UserError(f"{path} is no planned training (kind {description['kind']})")
     return description, validate(Settings, description["settings"], str(path / "run.json"))
 
 

@@ -31,7 +31,7 @@ class Stage(Strict):
     tune: Quantity | None = None
     groups: tuple[str, ...] = ()
     # Of its short runs, where the search's is too short for what the stage changes to act.
-    length: float | None = Field(None, gt=0, le=1)
+    length: float | None = Field(None, gt=0, lt=1)
     # Of each group the factors to try, where they are not those of the search.
     changes: dict[str, tuple[Factor, ...]] = Field(default_factory=dict)
 
@@ -60,11 +60,9 @@ class Search(Strict):
     # Arms that the log has under another name too: of its trials they take over those that compute
     # what they ask for.
     trials_of: dict[str, str] = Field(default_factory=dict)
-    # Base LRs lie on a grid of this ratio around the arm's, with so many on either side of the
-    # centre at first. The centre is given in steps of the grid from the arm's.
+    # Base LRs lie on a grid of this ratio around the arm's, with so many on either side at first.
     lr_ratio: float = Field(2**0.5, gt=1, le=4)
     reach: int = Field(2, ge=1, le=8)
-    centre: int = Field(0, ge=-8, le=8)
     factors: tuple[Factor, ...] = Field((0.5, 2.0), min_length=1)
     # Patterns of arms that try, in a stage, these factors of these groups and no others: for a
     # search that only asks whether what another one has kept holds here too. It ends in front of
@@ -72,9 +70,6 @@ class Search(Strict):
     only_changes: dict[str, dict[str, dict[str, tuple[Factor, ...]]]] = Field(default_factory=dict)
     # A group whose factor was kept may go further in the same direction.
     rounds: int = Field(2, ge=1, le=8)
-    # While a base LR is settled, a neighbour whose loss with the first seed is higher by less than
-    # this, in nats, runs with the others too.
-    close: float = Field(0.0, ge=0)
     seeds: tuple[int, ...] = Field((0, 1), min_length=2)
     confirm_seeds: tuple[int, ...] = Field((2, 3), min_length=2)
     errors: float = Field(2.0, ge=0)
@@ -98,7 +93,7 @@ class Search(Strict):
     # As ``spread``, for changes in short runs: by patterns of ``<arm>_<stage>``. Where none fits,
     # the larger counts of the change's own standard deviation and that of its round.
     short_spread: dict[str, Spread] = Field(default_factory=dict)
-    length: float = Field(0.5, gt=0, le=1)
+    length: float = Field(0.5, gt=0, lt=1)
     # A run whose training loss at a third of its steps is so much worse, in nats, than that of what
     # it is compared with is stopped.
     hopeless: float = Field(0.15, gt=0)

@@ -154,8 +154,7 @@ def preset_rules(name: str) -> list[dict[str, Any]]:
 
 
 _PRESET_NAME = re.compile(r"[\w-]{1,80}(/[\w-]{1,80}){0,5}", re.ASCII)
-# ``$name``, or ``${name}`` where a letter, digit or _ follows.
-_PLACEHOLDER = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
+_PLACEHOLDER = re.compile(r"\$(\w+)")
 # Arms and scales use the same few files again and again. Nobody changes what is read.
 _read_preset = functools.cache(read_yaml)
 
@@ -170,9 +169,9 @@ def expand(layer: dict[str, Any], names: dict[str, str], where: str, inside: tup
     for name in layer.get("use", []):
         if not isinstance(name, str):
             raise UserError(f"{where}: {_LISTS['use']}")
-        name = _PLACEHOLDER.sub(lambda match: names.get(match[1] or match[2], match[0]), name)
+        name = _PLACEHOLDER.sub(lambda match: names.get(match[1], match[0]), name)
         if "$" in name:
-            known = ", ".join(f"${{{each}}}" for each in names)
+            known = ", ".join(f"${each}" for each in names)
             raise UserError(f"{where}: use: {shown(name)}: only {known} stand for something here")
         path = PRESETS / f"{name}.yaml"
         if not (_PRESET_NAME.fullmatch(name) and path.is_file()):
@@ -257,11 +256,7 @@ def names_in(data: Any) -> set[str]:
         return set().union(*map(names_in, kept))
     if isinstance(data, list):
         return set().union(*map(names_in, data))
-    return set(_placeholders(data)) if isinstance(data, str) else set()
-
-
-def _placeholders(text: str) -> list[str]:
-    return [match[1] or match[2] for match in _PLACEHOLDER.finditer(text)]
+    return set(_PLACEHOLDER.findall(data)) if isinstance(data, str) else set()
 
 
 def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
@@ -274,7 +269,7 @@ def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
     if isinstance(data, list):
         return [substitute(value, names, where) for value in data]
     if isinstance(data, str) and "$" in data:
-        for name in _placeholders(data):
+        for name in _PLACEHOLDER.findall(data):
             if name not in names:
                 known = ", ".join(names)
                 raise UserError(
@@ -282,8 +277,8 @@ def substitute(data: Any, names: dict[str, Any], where: str) -> Any:
                     f"{known}; define it under values, or choose another scale"
                 )
         if _PLACEHOLDER.fullmatch(data):
-            return names[_placeholders(data)[0]]
-        return _PLACEHOLDER.sub(lambda match: str(names[match[1] or match[2]]), data)
+            return names[data[1:]]
+        return _PLACEHOLDER.sub(lambda match: str(names[match[1]]), data)
     return data
 
 

@@ -35,8 +35,8 @@ def evaluate(
 
     ``wanted`` is the suite for runs of seed 0, where no ``tasks`` are named.
 
-    Raises UserError where it is neither, where it is a run without a model, where it is a folder
-    and no task is named, and as the harness does.
+    Raises UserError where it is neither, where it is no planned training, where it is a folder and
+    no task is named, and as the harness does.
     """
     a_run = is_complete(source)
     if not a_run and not (source / "config.json").exists():

@@ -290,14 +290,14 @@ def _plan(
 def _rehearsed(
     search: Search, arm: str, stages: Mapping[str, Stage], all_gain: bool
 ) -> list[Trial]:
-    """The trials that would be asked for if the best base LR were that where the sweep begins."""
+    """The trials that would be asked for if the best base LR were the arm's."""
 
     gaining = {(stage.tune, group): stage.changes.get(group, search.factors)[-1]
                for stage in stages.values() for group in stage.groups}  # fmt: skip
 
     def loss(trial: Trial) -> float:
         gain = sum(factor == gaining.get(change) for change, factor in trial.point.factors)
-        return abs(trial.point.lr - search.centre) + trial.seed % 7 * 1e-3 - all_gain * gain
+        return abs(trial.point.lr) + trial.seed % 7 * 1e-3 - all_gain * gain
 
     rehearsal = ArmSearch(search, stages, arm)
     asking = rehearsal.run()

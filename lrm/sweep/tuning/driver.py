@@ -147,10 +147,7 @@ class ArmTuning:
         search = f"SEARCH={self._experiment.name} SCALE={self._base.scale}"
         command = f"make tune {search}"
         stages = {each: self.stages[each] for each in before}
-        begins = "that of its preset" if self._experiment.header.tuned_by else "the scale's"
-        return name, presets.text(
-            name, command, decision, found, self._rules, stages, records, begins
-        )
+        return name, presets.text(name, command, decision, found, self._rules, stages, records)
 
 
 class Tuning:

@@ -18,23 +18,22 @@ def text(
     search: Search,
     stages: Mapping[str, Stage],
     records: Sequence[Mapping[str, Any]],
-    begins: str,
 ) -> str:
     """The YAML file of a tier: where it comes from, what it cost, and its settings.
 
     ``command`` runs the search again. ``stages`` are those up to this tier, and ``records``
-    those of the log for their trials. ``begins`` says whose base LR the steps are counted from.
+    those of the log for their trials.
     """
     trials, flops, tokens = cost(records)
     outcomes = [record["outcome"] for record in records]
     length = f"with {search.length:g} times the scale's steps"
     own = [f"{stage} {each.length:g}" for stage, each in stages.items() if each.length]
-    short = [(search.seeds, f"{length} ({', '.join(own)})" if own else length)]
-    if search.length == 1.0 and not own and set(search.seeds) <= set(search.confirm_seeds):
-        short = []  # there are none
     seeds = " and ".join(
         f"{', '.join(map(str, seeds))} {how}"
-        for seeds, how in (*short, (search.confirm_seeds, "in full"))
+        for seeds, how in (
+            (search.seeds, f"{length} ({', '.join(own)})" if own else length),
+            (search.confirm_seeds, "in full"),
+        )
     )
     lines = [
         f"{name}, found by `{command}`. Not to be edited.",
@@ -42,7 +41,7 @@ def text(
         f"{outcomes.count('stopped')} trials were stopped early, {outcomes.count('diverged')} "
         "diverged.",
         f"Seeds {seeds}.",
-        f"Base LR: {decision.point.lr:+d} steps of {search.lr_ratio:.4g} from {begins}.",
+        f"Base LR: {decision.point.lr:+d} steps of {search.lr_ratio:.4g} from the scale's.",
         f"Kept: {', '.join(decision.point.said) or 'no change of a group'}.",
         *(f"Note: {note}." for note in decision.notes),
     ]

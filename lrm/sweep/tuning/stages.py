@@ -94,7 +94,6 @@ class ArmSearch:
         return False
 
     def _trial(self, point: Point, seed: int, full: bool = False) -> Trial:
-        full = full or (self._length or self._search.length) == 1.0
         return Trial(point, seed, full, None if full else self._length)
 
     def _mean(self, point: Point, seeds: Sequence[int], full: bool) -> float:
@@ -107,7 +106,7 @@ class ArmSearch:
         search = self._search
         self.incumbent = None
         seed = search.seeds[0]
-        tried = [search.centre + step for step in range(-search.reach, search.reach + 1)]
+        tried = list(range(-search.reach, search.reach + 1))
         yield from self._ask(self._trial(point.at(lr), seed) for lr in tried)
         while True:
             best = min(tried, key=lambda lr: self.losses[self._trial(point.at(lr), seed)])
@@ -128,9 +127,8 @@ class ArmSearch:
     ) -> Generator[list[Trial], Losses, Point]:
         """The best base LR near ``point``: no neighbour on the grid has a lower mean loss.
 
-        A neighbour that is no better with the first seed, nor ``close``, is not tried with others,
-        unless ``point`` diverges with one of them. Where neither neighbour finishes, it goes on a
-        step lower.
+        A neighbour that is no better with the first seed is not tried with others, unless ``point``
+        diverges with one of them. Where neither neighbour finishes, it goes on a step lower.
         """
         first, *others = seeds
         while True:
@@ -143,7 +141,7 @@ class ArmSearch:
             by_seed = [self.losses[self._trial(point, seed, full)] for seed in seeds]
             # Where it diverges with a seed, any neighbour that does not with the first is better.
             finite = all(map(math.isfinite, by_seed))
-            base = by_seed[0] + self._search.close if finite else math.inf
+            base = by_seed[0] if finite else math.inf
             hopeful = [each for each in near if self.losses[self._trial(each, first, full)] < base]
             trials = [self._trial(each, seed, full) for each in hopeful for seed in others]
             if not self._allowed(trials):

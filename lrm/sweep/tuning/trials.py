@@ -121,7 +121,7 @@ def outcome(trial: TrialRun, path: Path) -> dict[str, Any]:
         found = read_outcome(path)
         return {
             "outcome": "finished",
-            "loss": _last_loss(trial, path, found["validation_loss"]),
+            "loss": found["validation_loss"],
             "early_loss": _early_loss(trial, path),
             "tokens": estimate.tokens,
             "flops": estimate.flops,
@@ -139,30 +139,13 @@ def outcome(trial: TrialRun, path: Path) -> dict[str, Any]:
     }
 
 
-def _last_loss(trial: TrialRun, path: Path, at_end: float) -> float:
-    """Validation loss at the end; of a run with a stage at the minimum LR the mean over that stage.
-
-    A higher base LR has a higher minimum too and may fall on while others rest, so that the end
-    alone would favour it. The claims of such runs are judged by the same mean.
-    """
-    steps, resting = trial.settings.train.steps, trial.settings.schedule.minimum_steps
-    if not resting:
-        return at_end
-    found = _mean(path, "validation_loss", steps - resting, steps)
-    return at_end if found is None else found
-
-
 def _early_loss(trial: TrialRun, path: Path) -> float | None:
     """Mean training loss over the steps of ``window``."""
-    return _mean(path, "train_loss", *trial.window)
-
-
-def _mean(path: Path, stat: str, first: int, last: int) -> float | None:
-    """Mean over the steps (first, last] of a finished run; None where none is logged."""
     import pandas as pd
 
     rows = pd.read_parquet(io.BytesIO(read_file(path, "scalars.parquet")))
-    inside = (rows["stat"] == stat) & (rows["step"] > first) & (rows["step"] <= last)
+    first, last = trial.window
+    inside = (rows["stat"] == "train_loss") & (rows["step"] > first) & (rows["step"] <= last)
     return float(rows.loc[inside, "value"].mean()) if inside.any() else None
 
 

@@ -418,6 +418,27 @@ def test_the_command_evaluates_a_run_once(results, tmp_path):
     assert "is no finished run and no model's folder" in found
 
 
+def test_an_exported_folder_says_of_which_run_it_is(results, exported, tmp_path):
+    """Its text is built where it is not there, and it has the scores of the run."""
+    asked = ([], None, Suite(examples=EXAMPLES))
+    model = tmp_path / "model"
+    shutil.copytree(exported, model)
+    found = json.loads(evaluate(model, tmp_path, *asked).read_text())
+    shutil.copytree(results, tmp_path / "results")
+    run = runs(results)[0].path(tmp_path / "results")
+    same = json.loads(evaluate(run, tmp_path / "results", *asked).read_text())
+    assert found["scores"] == same["scores"]
+    assert found["suite"]["digest"] == same["suite"]["digest"]
+    with pytest.raises(UserError, match="is no run, and has no steps; leave out --step"):
+        evaluate(model, tmp_path, [], 26, Suite())
+    (model / "run.json").write_text("{}")
+    with pytest.raises(UserError, match=r"run\.json is damaged"):
+        evaluate(model, tmp_path, *asked)
+    (model / "run.json").unlink()
+    with pytest.raises(UserError, match="lrm export has not written it; name --tasks"):
+        evaluate(model, tmp_path, *asked)
+
+
 def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):
     """Of a run of seed 1, which has questions of its own."""
     train = dataclasses.replace(runs(results)[0], seed=1)

@@ -31,6 +31,9 @@ from lrm.store.rundir import (
 from lrm.train import probes
 from lrm.train.learner import build
 
+# What a run is: in its directory, and in a folder that was exported of it.
+RUN = "run.json"
+
 
 def training(path: Path) -> tuple[dict[str, Any], Settings]:
     """What ``run.json`` says of the finished training in ``path``, and its settings.
@@ -39,23 +42,30 @@ def training(path: Path) -> tuple[dict[str, Any], Settings]:
     """
     if not is_complete(path):
         raise UserError(f"{path} is no finished run; give a folder of results/runs/<experiment>")
+    return origin(path)
+
+
+def origin(path: Path) -> tuple[dict[str, Any], Settings]:
+    """As ``training``, of a run or of a folder that ``export`` has written of one."""
     description = read_description(path)
     if description["kind"] != TrainRun.kind:
         raise UserError(f"{path} is no planned training (kind {description['kind']})")
-    return description, validate(Settings, description["settings"], str(path / "run.json"))
+    return description, validate(Settings, description["settings"], str(path / RUN))
 
 
-def corpus_of(path: Path) -> Corpus:
+def corpus_of(path: Path, corpora: Path | None = None) -> Corpus:
     """The corpus of the finished training in ``path``, beside its results.
 
-    Raises UserError as ``training`` does, and where that corpus is another now.
+    With ``corpora`` that of an exported folder, below ``corpora``, and built there first if it is
+    not there. Raises UserError as ``training`` does, and where that corpus is another now.
     """
-    description, settings = training(path)
-    parents = path.resolve().parents
-    if len(parents) < 3 or parents[1].name != "runs":
-        raise UserError(f"{path} lies outside of results/runs/<experiment>; move it there, beside "
-                        "the folder data of its corpus")  # fmt: skip
-    corpora = parents[2] / "data"
+    description, settings = training(path) if corpora is None else origin(path)
+    if corpora is None:
+        parents = path.resolve().parents
+        if len(parents) < 3 or parents[1].name != "runs":
+            raise UserError(f"{path} lies outside of results/runs/<experiment>; move it there, "
+                            "beside the folder data of its corpus")  # fmt: skip
+        corpora = parents[2] / "data"
     expected = description["corpus"]["hash"]
     if (there := data.built(expected, corpora)) is not None:
         return there
@@ -63,7 +73,7 @@ def corpus_of(path: Path) -> Corpus:
     if corpus.hash != expected:
         raise UserError(
             f"the corpus of {path}, {description['corpus']['name']}, is not in {corpora}, and what "
-            "is built today is another; bring it there, or remove the run and train it again"
+            "is built today is another; bring it there, or train the run again"
         )
     return corpus
 
@@ -114,7 +124,7 @@ def _take(target: torch.Tensor, value: torch.Tensor, name: str) -> None:
 
 
 def export(path: Path, folder: Path, fold: bool = False, step: int | None = None) -> None:
-    """Write the run in ``path`` to ``folder``, with its tokenizer and a model card.
+    """Write the run in ``path`` to ``folder``, with its tokenizer, ``run.json`` and a model card.
 
     It is the model at the end, or after ``step`` steps. Forward multipliers stay in the
     configuration, or with ``fold`` are in the weights. ``folder`` appears when it is whole. Raises
@@ -142,6 +152,8 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
             whole = Path(beside) / "model"
             save_transformers(model, whole, tokenizer, END_OF_TEXT, keep=not fold)
             write_atomic(whole / "README.md", text.encode())
+            # Whoever has the folder alone can build its text, and ask the same questions.
+            write_atomic(whole / RUN, read_file(path, RUN))
             whole.replace(target)
     except OSError as error:
         raise unwritable(folder, error) from None

@@ -2,7 +2,8 @@
 
 Scores are printed and kept in ``results/evaluations``; what is there is not done again. Without
 ``--tasks`` the offline suite is made of the held-out documents of the run's own corpus, with the
-questions of its seed: those that an evaluation planned with the run asks.
+questions of its seed: those that an evaluation planned with the run asks. A folder of
+``lrm export`` says of which run it is. Its corpus is built in ``results/data`` if it is not there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from lrm.cli import a_folder, columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
 from lrm.exchange.evaluation.harness import Harness, exported, version
-from lrm.exchange.export import corpus_of, training
+from lrm.exchange.export import RUN, corpus_of, origin, training
 from lrm.plan.config import validate
 from lrm.plan.evaluation import SUITE_VERSION, Suite, Task
 from lrm.plan.identity import files_hash, weights_hash
@@ -35,23 +36,28 @@ def evaluate(
 
     ``wanted`` is the suite for runs of seed 0, where no ``tasks`` are named.
 
-    Raises UserError where it is neither, where it is no planned training, where it is a folder and
-    no task is named, and as the harness does.
+    Raises UserError where it is neither, where it is no planned training, where it is a folder that
+    ``lrm export`` has not written and no task is named, and as the harness does.
     """
     a_run = is_complete(source)
     if not a_run and not (source / "config.json").exists():
         raise UserError(f"{source} is no finished run and no model's folder; give one of both")
-    if not a_run and (not tasks or step is not None):
-        raise UserError(f"{source} is no run; name --tasks of the harness, and no --step")
+    if not a_run and step is not None:
+        raise UserError(f"{source} is no run, and has no steps; leave out --step")
+    if not a_run and not tasks and not (source / RUN).is_file():
+        raise UserError(f"{source} is no run, and lrm export has not written it; name --tasks of "
+                        "the harness")  # fmt: skip
     if a_run:
-        description, settings = training(source)
-        wanted = wanted.of_run(description["seed"])
+        description, _ = training(source)
         # One that was trained on other hardware, or in another precision, found something else.
         told = [description["id"], digest_of(source), weights_file(step)]
     else:
         # A repaired tokenizer has other scores.
         small = (f for f in source.iterdir() if f.suffix in _BESIDE_WEIGHTS and f.is_file())
         told = [weights_hash(source), files_hash(sorted(small))]
+    if not tasks:
+        description, settings = origin(source)
+        wanted = wanted.of_run(description["seed"])
     asked = tasks or [wanted, SUITE_VERSION]
     name = hashlib.sha256(repr([*told, asked, version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"
@@ -60,7 +66,8 @@ def evaluate(
         return file
     folder = None
     if not tasks:
-        folder = suite.prepare(wanted, corpus_of(source), settings.data, results / "suites")
+        corpus = corpus_of(source, None if a_run else results / "data")
+        folder = suite.prepare(wanted, corpus, settings.data, results / "suites")
     harness = Harness({task: Task() for task in tasks} if tasks else wanted.chosen, folder)
     device = device_of("auto")
     with exported(source, step, file.parent) if a_run else nullcontext(source) as model:

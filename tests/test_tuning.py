@@ -680,6 +680,16 @@ def test_searches_of_other_arms_end_and_publish(tmp_path, name, arm):
     assert published == {f"{arm}_{tier}" for tier in tiers}
 
 
+def test_a_search_refuses_an_lr_that_its_short_runs_would_change(tmp_path):
+    path = tmp_path / "some_search" / "config.yaml"
+    path.parent.mkdir()
+    carried = "use: [scale/$scale]\noptimizer: {lr_tuned_at: 5, lr_power: 0.5}\n"
+    search = "arms: {A: {}}\nsearch: {groups: {}, stages: {N: {}}}\n"
+    path.write_text(f"title: a test\n{carried}{search}")
+    with pytest.raises(UserError, match="A: a search finds the LR of each length; leave out opt"):
+        tuning_command._base(load(path), "smoke", "A")
+
+
 def test_a_search_killed_and_resumed(tmp_path):
     log = tmp_path / "tuning" / "smoke" / "tuning_search.jsonl"
     process = subprocess.Popen(command(tmp_path, python=sys.executable), cwd=ROOT,

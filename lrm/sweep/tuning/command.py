@@ -131,8 +131,14 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
 
 
 def _base(experiment: Experiment, scale: str, arm: str) -> TrainRun:
-    """The run that an arm's trials change."""
-    return TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
+    """The run that an arm's trials change; UserError where shorter ones would have another LR."""
+    base = TrainRun(experiment.name, scale, arm, {}, 0, *experiment.settings(scale, arm))
+    if base.settings.optimizer.lr_power:
+        raise UserError(
+            f"{experiment.path}: {arm}: a search finds the LR of each length; leave out "
+            "optimizer.lr_power"
+        )
+    return base
 
 
 def _check_names(experiment: Experiment, search: Search, scale: str) -> None:

@@ -22,6 +22,7 @@ import warm
 import yaml
 from conftest import EXPERIMENTS
 from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from analysis.figures import fig11, table2
 from analysis.publish import kept
@@ -437,6 +438,24 @@ def test_an_exported_folder_says_of_which_run_it_is(results, exported, tmp_path)
     (model / "run.json").unlink()
     with pytest.raises(UserError, match="lrm export has not written it; name --tasks"):
         evaluate(model, tmp_path, *asked)
+
+
+@pytest.mark.parametrize(("name", "arm"), [("without", "ADAM_FULL"), ("with", "ADAM_LRM_FULL")])
+def test_published_models_load_and_say_what_they_are(name, arm):
+    """They read and write text, and their runs are those that are published."""
+    folder = ROOT / "results" / "models" / f"adamw-{name}"
+    model = AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer("import numpy as np\n", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        logits = model(ids).logits
+    assert logits.shape == (1, ids.shape[1], 2048) and logits.isfinite().all()
+    told = read_description(folder)
+    runs = Tables.load("long_run", "mini", "reference", ROOT / "results", "all").runs
+    [published] = runs[(runs["arm"] == arm) & (runs["kind"] == "train")
+                       & (runs["seed"] == told["seed"])]["run"]  # fmt: skip
+    assert told["arm"] == arm and told["id"] == published
+    assert f"`{told['id']}`" in (folder / "README.md").read_text()
 
 
 def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):

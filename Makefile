@@ -229,9 +229,9 @@ readme: $(VENV)/.report  ## write the published results into README.md and exper
 publish: $(VENV)/.core  ## publish finished runs, in results/reference: EXPERIMENT=projector SEEDS=100-107
 	@$(BIN)/python -m analysis.publish $(EXPERIMENT) --scale $(SCALE) --seeds $(call quoted,$(SEEDS)) --results $(call quoted,$(RESULTS))
 
-evaluate: $(VENV)/.evaluation  ## score a finished run, or a folder for transformers with TASKS: RUN=results/runs/long_run/ID STEP=11434
+evaluate: $(VENV)/.evaluation  ## score a finished run or exported folder, or any model with TASKS: RUN=results/models/adamw-with EXAMPLES=400
 	@$(if $(RUN),,echo "error: no run is named; give RUN=, a finished run or a model's folder" >&2; exit 2)
-	@$(BIN)/lrm evaluate $(call quoted,$(RUN)) --results $(call quoted,$(RESULTS)) $(if $(STEP),--step $(STEP)) $(if $(TASKS),--tasks $(TASKS))
+	@$(BIN)/lrm evaluate $(call quoted,$(RUN)) --results $(call quoted,$(RESULTS)) $(if $(STEP),--step $(STEP)) $(if $(EXAMPLES),--examples $(EXAMPLES)) $(if $(TASKS),--tasks $(TASKS))
 
 probe: $(VENV)/.dev  ## row and column norms of any transformers model: MODEL=folder or a name on the hub
 	@$(if $(MODEL),,echo "error: no model is named; give MODEL=, a folder or a name on the hub" >&2; exit 2)

@@ -22,6 +22,7 @@ from analysis.explore.checkpoint_norms import render, summary
 from lrm import data
 from lrm.errors import UserError
 from lrm.exchange import measure_checkpoint
+from lrm.exchange.card import card as model_card
 from lrm.exchange.export import export, trained
 from lrm.model import transformers as hub
 from lrm.plan.config import Execution, Settings, validate
@@ -116,6 +117,16 @@ def test_an_exported_run_has_a_model_card(finished, tmp_path):
     # Six MLP matrices in two layers, one slice of the SSM in each, and the gain of a norm.
     multipliers = "row and column of 6 tensors, scalar of 3 tensors; merged into the weights"
     assert f"| learnable multipliers | {multipliers} |" in card.text
+
+
+def test_a_model_card_names_every_version_that_trained(finished):
+    """Of a run that was stopped, and went on after a commit."""
+    description = json.loads((finished / "run.json").read_text())
+    first = description["environment"] | {"commit": "aaa"}
+    again = [{"step": step, "commit": commit} for step, commit in ((7, "bbb"), (9, "bbb"))]
+    told = description | {"environment": first, "resumed": again}
+    text = model_card(told, train_settings(description), 1, None, None)
+    assert f"| lrm {first['lrm']}, commit aaa; commit bbb from step 7 |" in text
 
 
 def train_settings(description):

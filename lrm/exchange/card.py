@@ -39,7 +39,10 @@ def card(
     }
     if loss is not None:
         rows["validation loss"] = f"{loss:.4f} nats a token"
-    rows["made by"] = f"lrm {environment['lrm']}, commit {environment['commit']}"
+    made = {environment["commit"]: f"lrm {environment['lrm']}, commit {environment['commit']}"}
+    for since in description.get("resumed", ()):
+        made.setdefault(since["commit"], f"commit {since['commit']} from step {since['step']:,}")
+    rows["made by"] = "; ".join(made.values())
     table = "\n".join(f"| {what} | {value} |" for what, value in rows.items())
     front = ModelCardData(license="apache-2.0", library_name="transformers", tags=["code"])
     return f"""---

@@ -47,9 +47,10 @@ def training(path: Path) -> tuple[dict[str, Any], Settings]:
 
 def origin(path: Path) -> tuple[dict[str, Any], Settings]:
     """As ``training``, of a run or of a folder that ``export`` has written of one."""
-    description = read_description(path)
+    description = read_description(path, f"export the run again, or take {RUN} away")
     if description["kind"] != TrainRun.kind:
-        raise UserError(f"{path} is no planned training (kind {description['kind']})")
+        raise UserError(f"{path} is no planned training (kind {description['kind']}); give one of "
+                        "an experiment that is no search")  # fmt: skip
     return description, validate(Settings, description["settings"], str(path / RUN))
 
 
@@ -73,7 +74,8 @@ def corpus_of(path: Path, corpora: Path | None = None) -> Corpus:
     if corpus.hash != expected:
         raise UserError(
             f"the corpus of {path}, {description['corpus']['name']}, is not in {corpora}, and what "
-            "is built today is another; bring it there, or train the run again"
+            "is built today is another; bring it there, install the versions of packages that it "
+            "was built from, or train the run again"
         )
     return corpus
 

@@ -68,12 +68,15 @@ def weights_file(step: int | None = None) -> str:
     return "weights.pt" if step is None else f"weights-{step}.pt"
 
 
-def read_description(path: Path) -> dict[str, Any]:
-    """The ``run.json`` of the run in this directory; UserError where it is damaged."""
+def read_description(path: Path, remedy: str = "") -> dict[str, Any]:
+    """The ``run.json`` of the run in this directory; UserError where it is damaged.
+
+    ``remedy`` is what then helps where the run is not finished, or the folder was exported of one.
+    """
     if is_complete(path):
         content = read_file(path, "run.json")
         return parsed(content, path / "run.json", _DESCRIBED, _remedy(path))
-    return read_json(path / "run.json", _DESCRIBED)
+    return read_json(path / "run.json", _DESCRIBED, remedy)
 
 
 def read_outcome(path: Path) -> dict[str, Any]:

@@ -321,6 +321,8 @@ def test_at_mini_the_named_tasks_are_judged():
     seen = part("L1", tables, "score: gain with Adam").interval.mean
     assert seen == pytest.approx((9 - 9 + 2 * GAIN[0] + GAIN[1]) / 5, abs=0.05)
     assert judged("L4", tables).groups == {"Adam": REFUTED, "Muon": REFUTED}
+    for claim in BREAKS:
+        assert judged(claim, tables).note.startswith("tasks that count: imports, arg"), claim
     # Their names stand before Muon runs.
     assert judged("L1", world(scale="mini", missing="MUON_FULL")).verdict == HOLDS
 

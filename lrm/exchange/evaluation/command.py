@@ -53,11 +53,13 @@ def evaluate(
         told = [description["id"], digest_of(source), weights_file(step)]
     else:
         # A repaired tokenizer has other scores.
-        small = (f for f in source.iterdir() if f.suffix in _BESIDE_WEIGHTS and f.is_file())
+        small = (f for f in source.iterdir()
+                 if f.suffix in _BESIDE_WEIGHTS and f.name != RUN and f.is_file())  # fmt: skip
         told = [weights_hash(source), files_hash(sorted(small))]
     if not tasks:
         description, settings = origin(source)
         wanted = wanted.of_run(description["seed"])
+        told += [] if a_run else [description["corpus"]["hash"]]
     asked = tasks or [wanted, SUITE_VERSION]
     name = hashlib.sha256(repr([*told, asked, version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"

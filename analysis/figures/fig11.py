@@ -85,7 +85,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     count = numbers["tasks"].iloc[0]
     several = "s" if count > 1 else ""
     label(left, f"a   Average score of {count} task{several}", ylabel="score (%)")
-    label(right, "b   Loss, with − without (below 0: they gain)", ylabel="Δ validation loss (nats)")
+    label(right, "b   Loss, with − without (below 0: a gain)", ylabel="Δ validation loss (nats)")
     handles = [
         key(
             f"a: {OPTIMIZER_NAMES[optimizer]}, {NAMES[kind]}",

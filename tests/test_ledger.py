@@ -316,11 +316,11 @@ def test_a_lock_holds_at_every_scale_and_waits_for_a_search(monkeypatch):
     assert judged == dict.fromkeys(published, {"n": 3, "verdict": OPEN, "parts": []})
     monkeypatch.setattr("lrm.plan.experiment.Experiment.untuned", lambda *_: ["ADAM_FULL"])
     with pytest.raises(UserError, match="long_run: no search has tuned ADAM_FULL at mini; lock"):
-        lock.lock("L1")
+        lock._check_tuned(CRITERIA["L1"])
     monkeypatch.setattr("lrm.plan.experiment.Experiment.untuned", lambda *_: ["MUON_FULL"])
     lock._check_tuned(CRITERIA["L1"])  # which reads AdamW's arms alone
     with pytest.raises(UserError, match="long_run: no search has tuned MUON_FULL at mini; lock"):
-        lock.lock("L3")
+        lock._check_tuned(CRITERIA["L3"])
 
 
 def test_an_entry_may_get_only_after_its_runs(monkeypatch):

@@ -48,7 +48,7 @@ def evaluate(
         raise UserError(f"{source} is no run, and lrm export has not written it; name --tasks of "
                         "the harness")  # fmt: skip
     if a_run:
-        description, _ = training(source)
+        description, settings = training(source)
         # One that was trained on other hardware, or in another precision, found something else.
         told = [description["id"], digest_of(source), weights_file(step)]
     else:
@@ -56,10 +56,11 @@ def evaluate(
         small = (f for f in source.iterdir()
                  if f.suffix in _BESIDE_WEIGHTS and f.name != RUN and f.is_file())  # fmt: skip
         told = [weights_hash(source), files_hash(sorted(small))]
+        if not tasks:
+            description, settings = origin(source)
+            told.append(description["corpus"]["hash"])
     if not tasks:
-        description, settings = origin(source)
         wanted = wanted.of_run(description["seed"])
-        told += [] if a_run else [description["corpus"]["hash"]]
     asked = tasks or [wanted, SUITE_VERSION]
     name = hashlib.sha256(repr([*told, asked, version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"

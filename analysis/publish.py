@@ -179,6 +179,7 @@ def kept(experiment: str) -> Kept:
         (*header.courses, *(header.brownian.match if header.brownian else ())),
         vectors,
         max([getattr(judge, "gradients", 0.0) for judge in judges.values()], default=0.0),
+        header.vectors_at,
     )
 
 

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -292,6 +293,14 @@ def test_reference_round_trip(trained, tmp_path, monkeypatch):
     last = load_vectors("projector", "smoke", source="reference", results=results)
     assert set(last["seed"]) == {0, 1}
     assert set(last.loc[last["seed"] == 1, "tensor"]) == {"projector"}
+    assert set(last.loc[last["seed"] == 1, "step"]) == {0, 50, 60}
+    # At the steps that the experiment names.
+    asked = replace(publishing.kept("projector"), vectors_at=("constant",))
+    monkeypatch.setattr(publishing, "kept", lambda name: asked)
+    publishing.publish("projector", "smoke", [0, 1], results)
+    last = load_vectors("projector", "smoke", source="reference", results=results)
+    assert set(last.loc[last["seed"] == 0, "step"]) == {0, 50, 60}
+    assert set(last.loc[last["seed"] == 1, "step"]) == {50}
     monkeypatch.undo()
     shutil.rmtree(results / "runs")
     output = call("-m", "analysis.claims", "--judge", "--scale", "smoke", "--results", results)

@@ -6,9 +6,9 @@ a Brownian twin and of those that the experiment's ``courses`` name are kept; of
 start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
 gradients. Vectors are those of the ends of the constant stage and of the run, and of the start
 where claims read them: all of the first seed, and what claims read of the next two and of those
-that judge. Where every such claim names the runs that it reads, others publish no vectors. Where no
-claim reads vectors, those of the first seed's end are published, and draws of noise. ``Kept`` says
-what claims read.
+that judge, at the steps that the experiment's ``vectors_at`` names. Where every such claim names
+the runs that it reads, others publish no vectors. Where no claim reads vectors, those of the first
+seed's end are published, and draws of noise. ``Kept`` says what claims read.
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class Kept:
     vectors: tuple[VectorReader, ...] = ()
     # In this first share of the steps every loss and every norm of a gradient is kept.
     gradients: float = 0.0
+    # Where vectors are kept of other seeds than the first.
+    vectors_at: tuple[str, ...] = ("start", "constant", "end")
 
     @property
     def tensors(self) -> frozenset[str]:
@@ -131,6 +133,8 @@ def _with(
         if whole or tensors:
             frame = read_table(path / "vectors.parquet")
             frame = _ends(frame, description, kept.tensors, both=bool(kept.vectors))
+            if rank:
+                frame = _at(frame, description, kept.vectors_at)
             frame = frame if whole else of_tensors(frame, tensors)
             tables["vectors"].append(frame.assign(run=description["id"]))
     contents = {}
@@ -239,6 +243,16 @@ def _ends(
     end = vectors["step"] == description["settings"]["train"]["steps"]
     chosen = vectors[end | constant | first]
     return chosen.assign(value=[_rounded(value, 9) for value in chosen["value"]])
+
+
+def _at(vectors: pd.DataFrame, description: dict, where: Collection[str]) -> pd.DataFrame:
+    """The rows at the steps that ``where`` names; of a run that ended early there may be none."""
+    steps = {
+        "start": 0,
+        "constant": stage_end(description["settings"]),
+        "end": description["settings"]["train"]["steps"],
+    }
+    return vectors[vectors["step"].isin([steps[name] for name in where])]
 
 
 def _rounded(values, bits: int) -> np.ndarray:

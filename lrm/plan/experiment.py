@@ -19,7 +19,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from lrm.errors import UserError, shown
 from lrm.model.config import Strict
@@ -80,6 +80,8 @@ class Header(Strict):
     order: int | None = None
     # Tensors whose course over the training is published of every seed, not of the first alone.
     courses: tuple[str, ...] = ()
+    # Where vectors are published of other seeds than the first: claims may read fewer steps.
+    vectors_at: tuple[Literal["start", "constant", "end"], ...] = ("start", "constant", "end")
     brownian: Brownian | None = None
     # The class of the arms' runs, ``package.module:Class``.
     run: str = f"{TrainRun.__module__}:{TrainRun.__qualname__}"

@@ -287,6 +287,10 @@ def save_transformers(
         words.save_pretrained(folder)
         hf.config.eos_token_id = hf.generation_config.eos_token_id = words.eos_token_id
     hf.save_pretrained(folder)
+    # They are written for their owner alone; the configuration has the mode that was asked for.
+    mode = Path(folder, "config.json").stat().st_mode
+    for weights in Path(folder).glob("*.safetensors"):
+        weights.chmod(mode)
 
 
 def _transformers() -> ModuleType:

@@ -30,6 +30,7 @@ from analysis.report.overview import (
     rows,
     table,
     tally,
+    undecided,
 )
 from analysis.report.overview import pages as overviews
 from analysis.report.readme import read
@@ -120,9 +121,9 @@ def test_every_experiment_is_in_one_of_the_overviews():
 
 
 def test_the_rows_of_the_overview_and_the_library_have_all_claims():
-    """A claim counts once, in the row of the experiment that decides it."""
+    """A claim counts once, in the row of the experiment that decides it: the paper's, and ours."""
     claims = current()
-    numbers = [(claim.id.partition(".")[0], claim.experiment) for claim in claims]
+    numbers = [(claim.id.partition(".")[0], claim.experiment, claim.text) for claim in claims]
     assert len(set(numbers)) == len(numbers)
     shown = [claim.id for row in rows() for claim in row.claims]
     shown += [claim.id for claim in claims if claim.experiment == LIBRARY]
@@ -219,6 +220,24 @@ def test_an_overview_tells_of_other_scales(tmp_path):
     }
     row = Row("some_name", ["fig8"], "Why?", "So.", [], elsewhere=found)
     assert not row.unjudged and "<td>at mini: 1 holds" in " ".join(table([row]).split())
+
+
+def test_an_overview_lists_what_is_open():
+    """Groups of the paper's own that are open, and what the newest entry says of them."""
+    ledger = json.loads((RESULTS / "reference/tiny/claims.json").read_text())
+    records = {record["id"]: record for record in ledger["claims"]}
+    first = records["P1"]["parts"][0]
+    parts = [first | {"group": name, "ours": name == "stricter"} for name in ("one", "stricter")]
+    groups = {"one": "open", "two": "holds", "stricter": "open"}
+    judged = records["P1"] | {"verdict": "partly", "groups": groups, "parts": parts}
+    later = records["P1.2"] | {"verdict": "not judged", "n": 0, "if_open": "more seeds"}
+    whole = records["P2"] | {"groups": {"": "open"}, "if_open": "a longer run"}
+    stricter = records["P3"] | {"groups": {"stricter": "open"}, "parts": parts}
+    rows = undecided(newest([judged, later, whole, stricter], {}))[2:]
+    cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
+    assert [(cell[0], *cell[2:]) for cell in cells] == [
+        ("P1", "one", "more seeds"), ("P2", "all of it", "a longer run"),
+    ]  # fmt: skip
 
 
 def test_the_picture_of_the_idea_shows_the_equilibrium():

@@ -37,8 +37,8 @@ ABSTRACT = Path(__file__).with_name("abstract.yaml")
 LIBRARY = "library"
 PAPER, OURS = "the paper", "ours"
 # Claims that neither experiment nor statement places: the library's benchmark of the second paper,
-# and the main paper's advice in the second paper's model.
-_WHOSE = {"SV22": "second paper", "X1": OURS}
+# the main paper's advice in the second paper's model, and a limit on the cost that the paper lacks.
+_WHOSE = {"SV22": "second paper", "X1": OURS, "I1.3": OURS}
 VERDICTS = (HOLDS, PARTLY, BELOW, REFUTED, OPEN, UNJUDGED, TESTED)
 # Of a drawing. Its lines as PDF and SVG stay in ``results``: the report is to be sent.
 FORMATS = ("png", "csv")
@@ -81,9 +81,23 @@ class Claim:
     @property
     def is_refuted_in_part(self) -> bool:
         """Whether a group of its parts is refuted, tests stricter than the statement aside."""
+        return bool(self._groups(REFUTED))
+
+    @property
+    def open_groups(self) -> list[str]:
+        """The groups of its parts that are open, tests stricter than the statement aside."""
+        return self._groups(OPEN)
+
+    def _groups(self, verdict: str) -> list[str]:
         own = {part["group"] for part in self.record["parts"] if part["ours"]}
         groups = self.record["groups"].items()
-        return any(word == REFUTED and group not in own for group, word in groups)
+        return [group for group, word in groups if word == verdict and group not in own]
+
+    @property
+    def decider(self) -> str:
+        """What would decide it while it is open, by the newest of its entries, judged or not."""
+        newest = max((self, *self.earlier), key=lambda claim: _entry(claim.id))
+        return newest.record["if_open"] or ""
 
     @property
     def page(self) -> str:
@@ -241,14 +255,14 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
     configs = {name: load(EXPERIMENTS / name / "config.yaml") for name in ordered()}
     replaced = {name: config.header.replaces or name for name, config in configs.items()}
     texts = {name: facts_of(EXPERIMENTS / name / "config.yaml")["text"] for name in ordered()}
-    entries: dict[tuple[str, str], list[Claim]] = {}
+    entries: dict[tuple[str, str, str], list[Claim]] = {}
     for record in records:
         experiment = criteria.get(record["id"], {}).get("experiment", LIBRARY)
         text = _WHOSE.get(record["id"]) or _text(record["statement"], texts.get(experiment))
         parts = [(part, strip(part)) for part in record["parts"]]
         needed = [(part, strip(part)) for part in record["contrast"]]
         claim = Claim(record, experiment, text, parts, needed, published.get(record["id"]))
-        asked = _number(claim.id), replaced.get(experiment, experiment)
+        asked = _number(claim.id), replaced.get(experiment, experiment), text
         entries.setdefault(asked, []).append(claim)
     found = []
     for of_claim in entries.values():

@@ -54,6 +54,10 @@ BEGIN, END = "<!-- results: make readme -->\n", "<!-- end of the results -->\n"
 _WIDTH = 120
 # By the beginning of a figure's name, of which paper it is.
 _PAPERS = {"": "", "sv": "second paper: ", "gdn": "third paper: ", "bm": "Beyond MuP 3: "}
+_UNDECIDED = (
+    "**What is open of the paper's statements.** Parts are judged apart: an optimizer, a matrix or "
+    "a side of a sweep. At `tiny` these have an open part; the rest of their parts is decided."
+)
 _CLAIMS_OF = {PAPER: "The paper's claims", OURS: "Ours"}
 
 
@@ -114,17 +118,28 @@ def elsewhere(folder: Path = RESULTS) -> dict[str, list[Claim]]:
     They have a number, and all of their seeds.
     """
     found = {}
+    for scale, claims in _measured_elsewhere(folder).items():
+        if judged := [claim for claim in claims if not waits(claim.record)]:
+            found[scale] = judged
+    return found
+
+
+def _measured_elsewhere(folder: Path = RESULTS) -> dict[str, list[Claim]]:
+    """By scale the claims of experiments that have a number at another scale."""
+    found = {}
     for scale in (each for each in SCALES if each not in ("smoke", SCALE)):
         path = claims_file(scale, "reference", folder)
         if path.exists() or is_listed(path):
-            judged = [
-                claim
-                for claim in newest(read_ledger(path)["claims"], {})
-                if claim.experiment != LIBRARY and claim.main and not waits(claim.record)
-            ]
-            if judged:
-                found[scale] = judged
+            claims = newest(read_ledger(path)["claims"], {})
+            found[scale] = [c for c in claims if c.experiment != LIBRARY and c.main]
     return found
+
+
+def _waiting(scale: str) -> str:
+    """How many of the paper's claims have some of their seeds at a scale, but not all."""
+    claims = _measured_elsewhere().get(scale, [])
+    n = sum(claim.text == PAPER and waits(claim.record) for claim in claims)
+    return f", {n} {'wait' if n > 1 else 'waits'} for more seeds" if n else ""
 
 
 def _ledger() -> dict[str, Any]:
@@ -174,6 +189,22 @@ def _place(text: str) -> tuple[int, str]:
     return {PAPER: 0, OURS: 2}.get(text, 1), text
 
 
+def undecided(claims: Iterable[Claim]) -> list[str]:
+    """The paper's statements that are open in any part, and what would decide each, as a table."""
+    rows = [
+        (claim.id, claim.statement, claim.open_groups, claim.decider)
+        for claim in claims
+        if claim.text == PAPER and claim.open_groups
+    ]
+    # A claim without groups is open as a whole.
+    cells = (
+        (name, said, "; ".join(filter(None, groups)) or "all of it", decider)
+        for name, said, groups, decider in rows
+    )
+    head = ("claim", "the paper's statement", "open", "what would decide it")
+    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *cells)]
+
+
 def table(shown: Iterable[Row]) -> str:
     """What can be said of all claims, and the paper's figures of which claims are judged.
 
@@ -188,7 +219,9 @@ def table(shown: Iterable[Row]) -> str:
     for row in own:
         for scale, claims in row.elsewhere.items():
             others.setdefault(scale, []).extend(c for c in claims if c.text == PAPER)
-    apart = "".join(f" At `{scale}`: {tally(claims)}." for scale, claims in others.items())
+    apart = "".join(
+        f" At `{scale}`: {tally(claims)}{_waiting(scale)}." for scale, claims in others.items()
+    )
     first, *more_said = bottom_line()
     rest = (*more_said, f"{sums(current(), PAPER)}{apart} {more}")
     lines = [*_wrapped(first), "", *_as_html(gains()), ""]
@@ -254,7 +287,8 @@ def _numbers(figures: list[str]) -> str:
 def listing(shown: Iterable[Row]) -> str:
     """The sums of all claims, what is judged beside the paper's figures, and the rest as a list."""
     shown = list(shown)
-    summed = _wrapped(head(current()))
+    claims = current()
+    summed = [*_wrapped(head(claims)), "", *_wrapped(_UNDECIDED), "", *undecided(claims)]
     others = _judged((row for row in shown if not _on_first_page(row)), "")
     rest = [f"- [{row.question}]({row.name}) {row.conclusion}" for row in shown if row.unjudged]
     return "\n".join([*summed, "", *others, "", *rest]) + "\n"

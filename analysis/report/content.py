@@ -401,11 +401,16 @@ def _first_line(figure: str) -> str:
 def facts_of(config: Path) -> dict[str, str | None]:
     """The fields of the comment that opens a YAML: run, cost and others."""
     found: dict[str, str | None] = dict.fromkeys(("question", "run", "cost", "figures", "text"))
+    field = None
     for line in config.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             break
         if match := re.fullmatch(r"#   (\w+): +(.*)", line):
-            found[match[1]] = match[2]
+            field, found[match[1]] = match[1], match[2]
+        elif field and (match := re.fullmatch(r"# {5,}(.*)", line)):
+            found[field] = f"{found[field]} {match[1]}"
+        else:
+            field = None
     return found
 
 

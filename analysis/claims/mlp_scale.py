@@ -21,7 +21,7 @@ from analysis.quantities.mlp_scale import (
     MlpSweep,
     by_frequency,
     growth,
-    living_matrices,
+    over_living,
     switched_off,
 )
 from analysis.quantities.stats import log_range
@@ -52,12 +52,17 @@ def _over_points(judge_points: OverPoints) -> Callable[[Tables, dict], Judgement
     return judge
 
 
+def _arms(criterion: dict) -> dict[str, tuple[str, str]]:
+    """The arms without and with multipliers of each optimizer that the criterion is about."""
+    return {name: ARMS[name] for name in criterion.get("optimizers", ARMS)}
+
+
 @_over_points
 def m1(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """Excess of the loss at the largest judged S, without multipliers and with."""
     limits, parts = criterion["thresholds"], []
     at, share = f"excess loss at S = {points[-1]:g}", limits["share"]
-    for name, (plain, learned) in ARMS.items():
+    for name, (plain, learned) in _arms(criterion).items():
         lost = excess(sweep.loss(plain), points[-1], points)
         left = excess(sweep.loss(learned), points[-1], points)
         degrades, flat = f"{name} degrades without multipliers", f"{name} stays flat with them"
@@ -85,7 +90,7 @@ def m2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
 @_over_points
 def m2_2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """The slope with Adam, over the layers whose MLP still puts something out."""
-    slope = slopes(living_matrices(sweep, LEARNED_ADAM, points), points)
+    slope = slopes(over_living(sweep, LEARNED_ADAM, points), points)
     text = "Adam: slope of ln ‖W‖ of the MLP matrices in ln S"
     part = within(text, slope, *criterion["thresholds"]["slope"], "Adam")
     return judgement(criterion, [part], _left_out(sweep, points))
@@ -99,7 +104,7 @@ def m3(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """
     limits, parts, notes = criterion["thresholds"], [], []
     share = limits["share"]
-    for name, (plain, learned) in ARMS.items():
+    for name, (plain, learned) in _arms(criterion).items():
         for block in BLOCKS:
             ranges = sweep.output(learned, block)[points].apply(log_range, axis=1)
             text = f"{name}, with multipliers: ln range of the {block} output"
@@ -127,6 +132,15 @@ def m4(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
 
 
 @_over_points
+def m4_2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
+    """The slope with Adam, over the layers whose MLP still puts something out."""
+    multipliers = over_living(sweep, LEARNED_ADAM, points, "scalar_multiplier_norm")
+    slope = slopes(multipliers, points)
+    part = within("Adam: slope of ln |s| in ln S", slope, *criterion["thresholds"]["slope"], "Adam")
+    return judgement(criterion, [part], _left_out(sweep, points))
+
+
+@_over_points
 def m5a(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """‖W‖ of the MLP without multipliers over that with, at the largest S relative to S = 1."""
     parts = []
@@ -142,7 +156,7 @@ def m5a(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
 @_over_points
 def m5a_2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """The same with Adam, over the layers whose MLP still puts something out with multipliers."""
-    plain, learned = (living_matrices(sweep, arm, points) for arm in ARMS["Adam"])
+    plain, learned = (over_living(sweep, arm, points) for arm in ARMS["Adam"])
     text = "Adam: growth of ‖W‖ of the MLP, without over with multipliers (ln)"
     part = within(text, _grown(plain / learned, points), *criterion["thresholds"]["deviation"],
                   "Adam", matters=criterion["smallest_effect"])  # fmt: skip
@@ -162,7 +176,7 @@ def _left_out(sweep: MlpSweep, points: list[float]) -> str:
 def m5b(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """Without multipliers: the SSM's output grows as the MLP's does, and its matrices stay."""
     limits, parts, contrast = criterion["thresholds"], [], []
-    for name, (plain, _) in ARMS.items():
+    for name, (plain, _) in _arms(criterion).items():
         mlp, ssm = (_grown(sweep.output(plain, block), points) for block in ("MLP", "SSM"))
         own = _grown(sweep.matrices(plain, "SSM"), points).abs()
         output, matrices = f"{name} SSM output like the MLP's", f"{name} SSM matrices stay"
@@ -215,7 +229,7 @@ def m5c_2(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
 def m5d(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """Without multipliers: attention's output grows, less than the SSM's; its matrices grow."""
     limit, matters, parts = criterion["thresholds"]["growth"], criterion["smallest_effect"], []
-    for name, (plain, _) in ARMS.items():
+    for name, (plain, _) in _arms(criterion).items():
         attention, ssm = (
             _grown(sweep.output(plain, block), points) for block in ("attention", "SSM")
         )
@@ -329,7 +343,7 @@ def m7(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     Differences instead of quotients: the mean may be near 0 where a layer's output dies.
     """
     parts, (low, high) = [], criterion["thresholds"]["share"]
-    for name, (plain, _) in ARMS.items():
+    for name, (plain, _) in _arms(criterion).items():
         for block in ("MLP", "SSM"):
             layers = sweep.layers(plain, BLOCKS[block], "activation_norm")
             grown = [_grown(sweep.output(plain, block, layer), points) for layer in layers]
@@ -379,3 +393,7 @@ def _best(losses: pd.DataFrame) -> pd.Series:
 def _grown(table: pd.DataFrame, points: list[float]) -> pd.Series:
     """Growth from S = 1 to the largest judged S."""
     return growth(table, [1.0, points[-1]])
+
+
+# With the optimizers that the criterion names.
+m1_2, m3_2, m5b_2, m5d_2, m7_2 = m1, m3, m5b, m5d, m7

@@ -162,15 +162,17 @@ def switched_off(sweep: MlpSweep, arm: str, block: str, points: list[float]) -> 
     return (~living(sweep, arm, block, points)).sum()
 
 
-def living_matrices(sweep: MlpSweep, arm: str, points: list[float]) -> pd.DataFrame:
-    """‖W‖ of Adam's MLP matrices: geometric mean over matrices and each seed's ``living`` layers.
+def over_living(
+    sweep: MlpSweep, arm: str, points: list[float], stat: str = "weight_norm"
+) -> pd.DataFrame:
+    """Of Adam's MLP matrices the geometric mean over matrices and each seed's ``living`` layers.
 
     The layers are those of the arm with multipliers, at all S and in both arms.
     """
     on = living(sweep, ARMS["Adam"][1], "MLP", points).stack()
     logs = []
     for name in MLP:
-        rows = sweep.measured(arm, name, "weight_norm")
+        rows = sweep.measured(arm, name, stat)
         table = np.log(rows.pivot_table("value", ["seed", "layer"], "S")[points])
         logs.append(table[on.reindex(table.index)].groupby("seed").mean())
     return np.exp(sum(logs) / len(logs))

@@ -18,7 +18,7 @@ from analysis.drawing.stamp import stamp_of
 from analysis.figures.__main__ import drawn_of
 from analysis.report import idea
 from analysis.report.__main__ import pack, write
-from analysis.report.content import LIBRARY, Site, _figure, gains, gather, newest
+from analysis.report.content import LIBRARY, Site, _figure, facts_of, gains, gather, newest
 from analysis.report.gains import gains_of
 from analysis.report.intervals import WIDTH, strip
 from analysis.report.overview import (
@@ -233,11 +233,23 @@ def test_an_overview_lists_what_is_open():
     later = records["P1.2"] | {"verdict": "not judged", "n": 0, "if_open": "more seeds"}
     whole = records["P2"] | {"groups": {"": "open"}, "if_open": "a longer run"}
     stricter = records["P3"] | {"groups": {"stricter": "open"}, "parts": parts}
-    rows = undecided(newest([judged, later, whole, stricter], {}))[2:]
+    of_a_layer = {"‖y‖ of a layer": "open", "‖W‖": "open"}
+    layer = records["WS5"] | {"groups": of_a_layer, "parts": [], "if_open": "wider"}
+    apart = records["WS5.2"] | {"groups": {"‖y‖ of a layer": "holds"}, "parts": []}
+    rows = undecided(newest([judged, later, whole, stricter, layer, apart], {}))[2:]
     cells = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows]
     assert [(cell[0], *cell[2:]) for cell in cells] == [
-        ("P1", "one", "more seeds"), ("P2", "all of it", "a longer run"),
+        ("P1", "one", "more seeds"), ("P2", "all of it", "a longer run"), ("WS5", "‖W‖", "wider"),
     ]  # fmt: skip
+
+
+def test_a_field_of_a_head_may_have_several_lines(tmp_path):
+    head = (
+        "# A title\n#   cost:   an hour\n#           of one core\n#   run:    make it\n#\n#   none"
+    )
+    (tmp_path / "config.yaml").write_text(f"{head}\ntitle: a\n")
+    found = facts_of(tmp_path / "config.yaml")
+    assert (found["cost"], found["run"]) == ("an hour of one core", "make it")
 
 
 def test_the_picture_of_the_idea_shows_the_equilibrium():

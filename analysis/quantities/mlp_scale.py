@@ -165,7 +165,7 @@ def switched_off(sweep: MlpSweep, arm: str, block: str, points: list[float]) -> 
 def over_living(
     sweep: MlpSweep, arm: str, points: list[float], stat: str = "weight_norm"
 ) -> pd.DataFrame:
-    """Of Adam's MLP matrices the geometric mean over matrices and each seed's ``living`` layers.
+    """Geometric mean of ``stat`` over Adam's MLP matrices and each seed's ``living`` layers.
 
     The layers are those of the arm with multipliers, at all S and in both arms.
     """

@@ -244,7 +244,7 @@ def _of_other_runs(scale: str, source: str, results: Path) -> frozenset[str]:
 
 
 def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list[Claim]:
-    """One claim for each number and experiment: of several entries the newest that was judged.
+    """One claim for each number, experiment and text: of its entries the newest that was judged.
 
     One whose seeds are not all there yet is open whatever they say, and does not count as judged.
     An entry replaces those of its own experiment, and of the one that this ``replaces``. Another
@@ -272,6 +272,19 @@ def newest(records: Iterable[dict[str, Any]], published: dict[str, str]) -> list
         first.earlier.extend(others)
         found.append(first)
     return found
+
+
+def still_open(claim: Claim, claims: Iterable[Claim]) -> list[str]:
+    """Its open groups, but for those that a later entry of its number decides elsewhere."""
+    later = (
+        other
+        for other in claims
+        if _number(other.id) == _number(claim.id) and _entry(other.id) > _entry(claim.id)
+    )
+    decided = {
+        group for other in later for group, word in other.record["groups"].items() if word != OPEN
+    }
+    return [group for group in claim.open_groups if group not in decided]
 
 
 def waits(record: dict[str, Any]) -> bool:

@@ -37,6 +37,7 @@ from analysis.report.content import (
     newest,
     none_judged,
     ordered,
+    still_open,
     waits,
 )
 from analysis.report.gains import Gains
@@ -56,7 +57,9 @@ _WIDTH = 120
 _PAPERS = {"": "", "sv": "second paper: ", "gdn": "third paper: ", "bm": "Beyond MuP 3: "}
 _UNDECIDED = (
     "**What is open of the paper's statements.** Parts are judged apart: an optimizer, a matrix or "
-    "a side of a sweep. At `tiny` these have an open part; the rest of their parts is decided."
+    "a side of a sweep. At `tiny` these have an open part; their other parts are decided. Runs at "
+    "`mini` would decide them for that scale. Commands are those of the experiment's directory. "
+    "What is open at `mini` stands on the pages of `tuning_ablation` and `long_run`."
 )
 _CLAIMS_OF = {PAPER: "The paper's claims", OURS: "Ours"}
 
@@ -191,10 +194,11 @@ def _place(text: str) -> tuple[int, str]:
 
 def undecided(claims: Iterable[Claim]) -> list[str]:
     """The paper's statements that are open in any part, and what would decide each, as a table."""
+    claims = list(claims)
     rows = [
-        (claim.id, claim.statement, claim.open_groups, claim.decider)
+        (claim.id, claim.statement, groups, claim.decider)
         for claim in claims
-        if claim.text == PAPER and claim.open_groups
+        if claim.text == PAPER and (groups := still_open(claim, claims))
     ]
     # A claim without groups is open as a whole.
     cells = (
@@ -202,7 +206,8 @@ def undecided(claims: Iterable[Claim]) -> list[str]:
         for name, said, groups, decider in rows
     )
     head = ("claim", "the paper's statement", "open", "what would decide it")
-    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *cells)]
+    shown = ([cell.replace("|", "\\|") for cell in row] for row in cells)
+    return [f"| {' | '.join(row)} |" for row in (head, ("---",) * len(head), *shown)]
 
 
 def table(shown: Iterable[Row]) -> str:

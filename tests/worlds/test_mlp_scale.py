@@ -531,3 +531,12 @@ def test_layers_that_are_off_are_left_out():
         assert judged(second, dead).verdict == HOLDS
         assert judged(second, dead).note.endswith("at S = 8: layer 1 in 8 seeds")
         assert judged(second, world()).note.endswith("at S = 8: none")
+
+
+def test_three_points_suffice():
+    """The S that the entries on Adam alone ask for."""
+    every = world()
+    few = every.scalars[every.scalars["S"].isin([1.0, 2.0, 8.0])]
+    for claim in ADAM_ALONE:
+        judgement = judged(claim, Tables(every.runs, few, every.vectors))
+        assert judgement.verdict == HOLDS and judgement.note.startswith("judged at S = 1, 2, 8")

@@ -3,6 +3,8 @@
 import ast
 import importlib.util
 import re
+import subprocess
+import sys
 import warnings
 from functools import partial
 from pathlib import Path
@@ -36,6 +38,22 @@ BEGIN, *RECIPES = blocks()
 # Recipes that train nothing.
 STILL = ("Another vocabulary", "Checkpoints", "Going on with another placement", "A log of norms",
          "Sharded checkpoints")  # fmt: skip
+# Runs in several processes alone.
+SHARDED = "The Trainer under FSDP"
+# accelerate shards on GPUs alone, and is told here that processes on CPUs are some.
+AS_ON_GPUS = """
+from accelerate.state import PartialState
+from accelerate.utils import DistributedType
+
+
+def begin(self, *arguments, init=PartialState.__init__, **named):
+    init(self, *arguments, **named)
+    if self.distributed_type == DistributedType.MULTI_CPU:
+        self.distributed_type = DistributedType.MULTI_GPU
+
+
+PartialState.__init__ = begin
+"""
 
 
 def need(code: str) -> None:
@@ -116,7 +134,7 @@ def of_torchrun(port: int) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("title", RECIPES)
+@pytest.mark.parametrize("title", [title for title in RECIPES if title != SHARDED])
 def test_recipe(title, recipe):
     need(blocks()[title])
     names = recipe(title)
@@ -237,10 +255,33 @@ def test_a_trainer_goes_on_from_its_checkpoint(recipe):
     exec(compile(code, "resumed", "exec"), names)
     for name, weight in names["model"].state_dict().items():
         torch.testing.assert_close(weight, whole[name], rtol=1e-5, atol=1e-6)
-    other = code.replace("attach_multipliers(model)", 'attach_multipliers(model, "hidden")')
+    other = code.replace('attach_multipliers(model, "scalar"', 'attach_multipliers(model, "hidden"')
     exec(compile(blocks()[BEGIN], BEGIN, "exec"), names)
-    with pytest.raises(UserError, match="embed_tokens.weight has row_column there and none here"):
+    with pytest.raises(UserError, match="q_proj.weight has scalar there and row_column here"):
         exec(compile(other, "with another placement", "exec"), names)
+
+
+def test_a_sharded_trainer_trains_as_one_process_does(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    begin, code = f"import torch\ntorch.manual_seed(0)\n{blocks()[BEGIN]}", blocks()[SHARDED]
+    alone = code.replace("        fsdp=True,\n", "").replace('fsdp_config={"version": 2},', "")
+    alone = alone.replace("dist.get_rank() == 0", "True")
+    found = []
+    for world, body in ((1, alone), (2, code)):
+        folder = tmp_path / str(world)
+        folder.mkdir()
+        size = f"max_steps=6, per_device_train_batch_size={8 // world}"
+        body = body.replace("max_steps=6", size)
+        told = 'print(type(model).__name__, file=open("class.txt", "w"))\n'
+        several = world > 1
+        (folder / "script.py").write_text((AS_ON_GPUS if several else "") + begin + body + told)
+        torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world)]
+        command = [sys.executable, *(torchrun if several else []), "script.py"]
+        subprocess.run(command, cwd=folder, check=True, timeout=600)
+        merged = transformers.AutoModelForCausalLM.from_pretrained(folder / "merged")
+        found.append(merged.state_dict())
+    assert (tmp_path / "2" / "class.txt").read_text().startswith("FSDP")
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("multipliers_first", [False, True])

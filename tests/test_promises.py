@@ -167,6 +167,19 @@ def test_estimates_know_the_size_of_the_model(smoke_results):
     assert speed.measured(smoke_results, eight) == pytest.approx(ratio)
 
 
+def test_estimates_know_the_batches_that_are_read_for_gradients():
+    experiment = load(ROOT / "experiments" / "gradient_noise" / "config.yaml")
+    with_them, without = (
+        experiment.runs("tiny", [0], [f"probes.gradient_batches={number}"])[0] for number in (64, 0)
+    )
+    # 2200 steps, vectors every 500 of them, after 0 and as the constant stage and the run end.
+    taken = len({0, 500, 1000, 1500, 1840, 2000, 2200})
+    steps = with_them.settings.train.steps
+    ratio = with_them.estimate().flops / without.estimate().flops
+    assert ratio == pytest.approx(1 + taken * 64 / steps)
+    assert with_them.estimate().tokens == without.estimate().tokens
+
+
 def test_a_dry_run_says_how_often_text_is_read(tmp_path):
     experiment = load(ROOT / "experiments" / "sv_unified" / "config.yaml")
     runs = experiment.runs("paper", [0])

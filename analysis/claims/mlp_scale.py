@@ -298,7 +298,8 @@ def m5f(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
 def m6(sweep: MlpSweep, points: list[float], criterion: dict) -> Judgement:
     """Adam less Muon, paired by seed, in the statistics of M1 to M4.
 
-    The paper says of the losses that both behave alike. Margins for norms and multipliers are ours.
+    The paper says that both behave alike in almost all aspects. Margins for norms and multipliers
+    are ours, and so parts that they decide count as ours.
     """
     limits, last = criterion["thresholds"], points[-1]
     without = [

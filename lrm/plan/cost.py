@@ -12,7 +12,7 @@ from lrm.model.tensors import addresses
 from lrm.plan.config import OptimizerConfig, Settings
 from lrm.plan.newton_schulz import noise_draws, step_flops
 from lrm.plan.rules import TensorPlan
-from lrm.plan.schedule import sequences_before
+from lrm.plan.schedule import sequences_before, vector_steps
 
 # Drawing a normal number and the optimizer's step on it, per entry.
 NOISE_FLOPS = 60.0
@@ -69,11 +69,13 @@ def flops_per_token(config: ModelConfig, sequence_length: int) -> float:
 
 
 def of_training(settings: Settings, plans: Sequence[TensorPlan], cost: Cost) -> Estimate:
-    """What training the model costs."""
-    train = settings.train
+    """What training the model costs, with the batches that are read for their gradients alone."""
+    train, probes = settings.train, settings.probes
     sequences = sequences_before(settings.schedule, train.batch_size, train.steps)
     tokens = sequences * train.sequence_length
-    flops = tokens * flops_per_token(settings.model, train.sequence_length)
+    measured = len(vector_steps(probes, settings.schedule, train.steps)) * probes.gradient_batches
+    read = tokens + measured * train.batch_size * train.sequence_length
+    flops = read * flops_per_token(settings.model, train.sequence_length)
     iterations = settings.optimizer.newton_schulz_steps
     for matrix in {plan.matrix for plan in plans if plan.matrix}:
         flops += train.steps * step_flops(matrix.rows, matrix.columns, iterations)

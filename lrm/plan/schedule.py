@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from lrm.plan.config import ScheduleConfig, TrainConfig
+from lrm.plan.config import ProbeConfig, ScheduleConfig, TrainConfig
 
 
 def lr_factor(schedule: ScheduleConfig, steps: int, step: int) -> float:
@@ -63,6 +63,11 @@ def constant_end(schedule: ScheduleConfig, steps: int) -> int:
 def stage_ends(schedule: ScheduleConfig, steps: int) -> tuple[int, int]:
     """Numbers of steps done when the decay begins and when the training ends; both are measured."""
     return constant_end(schedule, steps), steps
+
+
+def vector_steps(probes: ProbeConfig, schedule: ScheduleConfig, steps: int) -> set[int]:
+    """The numbers of steps after which vectors are measured: at intervals and at stages' ends."""
+    return {*range(0, steps + 1, probes.vectors_every), *stage_ends(schedule, steps)}
 
 
 @functools.cache

@@ -18,7 +18,7 @@ from lrm import data
 from lrm.errors import Diverged
 from lrm.plan.config import Settings
 from lrm.plan.run import Report
-from lrm.plan.schedule import lr_factor, stage_ends
+from lrm.plan.schedule import lr_factor, stage_ends, vector_steps
 from lrm.store.rundir import RunDirectory
 from lrm.train import probes
 from lrm.train.activation_gradients import activation_gradients
@@ -145,6 +145,7 @@ class ProbeLog:
         self._batches, self._steps, self._record = batches, steps, record
         self._autocast, self._micro_batch = autocast, micro_batch
         self._ends = stage_ends(settings.schedule, settings.train.steps)
+        self._vectors = vector_steps(settings.probes, settings.schedule, settings.train.steps)
         self.seconds = 0.0
 
     @functools.cached_property
@@ -187,7 +188,7 @@ class ProbeLog:
             found |= gradients
         if settings.probes.criteria:
             found |= self._criteria.result()
-        with_vectors = done % settings.probes.vectors_every == 0 or done in self._ends
+        with_vectors = done in self._vectors
         if with_vectors and settings.probes.gradient_batches:
             found |= self._gradients(done)
         if with_vectors and settings.probes.curvature:

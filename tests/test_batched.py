@@ -1,6 +1,7 @@
 """Runs that are trained at once: equal to runs by themselves, interrupted, resumed, swept."""
 
 import dataclasses
+import errno
 import functools
 import json
 import shutil
@@ -12,10 +13,12 @@ import torch
 from conftest import TINY_DELTA
 
 from lrm import data
-from lrm.errors import Busy
+from lrm.errors import Busy, UserError
 from lrm.model.loss import linear_cross_entropy
 from lrm.plan.config import Execution
 from lrm.plan.run import Cost, TrainRun, execute_together
+from lrm.store import checkpoint
+from lrm.store.lock import Claim
 from lrm.store.rundir import open_run
 from lrm.sweep import scheduler, together
 from lrm.train import compilation, loop
@@ -304,6 +307,41 @@ def test_what_stops_one_run_does_not_stop_the_others(jobs, tmp_path):
     assert "has changed" in str(errors[0]) and "not finite" in str(errors[1])
     assert errors[2] is None and isinstance(errors[3], Busy)
     assert [(path / "done.json").exists() for _, path in every] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("error", [Busy("taken over"), OSError(errno.EDQUOT, "Quota", "there")])
+def test_a_run_that_is_lost_while_it_is_saved_does_not_stop_the_others(
+    jobs, tmp_path, monkeypatch, error
+):
+    """Nor does what it cannot write any more when it is closed."""
+    every = jobs("lost")
+    lost = every[1][1]
+
+    def check(self):
+        if self._entry.parents[1] == lost and (lost / "checkpoint.pt").exists():
+            raise error
+
+    monkeypatch.setattr(Claim, "check", check)
+    errors = execute_together(every, tmp_path / "data")
+    assert errors[0] is errors[2] is None and isinstance(errors[1], UserError)
+    assert [(path / "done.json").exists() for _, path in every] == [True, False, True]
+
+
+def test_a_checkpoint_holds_one_run_of_a_batch(jobs, tmp_path, monkeypatch):
+    """Parameters are views of what all runs lie in, and torch would write all of that."""
+    sizes = []
+    write = checkpoint.write
+
+    def noted(path, *rest):
+        write(path, *rest)
+        sizes.append(checkpoint.file(path).stat().st_size)
+
+    monkeypatch.setattr(checkpoint, "write", noted)
+    execute_together(jobs("batch"), tmp_path / "data")
+    together = max(sizes)
+    [(run, path)] = jobs("alone", count=1)
+    run.execute(path, tmp_path / "data")
+    assert together < 1.1 * sizes[-1]
 
 
 @pytest.mark.compiles

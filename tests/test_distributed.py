@@ -375,8 +375,11 @@ def test_a_model_in_parts_resumed_by_four_two_one_and_two(run, tmp_path, togethe
 
 @pytest.mark.parametrize("parallel", [None, Parallel(shard=2)])
 def test_one_of_several_is_told_to_stop(run, tmp_path, together, parallel):
-    """All stop behind the same step, with a checkpoint, from which they go on."""
-    job, corpora = run(train={"batch_size": 8}), tmp_path / "data"
+    """All stop behind the same step, with a checkpoint, from which they go on.
+
+    Of a model in parts a validation leaves parameters gathered, just before a checkpoint.
+    """
+    job, corpora = run(train={"batch_size": 8, "validation_every": 3}), tmp_path / "data"
     execution = job.execution.model_copy(update={"parallel": parallel})
     shared = dataclasses.replace(job, execution=execution)
     trainings(distributed.ALONE, [(job, tmp_path / "whole", corpora, None)])

@@ -1,6 +1,7 @@
 """``lrm.attach_scale_vectors`` on transformers' decoders: what it places, changes and merges."""
 
 import copy
+import types
 
 import pytest
 import torch
@@ -304,6 +305,13 @@ def test_a_norm_behind_a_residual_is_none_of_the_matrix(in_place):
     assert {key for key in handle.scalings if "behind" in key} == {
         "value.norm_behind.weight", "up.norm_behind.weight"
     }  # fmt: skip
+
+
+def test_a_width_by_another_name_needs_the_size_of_heads():
+    model = Own(lambda self, x, y: x + self.down(self.up(y)) + self.key(y))
+    model.config = types.SimpleNamespace(num_attention_heads=2)
+    with pytest.raises(UserError, match="give attach_scale_vectors the head_size"):
+        lrm.attach_scale_vectors(model, "dnp", lr=1e-3)
 
 
 def test_arguments_that_slip_get_one_line():

@@ -196,6 +196,20 @@ def test_a_claim_of_a_process_that_has_ended_is_taken(tmp_path):
         pass
 
 
+def test_a_claim_of_another_user_is_taken_after_silence(tmp_path, monkeypatch):
+    """Where /proc hides processes of other users: that they run is all that can be known."""
+    entry = pretend(tmp_path, process="4194999")
+
+    def kill(pid, number):
+        raise PermissionError if pid == 4194999 else ProcessLookupError
+
+    monkeypatch.setattr(lock.os, "kill", kill)
+    with pytest.raises(Busy, match="by another process .process 4194999 on"), locked(tmp_path):
+        pass
+    os.utime(entry, (0, time.time() - lock.SILENCE - 60))
+    assert holder_of(tmp_path) is None
+
+
 def test_a_claim_of_another_machine_is_taken_after_silence(tmp_path):
     entry = pretend(tmp_path, host="node7", machine="another", job="4711")
     with pytest.raises(Busy, match="on node7, job 4711"), locked(tmp_path):

@@ -512,9 +512,11 @@ def _size_behind(model: nn.Module, path: str, head_size: int | None) -> int:
     if head_size is None:
         config = getattr(model, "config", None)
         config = config.get_text_config() if hasattr(config, "get_text_config") else config
-        heads = getattr(config, "num_attention_heads", None)
+        heads, width = (
+            getattr(config, name, None) for name in ("num_attention_heads", "hidden_size")
+        )
         head_size = getattr(config, "head_dim", None)
-        head_size = head_size or (config.hidden_size // heads if heads else None)
+        head_size = head_size or (width // heads if width and heads else None)
     if not isinstance(head_size, int) or head_size < 1 or outputs % head_size:
         raise UserError(
             f"{path} has {outputs} outputs, and heads of {shown(head_size)} do not divide them; "

@@ -63,9 +63,9 @@ class Holder(NamedTuple):
         """Whether it is known, or after long silence taken, to run no more."""
         me = _myself()
         if (self.host, self.machine) == (me.host, me.machine):
-            runs = start_of(int(self.process)) == self.start
-            if not runs or self.start != _UNKNOWN:
-                return not runs
+            start = start_of(int(self.process))
+            if not start or _UNKNOWN not in (start, self.start):
+                return start != self.start
         if self.job and self.job == me.job and self.restart < me.restart:
             return True
         return _silence(entry) > SILENCE
@@ -248,13 +248,11 @@ def _machine() -> str:
 def start_of(pid: int) -> str:
     """When the process with this number started, in ticks since boot; empty where there is none.
 
-    Systems without /proc tell only that it runs.
+    Systems without /proc, and those that hide in it what other users run, tell only that it runs.
     """
-    if os.path.exists("/proc/self/stat"):
-        with suppress(OSError):
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            return "" if fields[0] in "ZX" else fields[19]
-        return ""
+    with suppress(OSError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

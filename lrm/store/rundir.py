@@ -29,7 +29,7 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -335,11 +335,10 @@ class RunDirectory:
 
     def close(self) -> None:
         """Have all written: what is being saved, and the logs, whose files are given back."""
-        try:
-            self.settle()
-        finally:
+        with ExitStack() as stack:
             for log in self._logs.values():
-                log.close()
+                stack.callback(log.close)
+            self.settle()
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Save ``state`` atomically, with the lengths and digests of the logs, which are on disk.

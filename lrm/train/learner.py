@@ -17,6 +17,7 @@ from lrm.errors import UserError, first_line
 from lrm.model.gpu.adapters import PLAIN, Kernels
 from lrm.model.init import named_generator
 from lrm.multipliers.attach import Multipliers
+from lrm.multipliers.sharding import reshard
 from lrm.optim.groups import attach, entries, initial_model
 from lrm.optim.optimizer import Optimizer
 from lrm.plan.config import Parallel, Settings
@@ -67,7 +68,9 @@ class Learner:
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds of it, where its parameters lie whole."""
-        return {"model": self.model.state_dict(), **self.optimizer.state()}
+        # With a part torch would write all that it is a part of: the models of a whole batch.
+        model = {name: _apart(value) for name, value in self.model.state_dict().items()}
+        return {"model": model, **self.optimizer.state()}
 
     @torch.no_grad()
     def spread(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -79,6 +82,7 @@ class Learner:
         return {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
 
     def _names(self) -> dict[Tensor, str]:
+        reshard(self.model)  # behind a validation its parameters still are the gathered ones
         return {parameter: name for name, parameter in self.model.named_parameters()}
 
     def zero_grad(self) -> None:
@@ -110,6 +114,13 @@ class Learner:
         else:
             self.model.load_state_dict(state["model"])
         self.optimizer.load({name: state[name] for name in self.optimizer.parts})
+
+
+def _apart(value: Any) -> Any:
+    """``value``; a copy of a tensor that shares its memory with others."""
+    if isinstance(value, Tensor) and value.untyped_storage().nbytes() > value.nbytes:
+        return value.clone()
+    return value
 
 
 def build(

@@ -20,7 +20,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -351,8 +351,13 @@ class _Loop:
                     raise
                 self.finish(error.step, diverged=True)
                 self.note(f"{self.run_.label}: diverged at step {error.step}, which is its result")
-        except UserError as error:
-            self.error = error
+        except (UserError, OSError) as error:
+            self.error = as_user_error(error)
+            if self.error is None:
+                raise
+            # Else closing would fail again, when errors of all runs have been noted.
+            with suppress(UserError, OSError):
+                self.directory.close()
 
     def is_active(self, step: int) -> bool:
         """Whether the step after ``step`` steps is its next."""

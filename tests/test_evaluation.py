@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import safetensors.torch
 import torch
 import warm
 import yaml
@@ -24,6 +25,7 @@ from conftest import EXPERIMENTS
 from tokenizers import Tokenizer
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+import lrm
 from analysis.figures import fig11, table2
 from analysis.publish import kept
 from analysis.quantities import long_run
@@ -35,6 +37,7 @@ from lrm.exchange.evaluation import harness, reasoning, suite
 from lrm.exchange.evaluation.command import evaluate, main
 from lrm.exchange.evaluation.examples import Material, compiles, look_up, others_like
 from lrm.exchange.export import corpus_of, export, trained
+from lrm.model.transformers import load_transformers
 from lrm.plan.config import DataConfig, Execution, validate
 from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
 from lrm.plan.experiment import load
@@ -707,6 +710,35 @@ def test_a_folder_that_cannot_be_loaded_is_one_line(exported, tmp_path, damage):
         (model / damage).write_bytes((model / damage).read_bytes()[:1000])
     with pytest.raises(UserError, match="model cannot be loaded"):
         evaluate(model, tmp_path, ["hellaswag"], None, Suite())
+
+
+@pytest.mark.parametrize(("damage", "message"), [
+    ("multipliers", "holds multipliers beside its weights; merge them"),
+    ("lacking", r"lacks 1 weights of its model, .* \(the first is lm_head.weight\)"),
+    ("shape", r"lacks 1 weights of its model, or has them in other shapes"),
+    ("config", "model cannot be loaded"),
+])  # fmt: skip
+def test_a_folder_of_another_model_is_one_line(exported, tmp_path, damage, message):
+    """transformers draws what is lacking, leaves out the rest, and says so in its log alone."""
+    model = tmp_path / "model"
+    shutil.copytree(exported, model)
+    weights = safetensors.torch.load_file(model / "model.safetensors")
+    if damage == "multipliers":
+        hf = AutoModelForCausalLM.from_pretrained(exported)
+        lrm.attach_multipliers(hf, "scalar")
+        hf.save_pretrained(model)
+    elif damage == "config":
+        config = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(config | {"hidden_size": "64"}))
+    else:
+        head = weights.pop("lm_head.weight")
+        if damage == "shape":
+            weights["lm_head.weight"] = head[1:].clone()
+        safetensors.torch.save_file(weights, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=message):
+        evaluate(model, tmp_path, ["hellaswag"], None, Suite())
+    with pytest.raises(UserError, match=message.removeprefix("model ")):
+        load_transformers(model)
 
 
 def test_training_runs_as_without_an_evaluation(results):

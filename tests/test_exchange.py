@@ -4,6 +4,7 @@ import dataclasses
 import json
 import shutil
 import subprocess
+import types
 from pathlib import Path
 
 import huggingface_hub
@@ -23,7 +24,7 @@ from lrm import data
 from lrm.errors import UserError
 from lrm.exchange import measure_checkpoint
 from lrm.exchange.card import card as model_card
-from lrm.exchange.export import export, trained
+from lrm.exchange.export import corpus_of, export, trained
 from lrm.model import transformers as hub
 from lrm.plan.config import Execution, Settings, validate
 from lrm.plan.run import Cost, TrainRun
@@ -106,6 +107,21 @@ def test_an_exported_run_loads_and_generates(finished, tmp_path, fold):
     scalars = pd.read_parquet(finished / "scalars.parquet").set_index(["step", "stat"])["value"]
     for stat, among in (("recall_loss", recalled), ("other_loss", ~recalled)):
         assert scalars[20, stat] == pytest.approx(each[among].mean().item(), rel=1e-4), stat
+
+
+def test_an_exported_run_ends_texts_as_its_tokenizer_does(finished, tmp_path, monkeypatch):
+    """With what closed the documents that it was trained on, whatever its name."""
+    content = (corpus_of(finished).path / "tokenizer.json").read_text()
+    (tmp_path / "tokenizer.json").write_text(content.replace("<|endoftext|>", "</s>"))
+    monkeypatch.setattr(
+        "lrm.exchange.export.corpus_of", lambda path: types.SimpleNamespace(path=tmp_path)
+    )
+    before = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    export(finished, tmp_path / "out")
+    words = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert words.eos_token == "</s>" and len(words) == len(before)
+    assert config.eos_token_id == words.eos_token_id == before.convert_tokens_to_ids("</s>")
 
 
 def test_an_exported_run_has_a_model_card(finished, tmp_path):

@@ -171,6 +171,12 @@ def end_of_text(tokenizer: Tokenizer, path: str | Path = "the tokenizer") -> int
     raise UserError(f"{path} has no token for the end of a document; add {END_OF_TEXT} to it")
 
 
+def end_token(path: Path) -> str:
+    """What closes every document in a text of the tokenizer in this file."""
+    tokenizer = Tokenizer.from_file(str(path))
+    return tokenizer.id_to_token(end_of_text(tokenizer, path))
+
+
 def file_digest(path: str | Path) -> str:
     """blake2b of a tokenizer file, in hex; UserError if it cannot be read."""
     return hashlib.blake2b(_read(path), digest_size=16).hexdigest()

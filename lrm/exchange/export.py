@@ -12,7 +12,7 @@ import torch
 
 from lrm import data
 from lrm.data import Corpus
-from lrm.data.tokenizer import END_OF_TEXT
+from lrm.data.tokenizer import end_token
 from lrm.errors import UserError, first_line
 from lrm.exchange.card import card
 from lrm.model.falcon_h1 import FalconH1
@@ -152,7 +152,7 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as beside:
             whole = Path(beside) / "model"
-            save_transformers(model, whole, tokenizer, END_OF_TEXT, keep=not fold)
+            save_transformers(model, whole, tokenizer, end_token(tokenizer), keep=not fold)
             write_atomic(whole / "README.md", text.encode())
             # Whoever has the folder alone can build its text, and ask the same questions.
             write_atomic(whole / RUN, read_file(path, RUN))

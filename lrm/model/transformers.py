@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from pydantic import ValidationError
 
-from lrm.errors import UserError
+from lrm.errors import UserError, first_line
 from lrm.model.blocks.mamba2 import ssm_slices
 from lrm.model.config import ModelConfig
 from lrm.model.falcon_h1 import FalconH1
@@ -212,21 +212,48 @@ def load_transformers(folder: str | Path) -> FalconH1:
 
     Raises UserError where there is no such model, and as ``from_transformers`` does.
     """
+    config = _config_of(folder)
+    if config.model_type != "falcon_h1":
+        raise UserError(f"{folder} holds a {config.model_type}, not a falcon_h1")
+    return from_transformers(_whole(folder, _transformers().FalconH1ForCausalLM))
+
+
+def check_transformers(folder: str | Path) -> None:
+    """Raise UserError unless transformers finds all weights of the model in ``folder``.
+
+    By itself it draws those that it lacks, leaves out multipliers that were not merged, and tells
+    of both in its log alone. Models that are not for causal language modelling are not checked.
+    """
     library = _transformers()
+    if type(_config_of(folder)) in library.MODEL_FOR_CAUSAL_LM_MAPPING:
+        _whole(folder, library.AutoModelForCausalLM)
+
+
+def load_errors() -> tuple[type[Exception], ...]:
+    """What transformers raises of a folder that it cannot load."""
+    from huggingface_hub.errors import StrictDataclassError
     from safetensors import SafetensorError
 
+    return (OSError, ValueError, KeyError, RuntimeError, SafetensorError, StrictDataclassError)
+
+
+def _config_of(folder: str | Path) -> Any:
     if not Path(folder, "config.json").is_file():
         raise UserError(f"{folder} has no config.json; give a folder that save_pretrained wrote")
     try:
-        config = library.AutoConfig.from_pretrained(folder)
-        if config.model_type != "falcon_h1":
-            raise UserError(f"{folder} holds a {config.model_type}, not a falcon_h1")
-        hf, told = library.FalconH1ForCausalLM.from_pretrained(
+        return _transformers().AutoConfig.from_pretrained(folder)
+    except load_errors() as error:
+        raise UserError(f"{folder} cannot be loaded: {first_line(error)}") from None
+
+
+def _whole(folder: str | Path, library_class: Any) -> Any:
+    """The model of transformers in ``folder``, float32, with all its weights from there."""
+    try:
+        hf, told = library_class.from_pretrained(
             folder, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
         )
-    except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().partition("\n")[0]
-        raise UserError(f"{folder} cannot be loaded: {reason}") from None
+    except load_errors() as error:
+        raise UserError(f"{folder} cannot be loaded: {first_line(error)}") from None
     if any(map(is_multiplier, told["unexpected_keys"])):
         raise UserError(
             f"{folder} holds multipliers beside its weights; merge them (lrm.merge_multipliers) "
@@ -238,7 +265,7 @@ def load_transformers(folder: str | Path) -> FalconH1:
             f"{folder} lacks {len(lacking)} weights of its model, or has them in other shapes (the "
             f"first is {lacking[0]}); save the whole model again"
         )
-    return from_transformers(hf)
+    return hf
 
 
 @torch.no_grad()

@@ -16,8 +16,9 @@ from pathlib import Path
 from lrm.cli import a_folder, columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
-from lrm.exchange.evaluation.harness import Harness, exported, version
+from lrm.exchange.evaluation.harness import Harness, exported, quiet, version
 from lrm.exchange.export import RUN, corpus_of, origin, training
+from lrm.model.transformers import check_transformers
 from lrm.plan.config import validate
 from lrm.plan.evaluation import SUITE_VERSION, Suite, Task
 from lrm.plan.identity import files_hash, weights_hash
@@ -73,6 +74,9 @@ def evaluate(
         folder = suite.prepare(wanted, corpus, settings.data, results / "suites")
     harness = Harness({task: Task() for task in tasks} if tasks else wanted.chosen, folder)
     device = device_of("auto")
+    if not a_run:
+        with quiet():
+            check_transformers(source)
     with exported(source, step, file.parent) if a_run else nullcontext(source) as model:
         if tasks:
             scores = harness.everything(model, device)

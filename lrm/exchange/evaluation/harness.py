@@ -20,6 +20,7 @@ import torch
 from lrm.errors import UserError, first_line
 from lrm.exchange.evaluation.suite import PREFIX
 from lrm.exchange.export import export
+from lrm.model.transformers import load_errors
 from lrm.plan.evaluation import Task
 
 _BATCH = 64  # sequences
@@ -194,14 +195,13 @@ def _one_process() -> Iterator[None]:
 def _loaded(folder: Path, device: torch.device) -> Any:
     """The harness's model in ``folder``; UserError where transformers cannot load it."""
     from lm_eval.models.huggingface import HFLM
-    from safetensors import SafetensorError
 
     # On a GPU as many sequences as fit: long prompts have logits of several gigabytes each.
     size = {"batch_size": "auto", "max_batch_size": _BATCH} if device.type == "cuda" else {
         "batch_size": _BATCH}  # fmt: skip
     try:
         return HFLM(pretrained=str(folder), dtype="float32", device=str(device), **size)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except load_errors() as error:
         raise UserError(f"{folder} cannot be loaded ({first_line(error)}); save the model and its "
                         "tokenizer there by save_pretrained") from None  # fmt: skip
 

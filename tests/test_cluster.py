@@ -17,6 +17,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from test_signals import ROOT, needs_proc, until
 
 from lrm.errors import UserError
@@ -355,8 +356,36 @@ def test_jobs_of_a_dry_run_are_those_that_are_submitted(tmp_path, smoke_runs):
     runs = smoke_runs("projector")[:2]
     runs += [dataclasses.replace(run, arm="ANOTHER") for run in runs]
     for number, known in ((2, [dataclasses.replace(run, corpus="a") for run in runs]), (4, runs)):
-        lines = dry_run.of_cluster(known, tmp_path, Cluster()).splitlines()
+        lines = dry_run.of_cluster(known, tmp_path, Cluster(gpus=0)).splitlines()
         assert sum(int(line.split()[1]) for line in lines[3:-1]) == number
+
+
+def test_hours_of_another_kind_of_device_are_told(smoke_runs):
+    """Those of a scale that is planned for CPUs say nothing of tasks with GPUs, unless measured."""
+    [share, *_] = shares.shares([(run, None) for run in smoke_runs("projector")], Cluster())
+    for gpus, measured, told in ((1, False, True), (0, False, False), (1, True, False)):
+        lines = shares.text([dataclasses.replace(share, measured=measured)], Cluster(gpus=gpus))
+        assert lines[-1].startswith("hours are those of a CPU core, and tasks have GPUs") == told
+
+
+def test_a_broken_gpu_fails_its_task_and_no_run(tmp_path, smoke_runs, monkeypatch):
+    """Else the task would take one run after another, and mark it as failed for all tasks."""
+    job = pytest.importorskip("lrm.sweep.cluster.job")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    runs = [dataclasses.replace(run, corpus="a") for run in smoke_runs("projector") if run.trains]
+    jobs = [(run, tmp_path / str(number)) for number, run in enumerate(runs)]
+    with pytest.raises(UserError, match="CUDA_VISIBLE_DEVICES = '0' names a GPU that torch cannot"):
+        job.Task(jobs, tmp_path, 1, 1.0)()
+    assert not list(tmp_path.iterdir())
+
+
+def test_all_tasks_of_an_array_run_at_once_where_asked_to():
+    """submitit's own limit is 256."""
+    for at_once, most in ((64, 64), (None, 1000)):
+        given = submit._parameters("slurm", Cluster(at_once=at_once), "projector")
+        assert given["array_parallelism"] == most
 
 
 def test_a_run_and_the_one_it_begins_with_share_jobs(smoke_runs):
@@ -383,6 +412,7 @@ def test_the_dry_run_prints_jobs_hours_and_price(tmp_path):
         ("partitoin: gpu", "unknown key partitoin; did you mean partition?"),
         ("hours: 0", "hours"),
         ("gpus: many", "gpus"),
+        ("{hours: 0.1, notice_seconds: 600}", "hours = 0.1 leaves no time .* notice_seconds = 600"),
     ],
 )
 def test_cluster_settings_that_are_wrong(tmp_path, text, said):

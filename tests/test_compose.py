@@ -249,6 +249,7 @@ def test_identity_of_a_brownian_motion(experiment):
         ("optimizer: {lr: 0.5}", "probes: {every: 7}", "must be a multiple of every = 7"),
         ("title: a test", "title: a test\nat: [smoke, tin]", "at: unknown scale 'tin'; use smoke"),
         ("norm.final, weight: frozen", "norm.final, forward: 2.0", "are for matrices"),
+        ("norm.final, weight: frozen", "mlp.up, compensate: true", "is for a relative_scale"),
         ("norm.final, weight: frozen", "norm.final, init_seed: 2", "init_seed is for values that"),
         (
             "match: norm.final, weight: frozen",

@@ -39,11 +39,20 @@ from lrm.exchange.evaluation.examples import Material, compiles, look_up, others
 from lrm.exchange.export import corpus_of, export, trained
 from lrm.model.transformers import load_transformers
 from lrm.plan.config import DataConfig, Execution, validate
-from lrm.plan.evaluation import CHOICES, SUITE, Evaluation, EvaluationRun, Suite, Task
+from lrm.plan.evaluation import (
+    CHOICES,
+    SUITE,
+    Evaluation,
+    EvaluationRun,
+    Suite,
+    Task,
+    harness_version,
+)
 from lrm.plan.experiment import load
 from lrm.plan.yaml import PRESETS, read_yaml
 from lrm.store.digests import MANIFEST
 from lrm.store.rundir import read_description, read_outcome
+from lrm.sweep.command import main as sweep
 from lrm.train import loop
 
 ROOT = Path(__file__).parents[1]
@@ -328,7 +337,7 @@ def test_scores_are_rows_of_the_table(results):
     assert (scores["value"] * EXAMPLES % 1 == 0).all()
     described = read_description(evaluated.path(results))
     assert described["after"] == train.id and described["tasks"]["imports"]["chance"] == 0.25
-    assert described["execution"]["lm_eval"] == harness.version()
+    assert described["execution"]["lm_eval"] == harness_version()
     [folder] = (results / "suites").glob("suite-*")
     assert described["execution"]["suite"] == suite.digest_of(folder)
     assert read_outcome(evaluated.path(results))["validation_loss"] is None
@@ -398,13 +407,13 @@ def test_what_is_missing_is_told_in_one_line(results, tmp_path, monkeypatch):
     with monkeypatch.context() as changed, pytest.raises(UserError, match="the corpus .* has chan"):
         changed.setattr(data.build, "prepare", lambda *_: dataclasses.replace(now, hash="another"))
         evaluated.execute(train.path(results).parent / "another", results / "data")
-    monkeypatch.setattr(harness.metadata, "version", _missing)
+    monkeypatch.setattr("lrm.plan.evaluation.metadata.version", _missing)
     with pytest.raises(UserError, match=r"not installed; run pip install 'lrm-suite\[evaluation"):
         harness.Harness(SUITE)
 
 
 def _missing(name):
-    raise harness.metadata.PackageNotFoundError(name)
+    raise importlib.metadata.PackageNotFoundError(name)
 
 
 def test_the_command_evaluates_a_run_once(results, tmp_path):
@@ -491,6 +500,8 @@ def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(results, tm
     for number in ("0", "100001"):
         with pytest.raises(UserError, match="lrm evaluate --examples: examples"):
             main([str(tmp_path), "--examples", number])
+    with pytest.raises(UserError, match="--examples is for the offline suite"):
+        main([str(tmp_path), "--tasks", "hellaswag", "--examples", "50"])
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
@@ -539,6 +550,33 @@ def test_an_evaluation_without_snapshots_is_refused():
     experiment = load(EXPERIMENTS / "long_run" / "config.yaml")
     with pytest.raises(UserError, match="train.snapshots is 0; set it to 1 or more"):
         experiment.runs("smoke", [0], overrides=["train.snapshots=0"])
+
+
+def test_examples_behind_others_are_read_with_them(results):
+    """An estimate counts the shots in front of each, and the text in front of a suite's."""
+    train, _ = runs(results)
+
+    def flops(**said):
+        return EvaluationRun.of(train, Evaluation(**said)).estimate().flops
+
+    plain, shots = (flops(tasks={"mmlu": Task(shots=number)}) for number in (0, 5))
+    assert shots == pytest.approx(6 * plain)
+    plain, long = (flops(suite=Suite(context=context)) for context in (160, 1600))
+    assert long == pytest.approx(10 * plain)
+
+
+def test_a_harness_that_is_missing_is_told_before_the_training(
+    results, tmp_path, monkeypatch, capsys
+):
+    runs(results)
+    shutil.copytree(results / "data", tmp_path / "data")
+
+    monkeypatch.setattr("lrm.plan.evaluation.metadata.version", _missing)
+    given = ["--scale", "smoke", "--seeds", "0-0", "--only", "*ADAM_LRM_FULL*"]
+    with pytest.raises(SystemExit) as ended:
+        sweep(str(EXPERIMENTS / "long_run" / "run.py"), [*given, "--results", str(tmp_path)])
+    assert ended.value.code == 2 and not (tmp_path / "runs").exists()
+    assert "error: lm-eval is not installed; run pip install" in capsys.readouterr().err
 
 
 def test_the_papers_tasks_are_those_of_the_harness():

@@ -142,6 +142,10 @@ def test_a_path_that_no_source_reads(tmp_path):
     remote = DataConfig(source="huggingface", path="some/set", pattern="*.parquet")
     with pytest.raises(UserError, match="huggingface reads no data.pattern; drop it"):
         check(remote, 300)
+    with pytest.raises(UserError, match="stdlib reads no data.packages, packages does; drop it"):
+        check(DataConfig(packages=("numpy",)), 300)
+    with pytest.raises(UserError, match="stdlib reads no data.synthetic_seed, synthetic does"):
+        check(DataConfig(synthetic_seed=3), 300)
     with pytest.raises(UserError, match=r"data.pattern = '\.' cannot be used"):
         named_files(DataConfig(source="folder", path=str(tmp_path), pattern="."))
 

@@ -55,6 +55,8 @@ _ENCODE_BATCH = 2_000_000  # bytes encoded at a time
 _SHARD = 1 << 28  # training tokens after which a shard is closed
 _REMEMBERED = 1 << 20  # documents that later ones are compared with
 _TOKENIZER, _STATE, _DOCUMENTS = "tokenizer.json", "state.json", "documents.bin"
+# Settings that one source alone reads, and no scale's presets have.
+_READ_BY = {"packages": ("packages",), "synthetic": ("synthetic_documents", "synthetic_seed")}
 _SHARD_NAME = re.compile(r"(train|validation)-\d{5,}\.bin")
 _RECORD = struct.Struct("<B32s")  # of a document: number of its split, digest of its content
 
@@ -162,6 +164,13 @@ def check(config: DataConfig, vocab_size: int) -> None:
     """
     if config.source == "huggingface" and config.pattern:
         raise UserError("data.source = huggingface reads no data.pattern; drop it")
+    for source, names in _READ_BY.items():
+        for name in names if config.source != source else ():
+            if getattr(config, name) != DataConfig.model_fields[name].default:
+                raise UserError(
+                    f"data.source = {config.source} reads no data.{name}, {source} does; "
+                    "drop it, or set data.source too"
+                )
     _folder_name(config, vocab_size)
 
 

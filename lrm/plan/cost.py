@@ -46,13 +46,13 @@ def price(dollars: float) -> str:
 
 @dataclass(frozen=True)
 class Estimate:
-    """Costs of one run; ``seconds`` on the scale's device, ``dollars`` for all its devices."""
+    """Costs of one run, which takes ``seconds`` of so many ``devices`` of the scale."""
 
     parameters: int
     tokens: int
     flops: float
     seconds: float
-    dollars: float
+    devices: int = 1
     # Of the weights that are kept, in bytes.
     disk: int = 0
 
@@ -80,10 +80,9 @@ def of_training(settings: Settings, plans: Sequence[TensorPlan], cost: Cost) -> 
     for matrix in {plan.matrix for plan in plans if plan.matrix}:
         flops += train.steps * step_flops(matrix.rows, matrix.columns, iterations)
     seconds = flops / (cost.flops_per_second * cost.devices)
-    dollars = seconds / 3600 * cost.devices * cost.price_per_hour
     parameters = sum(plan.address.size for plan in plans)
     disk = 4 * parameters * max(1, train.snapshots)
-    return Estimate(parameters, tokens, flops, seconds, dollars, disk)
+    return Estimate(parameters, tokens, flops, seconds, cost.devices, disk)
 
 
 def times(estimate: Estimate, count: int) -> Estimate:
@@ -93,7 +92,6 @@ def times(estimate: Estimate, count: int) -> Estimate:
         tokens=count * estimate.tokens,
         flops=count * estimate.flops,
         seconds=count * estimate.seconds,
-        dollars=count * estimate.dollars,
         disk=0,
     )
 
@@ -101,8 +99,7 @@ def times(estimate: Estimate, count: int) -> Estimate:
 def of_one_device(steps: int, flops_per_step: float, cost: Cost) -> Estimate:
     """What an evaluation costs, and what else takes one device."""
     flops = steps * flops_per_step
-    seconds = flops / cost.flops_per_second
-    return Estimate(0, 0, flops, seconds, seconds / 3600 * cost.price_per_hour)
+    return Estimate(0, 0, flops, flops / cost.flops_per_second)
 
 
 def of_simulation(steps: int, flops_per_step: float, cost: Cost) -> Estimate:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -20,11 +21,22 @@ from lrm.plan.schedule import snapshot_steps
 
 # Raised by hand whenever the same documents give other examples.
 SUITE_VERSION = 6
-# Tokens of an example with one of its choices, for estimates; and how many choices there are.
-_TOKENS, CHOICES = 80, 4
+# Tokens of an example with one of its choices, for estimates; how many choices there are; and the
+# characters of context in front of such an example.
+_TOKENS, CHOICES, _CONTEXT = 80, 4, 160
 # What an evaluation takes of the time that the scale's rate gives, measured in the long run at
 # mini: 7 minutes for 21 checkpoints with 3200 examples each, two at once on two AMD cores.
 _SHARE = 0.7
+
+
+def harness_version() -> str:
+    """That of EleutherAI's harness; UserError where it is not installed."""
+    try:
+        return metadata.version("lm_eval")
+    except metadata.PackageNotFoundError:
+        raise UserError(
+            "lm-eval is not installed; run pip install 'lrm-suite[evaluation]'"
+        ) from None
 
 
 class Task(Strict):
@@ -66,7 +78,7 @@ class Suite(Strict):
     """
 
     examples: int = Field(200, ge=1, le=100_000)
-    context: int = Field(160, ge=20, le=100_000)
+    context: int = Field(_CONTEXT, ge=20, le=100_000)
     seed: int = 0
     tasks: tuple[str, ...] = ()
 
@@ -158,7 +170,12 @@ class EvaluationRun(Run):
         train, suite = self.settings.train, self.evaluation.suite
         # Of the harness's own tasks: about what the seven of the paper have.
         examples = suite.examples * len(suite.chosen) if suite else 50_000
-        tokens = len(self.steps) * examples * CHOICES * _TOKENS
+        if suite:
+            size = max(1.0, suite.context / _CONTEXT)
+        else:  # each example stands behind others, where there are shots
+            shots = [task.shots or 0 for task in self.evaluation.tasks.values()]
+            size = 1 + sum(shots) / len(shots)
+        tokens = len(self.steps) * examples * CHOICES * size * _TOKENS
         forward = cost.flops_per_token(self.settings.model, train.sequence_length) / 3
         return cost.of_one_device(1, _SHARE * tokens * forward, self.cost)
 

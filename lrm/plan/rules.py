@@ -198,6 +198,9 @@ def _plan(address: Address, rules: Sequence[Rule], settings: Settings) -> Tensor
     optimizer = settings.optimizer
     width = settings.model.hidden_size / settings.base_width
     scale = said.get("relative_scale", 1.0)
+    if said.get("compensate") and "relative_scale" not in said:
+        raise UserError(f"rule for {address.name!r}: compensate is for a relative_scale, and there "
+                        "is none; write one, or drop it")  # fmt: skip
     compensation = scale if said.get("compensate") else 1.0
     decayed = address.role in tensors.DECAYED
     plain_decay = optimizer.weight_decay if decayed else 0.0

@@ -19,6 +19,7 @@ from lrm import data
 from lrm.cli import Display, a_folder, counted, guarded, parse_seeds, positive
 from lrm.errors import UserError, line_of, printable, shown
 from lrm.plan.claims import asked_by, criteria_in
+from lrm.plan.evaluation import harness_version
 from lrm.plan.experiment import load, selecting_none
 from lrm.plan.identity import criterion_hash, read_locks, weight_files
 from lrm.plan.run import Run
@@ -333,6 +334,8 @@ def _plan(
         print(printable(line))
     if waiting := len(sound) - kept - len(missing):
         print(f"{counted(waiting, 'run')} left out, as what they begin with is damaged")
+    if any(run.kind == "evaluation" for run, _ in missing):
+        harness_version()  # else it would be missed after the training
     if missing:
         verify_corpora([run for run, _ in missing], corpora)
         make_folder(results / "runs" / experiment.name)

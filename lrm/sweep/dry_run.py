@@ -36,7 +36,7 @@ def text(experiment: Experiment, runs: list[Run], results: Path) -> str:
         seconds += own
         left += 0.0 if " finished" in state else own
         damaged += " damaged" in state
-        dollars += own / 3600 * run.cost.devices * run.cost.price_per_hour
+        dollars += own / 3600 * estimate.devices * run.cost.price_per_hour
         disk += estimate.disk
         lines.append(f"{run.label}  [{state}]")
         lines.append(f"  {run.summary()}, about {duration(own)}{_passes(run, estimate.tokens)}")

@@ -6,6 +6,8 @@ import itertools
 import os
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +18,15 @@ from lrm.plan.run import Run
 
 # There CUDA may be usable although no /dev/nvidia0 is: Windows' subsystem, ROCm, Jetson.
 _OTHER_GPUS = ("/dev/dxg", "/dev/kfd", "/dev/nvmap")
+_ASK = """
+import sys
+from lrm.errors import UserError
+from lrm.train.device import device_of
+try:
+    device_of(sys.argv[1])
+except UserError as error:
+    sys.exit(str(error))
+"""
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -85,6 +96,19 @@ def check_devices(runs: Sequence[Run]) -> None:
                 f"execution.device = {name}, but there are {count} GPUs here; write auto, which "
                 "takes what is there"
             )
+
+
+def check_device_by_torch(name: str) -> None:
+    """UserError where ``execution.device`` = ``name`` is a GPU that is not usable here.
+
+    Another process asks torch: this one would keep a part of the GPU's memory.
+    """
+    if name == "cpu" or (name == "auto" and not gpus()):
+        return
+    asked = subprocess.run([sys.executable, "-c", _ASK, name], capture_output=True, text=True)
+    if asked.returncode:
+        last = asked.stderr.strip().splitlines() or [f"torch ended with code {asked.returncode}"]
+        raise UserError(last[-1])
 
 
 def check_memory(runs: Sequence[Run], workers: int, at_once: int = 1) -> None:

@@ -16,11 +16,11 @@ from pathlib import Path
 from lrm.cli import a_folder, columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
-from lrm.exchange.evaluation.harness import Harness, exported, quiet, version
+from lrm.exchange.evaluation.harness import Harness, exported, quiet
 from lrm.exchange.export import RUN, corpus_of, origin, training
 from lrm.model.transformers import check_transformers
 from lrm.plan.config import validate
-from lrm.plan.evaluation import SUITE_VERSION, Suite, Task
+from lrm.plan.evaluation import SUITE_VERSION, Suite, Task, harness_version
 from lrm.plan.identity import files_hash, weights_hash
 from lrm.store.files import make_folder, read_json, write_sealed
 from lrm.store.rundir import digest_of, is_complete, weights_file
@@ -63,7 +63,7 @@ def evaluate(
     if not tasks:
         wanted = wanted.of_run(description["seed"])
     asked = tasks or [wanted, SUITE_VERSION]
-    name = hashlib.sha256(repr([*told, asked, version()]).encode()).hexdigest()[:16]
+    name = hashlib.sha256(repr([*told, asked, harness_version()]).encode()).hexdigest()[:16]
     file = make_folder(results / "evaluations") / f"{name}.json"
     if file.exists():
         read_json(file, ("source", "scores"), f"remove {file} and run again")
@@ -87,7 +87,7 @@ def evaluate(
         {
             "source": str(source),
             "step": step,
-            "lm_eval": version(),
+            "lm_eval": harness_version(),
             "suite": folder and {"folder": str(folder), "digest": suite.digest_of(folder)},
             "scores": scores,
         },
@@ -101,11 +101,15 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("source", type=Path, help="results/runs/<experiment>/<id>, or a folder")
     parser.add_argument("--step", type=int, help="a snapshot of the run, not its end")
     parser.add_argument("--tasks", nargs="*", default=[], help="the harness's own tasks")
-    parser.add_argument("--examples", type=int, default=Suite().examples,
+    parser.add_argument("--examples", type=int,
                         help="of each task of the offline suite")  # fmt: skip
     parser.add_argument("--results", type=a_folder, default=Path("results"))
     options = parser.parse_args(arguments)
-    wanted = validate(Suite, {"examples": options.examples}, "lrm evaluate --examples")
+    if options.tasks and options.examples is not None:
+        raise UserError("--examples is for the offline suite, and --tasks of the harness have "
+                        "their own; drop one")  # fmt: skip
+    given = {} if options.examples is None else {"examples": options.examples}
+    wanted = validate(Suite, given, "lrm evaluate --examples")
     file = evaluate(options.source, options.results, options.tasks, options.step, wanted)
     scores = read_json(file, ("scores",))["scores"]
     print("\n".join(columns([("task", "score"), *((n, f"{s:.4f}") for n, s in scores.items())])))

@@ -11,7 +11,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from lrm.errors import UserError, first_line
 from lrm.exchange.evaluation.suite import PREFIX
 from lrm.exchange.export import export
 from lrm.model.transformers import load_errors
-from lrm.plan.evaluation import Task
+from lrm.plan.evaluation import Task, harness_version
 
 _BATCH = 64  # sequences
 _EXPORT = ".export."
@@ -41,16 +40,6 @@ def clear(beside: Path) -> None:
         shutil.rmtree(left)
 
 
-def version() -> str:
-    """The harness's; UserError where it is not installed."""
-    try:
-        return metadata.version("lm_eval")
-    except metadata.PackageNotFoundError:
-        raise UserError(
-            "lm-eval is not installed; run pip install 'lrm-suite[evaluation]'"
-        ) from None
-
-
 class Harness:
     """The tasks, read once for many models.
 
@@ -59,7 +48,7 @@ class Harness:
 
     def __init__(self, tasks: Mapping[str, Task], suite: Path | None = None):
         """Raises UserError where the harness is missing, or has not the versions asked for."""
-        version()
+        harness_version()
         with quiet():
             from lm_eval.tasks import TaskManager
 
@@ -142,7 +131,7 @@ class Harness:
             if name in names and task.version is not None and not _is(there, task.version):
                 raise UserError(
                     f"the task {name} is pinned at version {task.version:g}, and lm-eval "
-                    f"{version()} tells {there}; install another version, or change the pin"
+                    f"{harness_version()} tells {there}; install another version, or change the pin"
                 )
         return said
 

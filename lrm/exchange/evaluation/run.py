@@ -14,7 +14,7 @@ from lrm import data
 from lrm.errors import UserError
 from lrm.exchange.evaluation import harness, suite
 from lrm.exchange.evaluation.harness import Harness
-from lrm.plan.evaluation import EvaluationRun
+from lrm.plan.evaluation import EvaluationRun, harness_version
 from lrm.plan.run import Report
 from lrm.store.rundir import is_complete, open_run
 from lrm.train.device import device_of
@@ -41,7 +41,7 @@ def run(
         settings = run.settings
         corpus = data.prepare_planned(settings, run.corpus, corpora)
         device = device_of(run.execution.device)
-        execution = {"device": device.type, "precision": "float32", "lm_eval": harness.version()}
+        execution = {"device": device.type, "precision": "float32", "lm_eval": harness_version()}
         wanted, folder = run.evaluation.suite, None
         if wanted is not None:
             own = wanted.of_run(run.seed)

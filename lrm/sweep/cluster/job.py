@@ -18,6 +18,7 @@ from submitit.helpers import DelayedSubmission
 from lrm.errors import Stopped, UserError
 from lrm.store.rundir import is_complete
 from lrm.sweep.cluster.state import is_running
+from lrm.sweep.machine import check_device_by_torch
 from lrm.sweep.scheduler import Shift, Sweep
 from lrm.sweep.twins import Job
 
@@ -34,12 +35,16 @@ class Task:
     def __call__(self) -> int:
         """Returns how many of the jobs have finished, whoever trained them.
 
-        Raises UserError or RuntimeError where a run failed; exits where a signal asked it to stop.
+        Raises UserError where this machine has not the device of a run, and UserError or
+        RuntimeError where a run failed; exits where a signal asked it to stop.
         """
         jobs, corpora, workers, grace, *more = self.given
         tasks = more[0] if more else 1  # of a task that an earlier version has queued
         left = [job for job in jobs if not is_complete(job[1])]
         if left:
+            # A broken GPU would fail one run after another, which other tasks could train.
+            for name in sorted({run.execution.device for run, _ in left if run.trains}):
+                check_device_by_torch(name)
             shift = Shift(grace, JobEnvironment().paths.stderr, tasks)
             self._sweep = Sweep(left, corpora, workers, shift=shift)
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lrm.errors import UserError
 from lrm.model.config import Strict
@@ -40,6 +40,16 @@ class Cluster(Strict):
     container: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()  # lines of shell before Python, such as module load cuda
     sbatch: dict[str, str | int | float | bool] = {}  # any other option, by its long name
+
+    @model_validator(mode="after")
+    def _there_is_time_to_train(self) -> Cluster:
+        # SLURM may give notice a minute early.
+        if self.hours * 3600 < 2 * (self.notice_seconds + 60):
+            raise ValueError(
+                f"hours = {self.hours:g} leaves no time between the start and notice_seconds = "
+                f"{self.notice_seconds} before its end; raise hours, or lower notice_seconds"
+            )
+        return self
 
     @property
     def of_slurm(self) -> list[str]:

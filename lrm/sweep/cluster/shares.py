@@ -30,6 +30,7 @@ class Share:
     """Runs of one size, by how many ``tasks``; ``seconds`` of all runs, and of the ``longest``.
 
     ``unsaved``: the longest of those that begin again when they are stopped, and its seconds.
+    ``measured``: seconds follow from runs that have finished, and not from the scale's device.
     """
 
     jobs: tuple[Job, ...]
@@ -38,6 +39,7 @@ class Share:
     seconds: float
     longest: float
     unsaved: tuple[Run, float] | None = None
+    measured: bool = False
 
     def of_task(self, number: int) -> list[Job]:
         """All jobs, the one first with which this task begins; its sweep orders the rest."""
@@ -60,10 +62,12 @@ def shares(jobs: Iterable[Job], cluster: Cluster, results: Path | None = None) -
     if results is not None:
         ratios = {place: speed.measured(results, runs) for place, runs in places.items()}
 
-    def seconds(run: Run) -> float:
-        return speed.seconds(run, ratios.get((run.experiment, run.scale)))
+    def shared(alike: list[Job]) -> Share:
+        own = [ratios.get((run.experiment, run.scale)) for run, _ in alike]
+        seconds = [speed.seconds(run, ratio) for (run, _), ratio in zip(alike, own, strict=True)]
+        return _share(alike, cluster, seconds, all(own))
 
-    return [_share(alike, cluster, [seconds(run) for run, _ in alike]) for alike in found.values()]
+    return [shared(alike) for alike in found.values()]
 
 
 def _sizes(run: Run) -> str:
@@ -75,7 +79,9 @@ def _sizes(run: Run) -> str:
     return repr((run.trains, run.settings.model, sizes, run.execution))
 
 
-def _share(jobs: Sequence[Job], cluster: Cluster, seconds: Sequence[float]) -> Share:
+def _share(
+    jobs: Sequence[Job], cluster: Cluster, seconds: Sequence[float], measured: bool
+) -> Share:
     workers = cluster.workers(max(run.execution.threads for run, _ in jobs))
     hours = cluster.work_hours or _USED * cluster.hours
     tasks = math.ceil(sum(seconds) / 3600 / hours / workers)
@@ -84,7 +90,7 @@ def _share(jobs: Sequence[Job], cluster: Cluster, seconds: Sequence[float]) -> S
     noise = [(run, took) for run, took in timed if not run.trains and run.kind != "evaluation"]
     unsaved = max(noise, key=lambda one: one[1], default=None)
     tasks = min(max(tasks, 1), most)
-    return Share(tuple(jobs), workers, tasks, sum(seconds), max(seconds), unsaved)
+    return Share(tuple(jobs), workers, tasks, sum(seconds), max(seconds), unsaved, measured)
 
 
 def check_noise(found: Sequence[Share], cluster: Cluster) -> None:
@@ -111,15 +117,24 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
     if cluster.gpus > 1 and any(len(share.jobs) % share.workers for share in found):
         told.append("a task keeps all of its GPUs until its last run ends: make the runs of a "
                     "share a multiple of those at a time, or give tasks one")  # fmt: skip
+    for device in sorted({
+        share.jobs[0][0].cost.device for share in found
+        if share.jobs[0][0].trains and not share.measured
+    }):  # fmt: skip
+        if bool(cluster.gpus) == device.endswith("CPU core"):
+            told.append(f"hours are those of a {device}, and tasks have "
+                        f"{'GPUs' if cluster.gpus else 'none'}: state what a worker of theirs does "
+                        "by --set cost.flops_per_second=5e10")  # fmt: skip
     head = ("share", "runs", "tasks", "runs at a time", "hours of work", "longest run")
     rows = [head]
     hours = dollars = 0.0
     for number, share in enumerate(found):
         own = share.seconds / 3600
-        cost = share.jobs[0][0].cost
-        per_hour = cost.price_per_hour if cluster.price_per_hour is None else cluster.price_per_hour
-        hours += own
-        dollars += own * per_hour * cost.devices
+        run = share.jobs[0][0]
+        scale = run.cost.price_per_hour
+        per_hour = scale if cluster.price_per_hour is None else cluster.price_per_hour
+        hours += own * run.estimate().devices
+        dollars += own * run.estimate().devices * per_hour
         numbers = (number, len(share.jobs), share.tasks, share.tasks * share.workers)
         rows.append((*map(str, numbers), _hours(own), _hours(share.longest / 3600)))
     tasks = sum(share.tasks for share in found)

@@ -116,7 +116,7 @@ def _parameters(engine: str, cluster: Cluster, experiment: str) -> dict[str, Any
             "cpus_per_task": cluster.cpus,
             "mem": cluster.memory_gb and f"{math.ceil(cluster.memory_gb * 1024)}MB",
             "ntasks_per_node": 1,
-            "array_parallelism": cluster.at_once,
+            "array_parallelism": cluster.at_once or cluster.most_tasks,  # submitit has 256
             # srun does not take it over from sbatch in every version of SLURM.
             "srun_args": [f"--cpus-per-task={cluster.cpus}", *cluster.container],
             "additional_parameters": {"requeue": True, **cluster.sbatch},

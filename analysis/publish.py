@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Collection
+import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from analysis.claims.judges import judge_of
@@ -20,7 +21,7 @@ from analysis.tables.compact import Kept, VectorReader
 from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
 from lrm.cli import a_folder, guarded, parse_seeds
-from lrm.errors import UserError
+from lrm.errors import UserError, line_of
 from lrm.plan.claims import asked_by, judging_seeds
 from lrm.plan.experiment import load
 from lrm.plan.scales import SCALES
@@ -78,8 +79,7 @@ def _main(options: argparse.Namespace) -> None:
         drawn = [figure for figure in figures() if (drawings / f"{figure}.csv").is_file()]
         if not drawn:
             raise UserError(f"no figure is published at {options.scale} in {drawings}")
-        for figure in drawn:
-            render(figure, options.scale, "reference", options.results, drawings, FORMATS)
+        _draw(drawn, options, drawings)
         return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
@@ -92,31 +92,32 @@ def _main(options: argparse.Namespace) -> None:
         if only or options.seeds is not None or len(options.experiments) > 1:
             raise UserError("--claim says which seeds and runs of one experiment; leave out others")
         seeds, only = asked_by(EXPERIMENTS / options.experiments[0], options.claim, options.scale)
-    published = False
+    published: list[str] = []
     try:
         for experiment in options.experiments:
-            _publish(experiment, options, seeds, only)
-            published = True
+            folder = publish(experiment, options.scale, seeds, options.results, only)
+            published.append(experiment)
+            size = sum(file.stat().st_size for file in folder.iterdir())
+            print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
     finally:  # what was published before an error is judged all the same
         if published:
             judge_and_write(options.scale, "reference", options.results)
+    _draw([figure for figure in figures() if {*published} & {*read_by(figure)}], options, drawings)
 
 
-def _publish(
-    experiment: str, options: argparse.Namespace, seeds: list[int], only: Collection[str]
-) -> None:
-    """Publish an experiment's runs, and draw what reads them."""
-    folder = publish(experiment, options.scale, seeds, options.results, only)
-    size = sum(file.stat().st_size for file in folder.iterdir())
-    print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
-    drawings = options.results / "reference" / options.scale / "figures"
-    for figure in figures():
-        if experiment not in read_by(figure):
-            continue
+def _draw(names: Sequence[str], options: argparse.Namespace, drawings: Path) -> None:
+    """Draw what can be drawn; a line for each other figure, and then exit code 2 if it is wrong."""
+    failed = False
+    for figure in names:
         try:
             render(figure, options.scale, "reference", options.results, drawings, FORMATS)
         except NothingFound as error:  # a figure may read several experiments
             print(f"{figure} is not drawn yet: {error}")
+        except UserError as error:
+            print(line_of(error), file=sys.stderr)
+            failed = True
+    if failed:
+        raise SystemExit(2)
 
 
 def publish(

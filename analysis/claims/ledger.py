@@ -24,11 +24,11 @@ from analysis.claims.judging import HOLDS, OPEN, TESTED, UNJUDGED, Judgement, Pa
 from analysis.claims.stored import claims_file, read_ledger, tested_parts
 from analysis.quantities.stats import holm
 from analysis.tables.criteria import every_criterion, locks_of
-from analysis.tables.find import NothingFound, find, unfinished
+from analysis.tables.find import NothingFound, find, left_out_line, unfinished
 from analysis.tables.results import FIRST_JUDGING_SEED, Tables, corpus_name, seeded
 from analysis.tables.trials import load_tables
 from lrm.cli import parse_seeds
-from lrm.errors import UserError, printable
+from lrm.errors import UserError
 from lrm.plan.claims import is_judged_at, judging_seeds
 from lrm.plan.experiment import NoSuchRun
 from lrm.plan.identity import criterion_hash
@@ -48,8 +48,7 @@ def left_out(scale: str, folder: Path) -> list[str]:
     criteria = every_criterion().values()
     experiments = dict.fromkeys(c["experiment"] for c in criteria if "experiment" in c)
     return [
-        f"left out: {experiment}, seed {seed}: stopped, diverged or not begun: "
-        f"{printable(labels[0])}" + (f" and {len(labels) - 1} more" if len(labels) > 1 else "")
+        left_out_line(experiment, seed, labels)
         for experiment in experiments
         for seed, labels in unfinished(experiment, scale, folder).items()
         if not _is_read_by_all(seed, experiment, scale, folder)

@@ -184,10 +184,18 @@ def draw(
         intervals = f"; ±, bands{bars}: 95%"
     window = int(numbers["window"].iloc[0])
     note = f"{', '.join(middle)}: means over {window} steps{intervals}"
-    lines = [(letter, each) for letter, each in zip(last, of_each.values(), strict=True)
-             if len(each) > 1]  # fmt: skip
-    if lines:
-        note += f"; {', '.join(letter for letter, _ in lines)}, from left: {', '.join(tiers)}"
+    # A tier in which the search tried nothing has no cost of its own, and no mark.
+    marked: dict[str, list[str]] = {}
+    for letter, optimizer in zip(last, optimizers, strict=True) if costs else ():
+        if ("cost", optimizer) in panels:
+            arms = panels["cost", optimizer].groupby("multipliers")
+            there = {tier for _, own in arms for tier in _tried(own)}
+            named = ", ".join(tier for tier in tiers if tier in there)
+            marked.setdefault(named, []).append(letter)
+    of_panels = [f"{', '.join(letters)}, from left: {named}"
+                 for named, letters in marked.items() if "," in named]  # fmt: skip
+    if of_panels:  # two lists are too long for one line
+        note += ("\n" if len(of_panels) > 1 else "; ") + "; ".join(of_panels)
     caption(figure, context, "\n".join((note, *said_of_search)))
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     for axis, optimizer in zip(gaps, optimizers, strict=True):
@@ -350,6 +358,12 @@ def _gap_ends(rows: pd.DataFrame) -> dict[str, tuple[float, str]]:
     }
 
 
+def _tried(own: pd.DataFrame) -> list[str]:
+    """The tiers of one arm whose search cost something on top of the tier before, in order."""
+    spent = own.groupby("tier")["flops"].first().loc[_tiers(own)]
+    return list(spent.index[spent.diff() != 0])
+
+
 def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
     """Means with intervals, a line through the tiers of an arm."""
     axis.set_xlabel(rf"FLOPs of search ($10^{{{np.log10(unit):.0f}}}$)")
@@ -361,8 +375,7 @@ def _costs(axis, rows: pd.DataFrame | None, unit: float) -> None:
     rows = rows.assign(flops=rows["flops"] / unit)
     for kind, own in rows.groupby("multipliers"):
         each = own.groupby("tier").agg({"flops": "first", "value": lambda values: interval(values)})
-        each = each.loc[_tiers(own)]
-        each = each[each["flops"].diff() != 0]  # a tier that tried nothing would hide the last one
+        each = each.loc[_tried(own)]  # a tier that tried nothing would hide the last one
         look = LOOKS[kind]
         means = [gain.mean for gain in each["value"]]
         # At these the search kept nothing: the loss is that of the tier before.

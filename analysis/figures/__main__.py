@@ -19,7 +19,14 @@ from analysis.drawing.stamp import inputs_of, is_current, stamp_of, write_stamp
 from analysis.drawing.style import STYLE_FILE
 from analysis.needs import experiment_of, figures
 from analysis.tables.context import context_of, digest_of, tables_of
-from analysis.tables.find import EXPERIMENTS, RESULTS, SOURCES, NothingFound
+from analysis.tables.find import (
+    EXPERIMENTS,
+    RESULTS,
+    SOURCES,
+    NothingFound,
+    left_out_line,
+    unfinished,
+)
 from analysis.tables.results import Tables
 from analysis.tables.trials import digest_of_log
 from lrm.cli import a_folder, guarded
@@ -82,6 +89,8 @@ def render(
     """
     module = importlib.import_module(f"analysis.figures.{figure}")
     tables = tables_of(module, scale, source, folder)
+    if source == "runs":
+        _tell_left_out(tables, scale, folder)
     inputs = _inputs(tables, scale, source, folder)
     make_folder(target)
     stamp = stamp_of(target, figure)
@@ -107,6 +116,15 @@ def render(
     beside = ", ".join([*(kind for kind in formats if kind != "png"), "csv"])
     print(f"drew {png}, with {beside} beside it")
     return png
+
+
+def _tell_left_out(tables: dict[str, Tables], scale: str, folder: Path) -> None:
+    """A line for each own seed that is not drawn: one that diverged may carry the message."""
+    for key, table in tables.items():
+        drawn = {*table.runs["seed"]}
+        for seed, labels in unfinished(experiment_of(key), scale, folder).items():
+            if seed not in drawn:
+                print(left_out_line(experiment_of(key), seed, labels))
 
 
 def drawn_of(figure: str, scale: str, source: str, folder: Path, target: Path) -> bool:

@@ -74,5 +74,6 @@ def draw(numbers: pd.DataFrame, context: Context):
         figure,
         context,
         f"{SAID}; cut at {TOP:g} nats\n"
-        "g: exponents of d, 95%; hollow: some seeds end at the last factor tried; no mark: all do",
+        "g: exponents of d, 95%; hollow: some seeds end at the last factor tried; no mark: "
+        "their mean does",
     )

@@ -167,7 +167,7 @@ def draw(numbers: pd.DataFrame, context: Context):
     # Panel f is of another experiment.
     others = dict(zip("f", context.others.values(), strict=False))
     context = dataclasses.replace(context, others=others)
-    note = f"{S_MEANS}\nW: LM head; c: learned scale of its inputs"
+    note = f"{S_MEANS}\nW: LM head; c: learned scale of its inputs; marks in c stand side by side"
     if panels["f"]["seed"].nunique() > 1:
         note += "; f: mean difference of a seed's two runs ± 95%"
         note += f"\n{BANDS_RANGE}, in c to e mostly narrower than the lines"

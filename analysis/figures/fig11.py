@@ -25,7 +25,7 @@ COLOURS = {WITHOUT: ARM_COLOURS["FPN"], WITH: ARM_COLOURS["VPN"]}
 NAMES = {WITHOUT: "without", WITH: "with multipliers"}
 LINES = {"Adam": "-", "Muon": "--"}
 # Of panel b.
-GAPS = {"Adam": "black", "Muon": ARM_COLOURS["SPN"]}
+GAPS = {"Adam": "black", "Muon": "#8a8a8a"}
 STAGES = {"color": "#555555", "lw": 0.9, "ls": ":"}
 GUESSING = NEUTRAL | {"lw": 0.8, "ls": (0, (6, 4))}
 
@@ -102,4 +102,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         key("a: guessing", **GUESSING),
     ]  # fmt: skip
     legend_below(figure, handles, 3)
-    return caption(figure, context, "thin: seeds")
+    late = numbers.loc[numbers["step"] > numbers["minimum"], "step"].nunique()
+    return caption(
+        figure, context, f"thin: seeds; thick: means, in a also over the last {late} checkpoints"
+    )

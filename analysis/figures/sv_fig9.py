@@ -76,7 +76,9 @@ def draw(numbers: pd.DataFrame, context: Context):
     handles = [key(name, color=colour, ls=line) for name, (colour, line) in shown.items()]
     legend_below(figure, handles, 3)
     several = len(context.seeds) > 1
-    note = f"a: {MEDIANS}; b: points: seeds; bars: means with 95% intervals" if several else ""
+    note = "WSD: warmup, a stable rate, then its decay"
+    if several:
+        note += f"\na: {MEDIANS}; b: points: seeds; bars: means with 95% intervals"
     return caption(figure, context, note)
 
 

@@ -1,11 +1,11 @@
 """Table 2 (section 5.2): scores of each task and arm at the end of the long run.
 
-Percentages, means over the checkpoints at the minimum LR and over seeds, with 95% intervals. Tasks
-in grey do not count: without multipliers their score lies too near to chance or to 100, that of
-these seeds or, where the criteria name the tasks, of one before. Below, the paper's own table, of
-other tasks and one run an arm. The last lines say how large the spread between seeds would have to
-be for chance to explain the paper's differences, and how large it is here: an order of magnitude,
-and ours.
+Percentages, means over the checkpoints at the minimum LR and over seeds, with 95% intervals; below
+the two arms of an optimizer their difference, paired by seed. Tasks in grey do not count: without
+multipliers their score lies too near to chance or to 100, that of these seeds or, where the
+criteria name the tasks, of one before. Below, the paper's own table, of other tasks and one run an
+arm. The last lines say how large the spread between seeds would have to be for chance to explain
+the paper's differences, and how large it is here: an order of magnitude, and ours.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ PAPER = {
     ("Muon", WITH): (50.56, 39.39, 47.96, 19.32, 13.52, 50.63, 9.49, 32.98),
 }
 _GREY = "#9a9a9a"
+_HEIGHT = 6.0  # inches
+_LINE = 1 / _HEIGHT  # an inch, in shares of the height
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -78,11 +80,13 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 def draw(numbers: pd.DataFrame, context: Context):
     """Two tables, one above the other, and what is said of spreads."""
-    figure, _, write = text_page(4.9)
+    figure, _, write = text_page(_HEIGHT)
     here = numbers[numbers["panel"] == "here"]
     top = _table(write, here, 0.98, f"here, at {context.scale}")
     paper = numbers[numbers["panel"] == "paper"]
-    bottom = _table(write, paper, top - 0.05, "the paper: 0.5 billion parameters, one run an arm")
+    bottom = _table(
+        write, paper, top - 0.25 * _LINE, "the paper: 0.5 billion parameters, one run an arm"
+    )
     spread = numbers[numbers["panel"] == "spread"]
     needed = {row.optimizer: row.value for row in spread.dropna(subset="optimizer").itertuples()}
     told = " and ".join(f"{value:.2f} ({OPTIMIZER_NAMES[name]})" for name, value in needed.items())
@@ -96,7 +100,7 @@ def draw(numbers: pd.DataFrame, context: Context):
         f"of a seed share. {said}",
     )
     for line, text in enumerate(lines):
-        write(0, bottom - 0.03 - 0.032 * line, text)
+        write(0, bottom - (0.15 + 0.157 * line) * _LINE, text)
     return caption(figure, context, "± 95% over seeds")
 
 
@@ -105,22 +109,34 @@ def _table(write, rows: pd.DataFrame, top: float, title: str) -> float:
     names = list(dict.fromkeys(rows["task"]))
     left, width = 0.26, (1 - 0.26) / len(names)
     several = rows.groupby(["task", "optimizer", "multipliers"]).size().max() > 1
-    high = 0.065 if several else 0.034
+    high = (0.32 if several else 0.167) * _LINE
+    lines = [
+        (OPTIMIZER_NAMES[optimizer] + ", " + NAMES.get(kind, "with − without"), optimizer, kind)
+        for optimizer in dict(ARMS.values())
+        for kind in (WITHOUT, WITH, None)
+    ]
     write(0.0, top, title, fontsize=7.5, weight="bold")
-    first = top - (0.2 if rows["half"].notna().any() else 0.17)
+    first = top - (0.98 if rows["half"].notna().any() else 0.83) * _LINE
     for place, name in enumerate(names):
         own = rows[rows["task"] == name]
         x, style = left + width * (place + 0.5), {} if own["counts"].all() else {"color": _GREY}
         half = f"\n({own['half'].iloc[0]})" if own["half"].notna().any() else ""
-        write(x, first + 0.03, name + half, ha="center", va="bottom", rotation=90, **style)
-        for line, (optimizer, kind) in enumerate(ARMS.values()):
+        write(x, first + 0.15 * _LINE, name + half, ha="center", va="bottom", rotation=90, **style)
+        for line, (text, optimizer, kind) in enumerate(lines):
             y = first - high * line
             if not place:
-                write(0.0, y, f"{OPTIMIZER_NAMES[optimizer]}, {NAMES[kind]}")
-            values = own[(own["optimizer"] == optimizer) & (own["multipliers"] == kind)]["value"]
-            seen = interval(values)
-            write(x, y, f"{seen.mean:.2f}", ha="center", **style)
+                write(0.0, y, text)
+            seen = interval(_values(own[own["optimizer"] == optimizer], kind))
+            mean = f"{seen.mean:{'.2f' if kind else '+.2f'}}".replace("-", "−")
+            write(x, y, mean, ha="center", **style)
             if seen.n > 1:
                 said = f"± {(seen.high - seen.low) / 2:.2f}"
-                write(x, y - 0.022, said, ha="center", fontsize=5.8, **style)
-    return first - high * len(ARMS)
+                write(x, y - 0.108 * _LINE, said, ha="center", fontsize=5.8, **style)
+    return first - high * len(lines)
+
+
+def _values(rows: pd.DataFrame, kind: str | None) -> pd.Series:
+    """Of one task and optimizer: by seed the score of ``kind``, or what multipliers change."""
+    seeds = rows["seed"].fillna(0)  # the paper names none
+    arms = rows.assign(seed=seeds).pivot(index="seed", columns="multipliers", values="value")
+    return arms[kind] if kind else (arms[WITH] - arms[WITHOUT]).dropna()

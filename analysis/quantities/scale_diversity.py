@@ -278,7 +278,8 @@ def layer_effect(one: pd.DataFrame, other: pd.DataFrame) -> pd.Series:
     """Covariance over layers of each seed's ``one`` with the mean ``other`` of the other seeds.
 
     Its mean is the variance of what all seeds and both orders of the data have in common. Without
-    anything in common it is 0, and the values of two seeds do not correlate.
+    anything in common it is 0. With something in common the values depend on each other, since each
+    has the mean of the others in it, and their interval is too short.
     """
     one, other = (table.sub(table.mean(axis=1), axis=0) for table in (one, other))
     others = (other.sum() - other) / (len(other) - 1)

@@ -77,7 +77,10 @@ def best_rate(tables: Tables, arm: str, rate: str = "lr") -> pd.DataFrame:
 
 
 def drift(tables: Tables, arm: str, rate: str = "lr") -> pd.Series:
-    """The exponent of the width in the best LR, by least squares; nan where one is at an edge."""
+    """The exponent of the width in the best LR, by least squares.
+
+    nan where the LR of the lowest mean over seeds is at an edge (``best_rate``).
+    """
     found = best_rate(tables, arm, rate)
     return found.apply(lambda row: log_slope(row.index, row), axis=1)
 

@@ -4,7 +4,8 @@ Losses and global gradient norms are averaged between probes. Values are rounded
 All measurements of the first seed are kept. Of the others those of the whole model, of tensors with
 a Brownian twin and of those that the experiment's ``courses`` name are kept; of the rest only the
 start, three quarters and the end of the constant stage, the end of the run, and signal and noise of
-gradients. Vectors are those of the ends of the constant stage and of the run, and of the start
+gradients. Norms of single tensors' gradients are kept of the others only at the early steps that
+claims read. Vectors are those of the ends of the constant stage and of the run, and of the start
 where claims read them: all of the first seed, and what claims read of the next two and of those
 that judge, at the steps that the experiment's ``vectors_at`` names. Where every such claim names
 the runs that it reads, others publish no vectors. Where no claim reads vectors, those of the first

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from analysis.tables.checked import complete
 from analysis.tables.run_list import RUN_LIST, read_run_list
-from lrm.errors import UserError
+from lrm.errors import UserError, printable
 from lrm.plan.experiment import load
 from lrm.plan.run import BrownianRun
 from lrm.store.rundir import is_complete, read_description
@@ -127,6 +127,15 @@ def unfinished(experiment: str, scale: str, results: Path = RESULTS) -> dict[int
             missing.setdefault(seed, []).append(left)
     least = {seed: min(of_corpora, key=len) for seed, of_corpora in missing.items()}
     return {seed: labels for seed, labels in least.items() if labels}
+
+
+def left_out_line(experiment: str, seed: int, labels: Sequence[str]) -> str:
+    """What is told of a seed of ``unfinished``."""
+    more = f" and {len(labels) - 1} more" if len(labels) > 1 else ""
+    return (
+        f"left out: {experiment}, seed {seed}: stopped, diverged or not begun: "
+        f"{printable(labels[0])}{more}"
+    )
 
 
 find = complete(find)

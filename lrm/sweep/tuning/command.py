@@ -287,8 +287,8 @@ def _plan(
         for of, said in ((total, duration), (disk, size))
     )
     lines.append(
-        f"in all {hours} of {run.cost.machine} from an empty log, if a run of {run.settings.train.steps} steps takes "
-        f"{duration(seconds)}; {weights} of weights on disk"
+        f"in all {hours} of {run.cost.machine} from an empty log, if a run of "
+        f"{run.settings.train.steps} steps takes {duration(seconds)}; {weights} of weights on disk"
     )
     return "\n".join(lines)
 

@@ -165,6 +165,14 @@ def test_a_run_has_its_tables_and_the_same_bits_again(planned, tmp_path, corpora
     assert said["execution"]["precision"] == ("float64" if theory == READ else "float32")
 
 
+@pytest.mark.parametrize("rule", ["weight_decay: 0.1", "forward: 2.0", "optimizer: adamw",
+                                  "optimizer: sgd, momentum: 0.9"])  # fmt: skip
+def test_sources_are_those_of_plain_sgd(planned, tmp_path, corpora, rule):
+    [run], _ = planned(f"{GATES}\nrules: [{{match: gdn.alpha, {rule}}}]")
+    with pytest.raises(UserError, match="gates compares with plain SGD"):
+        run.execute(tmp_path / "run", corpora)
+
+
 def test_a_finished_run_asks_for_no_corpus(planned, tmp_path, corpora):
     [run], _ = planned(SIZES)
     run.execute(tmp_path / "run", corpora)

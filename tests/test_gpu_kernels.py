@@ -455,6 +455,7 @@ def test_the_scan_is_found_without_the_cuda_extension(clean, tmp_path, monkeypat
     ("scan", "said"),
     [
         ("import a_missing_one\n", "installed, but needs a_missing_one, which is not; install"),
+        ("import mamba_ssm.ops.older\n", "installed, but this version has no mamba_ssm.ops.older"),
         (
             "raise ImportError('x.so: undefined symbol: _Z3\\nmore')\n",
             "importing it fails (ImportError: x.so: undefined symbol: _Z3); install it anew",

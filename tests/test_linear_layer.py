@@ -80,6 +80,16 @@ def test_only_matrices_of_their_own(settings, key):
         linear_layer.simulate(plan, settings(), "one_input", 2, torch.Generator(), 10)
 
 
+def test_what_cannot_be_measured_is_told_before_hours_are_spent(tmp_path, monkeypatch, smoke_runs):
+    """Of all that is matched, before the first is simulated."""
+    run = next(run for run in smoke_runs("linear_layer") if run.kind == "layer")
+    wrong = next(plan for plan in run.plans if plan.address.role != "matrix")
+    monkeypatch.setattr(type(run), "matched", property(lambda run: [run.plans[1], wrong]))
+    monkeypatch.setattr(linear_layer, "simulate", None)
+    with pytest.raises(UserError, match="is no learning matrix of its own"):
+        linear_layer.run(run, tmp_path / "run", tmp_path)
+
+
 def test_the_first_step_is_not_measured(settings):
     """W is 0 before it."""
     config = settings()

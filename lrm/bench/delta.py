@@ -121,6 +121,8 @@ def main(arguments: list[str] | None = None) -> None:
 def _main(options: argparse.Namespace) -> None:
     if options.rounds < 6:
         raise UserError("give --rounds of 6 or more, for an interval")
+    if options.record and options.record.exists():
+        raise UserError(f"--record: {options.record} is there already; name another file")
     torch.set_num_threads(options.threads)
     load = load_average()
     rows = measure(options.rounds)

@@ -107,7 +107,7 @@ def wait(device: torch.device) -> None:
 
 
 def main() -> None:
-    """Parse the command line, measure, print JSON; with ``--keep`` also write it to a file."""
+    """Parse the command line, measure, print JSON; with ``--record`` also write it to a file."""
     parser = argparse.ArgumentParser(
         prog="python -m lrm.bench.throughput",
         description="Tokens per second of an experiment's step.",
@@ -120,7 +120,7 @@ def main() -> None:
     add("--steps", type=int, default=20)
     add("--warmup", type=int, default=5)
     add("--peak-flops", type=positive_number, help="of the device, per second")
-    add("--keep", type=Path, metavar="FILE", help="write the record there too")
+    add("--record", type=Path, metavar="FILE", help="write the record there too")
     options = parser.parse_args()
     guarded(lambda: _main(options))
 
@@ -128,6 +128,8 @@ def main() -> None:
 def _main(options: argparse.Namespace) -> None:
     if options.steps < 1 or options.warmup < 0:
         raise UserError("--steps must be at least 1, --warmup at least 0")
+    if options.record and options.record.exists():
+        raise UserError(f"--record: {options.record} is there already; name another file")
     experiment = load(options.experiment / "config.yaml")
     runs = experiment.runs(options.scale, [0], options.set, [options.only])
     run = next((each for each in runs if isinstance(each, TrainRun)), None)
@@ -141,9 +143,9 @@ def _main(options: argparse.Namespace) -> None:
         "environment": environment(),
     }
     print(json.dumps(record, indent=1))
-    if options.keep:
-        make_folder(options.keep.parent)
-        write_json(options.keep, record)
+    if options.record:
+        make_folder(options.record.parent)
+        write_json(options.record, record)
 
 
 if __name__ == "__main__":

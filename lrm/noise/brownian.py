@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from lrm import data
+from lrm.errors import UserError
 from lrm.noise import tokens
 from lrm.noise.closed_form import expected_square, has_closed_form
 from lrm.noise.log import Log, Tell, carry_out
@@ -38,11 +39,16 @@ def run(
     draw's norm, at the stages' ends ``values`` of each vector, draw by draw, and with
     ``brownian.occurrences`` the embedding's ``row_norms`` and its tokens' ``frequency``.
 
-    Raises UserError for a corpus that is not the one of the run's identity.
+    Raises UserError for a corpus that is not the one of the run's identity, and where nothing that
+    is matched learns. Of a tensor with more entries than are walked (``walkers``) the norm is that
+    of those entries: its mean is a little smaller, and its spread larger, than the whole tensor's.
     """
 
     def simulations(corpus: data.Corpus | None) -> Sequence[Callable[[Log, Tell], None]]:
         found = walkers(run.plans, run.brownian.match, run.settings)
+        if not found:
+            raise UserError(f"{run.label}: nothing that brownian.match names learns in this arm; "
+                            "match something that does, or leave the arm out")  # fmt: skip
         return [
             functools.partial(_walk_tokens, walker, run, corpus)
             if walker.key == "embedding" and corpus is not None

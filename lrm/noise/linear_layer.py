@@ -53,15 +53,26 @@ def run(run: NoiseRun, path: Path, corpora: Path, report: Report = lambda step, 
 
     The probes are means over draws; the vectors hold every draw, under ``<stat>_draws``.
     """
-    carry_out(
-        run,
-        path,
-        corpora,
-        report,
-        lambda _: [
+
+    def simulations(_: object) -> list[Callable[[Log, Tell], None]]:
+        for plan in run.matched:  # all of them before the first takes its hours
+            _check(plan, run.settings)
+        return [
             functools.partial(_log_layer, plan, case, run) for plan in run.matched for case in CASES
-        ],
-    )
+        ]
+
+    carry_out(run, path, corpora, report, simulations)
+
+
+def _check(plan: TensorPlan, settings: Settings) -> None:
+    if plan.address.role != "matrix" or plan.address.rows is not None or not plan.trainable:
+        raise UserError(
+            f"brownian.linear_layers: {plan.key} is no learning matrix of its own; match such as "
+            "mlp.up"
+        )
+    if settings.train.steps < 2:
+        raise UserError("brownian.linear_layers measures from the second step on; set train.steps "
+                        "to 2 or more")  # fmt: skip
 
 
 def _log_layer(plan: TensorPlan, case: str, run: NoiseRun, log: Log, tell: Tell) -> None:
@@ -91,12 +102,8 @@ def simulate(
     UserError for what is no matrix of its own (a vector, or rows of a merged parameter), and for
     a single step.
     """
+    _check(plan, settings)
     address = plan.address
-    if address.role != "matrix" or address.rows is not None or not plan.trainable:
-        raise UserError(
-            f"brownian.linear_layers: {plan.key} is no learning matrix of its own; match such as "
-            "mlp.up"
-        )
     rows, columns = address.shape
     values = torch.zeros(draws, rows, columns)
     x = torch.randn(draws, columns, 1, generator=generator).sign()
@@ -129,9 +136,6 @@ def simulate(
             report(done)
             steps.append(done)
             found.append(measured)
-    if not found:
-        raise UserError("brownian.linear_layers measures from the second step on; set train.steps "
-                        "to 2 or more")  # fmt: skip
     taken = np.array(steps)
     stats = {name: torch.stack([one[name] for one in found]).numpy() for name in found[0]}
     return Layer(taken, {name: _late_means(taken, values) for name, values in stats.items()})

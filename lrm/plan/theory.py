@@ -58,7 +58,7 @@ class FlowTheory(_Teacher):
 
     simulate: Literal["flow"]
     design: _Compared
-    horizon: _Positive = 3.0
+    horizon: float = Field(3.0, gt=0, le=100)
     states: int = Field(1000, ge=1, le=1 << 16)
     branches: int = Field(3, ge=2, le=64)
 
@@ -73,7 +73,7 @@ class StartTheory(_Teacher):
 
     simulate: Literal["start"]
     start: _Positive
-    horizon: _Positive = 3.0
+    horizon: float = Field(3.0, gt=0, le=100)
 
     @property
     def flops(self) -> float:
@@ -84,7 +84,7 @@ class StartTheory(_Teacher):
 class AdamTheory(_Teacher):
     """Adam on one design, with noise of standard deviation ``noise`` on the gradient of A.
 
-    The optimizer and the schedule are the run's.
+    Betas, epsilon, LR and schedule are the run's. Weight decay is left out, whatever the run has.
     """
 
     simulate: Literal["adam"]

@@ -22,7 +22,17 @@ _KINDS = {
     "convolution": ("conv",),
     "optimizer": ("_foreach", "_fused", "adam"),
     "compiled code": ("triton", "inductor", "cpp_fused", "CompiledFunction"),
-    "copies and casts": ("copy", "cat", "clone", "pad", "contiguous", "fill_", "zero_", "Mem"),
+    "copies and casts": (
+        "copy",
+        "::cat",
+        "CatArray",
+        "clone",
+        "pad",
+        "contiguous",
+        "fill_",
+        "zero_",
+        "Mem",
+    ),
 }
 _REST = "elementwise and sums"
 # Operations that the record lists by name.

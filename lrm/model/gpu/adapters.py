@@ -104,6 +104,10 @@ def missing(package: str, kernel: str) -> str | None:
     except ModuleNotFoundError as error:
         if error.name == package:
             return f"not installed; run {PACKAGES[package].install}"
+        if (error.name or "").startswith(f"{package}."):
+            return (
+                f"installed, but this version has no {error.name}; run {PACKAGES[package].install}"
+            )
         return f"installed, but needs {error.name}, which is not; install that"
     except Exception as error:  # a broken binary fails in many ways
         return f"installed, but importing it fails ({kind_and_line(error)}); install it anew"

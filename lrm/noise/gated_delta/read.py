@@ -40,5 +40,8 @@ def _relative(a: torch.Tensor, b: torch.Tensor) -> float:
 def mean_square(network: Network) -> float:
     """Of what heads read, over tokens, heads, entries and layers, before any factor."""
     _, found = network.gradients(0)
-    layers = range(len(network.mixers))
-    return sum(rms(found[f"gdn.read@{layer}"]) ** 2 for layer in layers) / len(layers)
+    each = [
+        rms(found[f"gdn.read@{layer}"]) / mixer.factors.get("gdn.read", 1.0)
+        for layer, mixer in enumerate(network.mixers)
+    ]
+    return sum(size**2 for size in each) / len(each)

@@ -18,7 +18,10 @@ from lrm.noise.gated_delta.network import Network
 from lrm.noise.gated_delta.read import course, distance, mean_square
 from lrm.noise.gated_delta.sizes import sizes
 from lrm.noise.log import Log, Tell, carry_out
+from lrm.plan.config import Settings
+from lrm.plan.rules import TensorPlan
 from lrm.plan.run import Report, TheoryRun
+from lrm.plan.schedule import lr_factor
 
 
 def run(
@@ -71,11 +74,13 @@ def _gates(run: TheoryRun, batches: data.Batches, log: Log, tell: Tell) -> None:
     Geometric means over models. ``tokens`` (of no tensor) is how many a batch has.
     """
     train, means = run.settings.train, _Means()
-    if run.settings.optimizer.momentum or train.clip_norm or run.settings.schedule.warmup_steps:
-        raise UserError("theory.simulate = gates compares with plain SGD: optimizer.momentum, "
-                        "train.clip_norm and schedule.warmup_steps must be 0")  # fmt: skip
+    plans = [plan for plan in run.plans if plan.address.name in GATES]
+    if train.clip_norm or not all(_by_plain_sgd(plan, run.settings) for plan in plans):
+        raise UserError("theory.simulate = gates compares with plain SGD: of the gates at their "
+                        "whole LR, without momentum, weight decay, a forward factor, "
+                        "train.clip_norm or a ramp of the batch")  # fmt: skip
     models = run.settings.theory.models(train.batch_size)
-    rates = {plan.key: plan.lr for plan in run.plans if plan.address.name in GATES}
+    rates = {plan.key: plan.lr for plan in plans}
     for draw in range(models):
         network = Network.begin(run, batches, draw)
         before = gates.start(network)
@@ -90,6 +95,15 @@ def _gates(run: TheoryRun, batches: data.Batches, log: Log, tell: Tell) -> None:
         tell((draw + 1) * train.steps // models)
     means.write(log)
     log.scalar(1, "tokens", "batch", train.batch_size * train.sequence_length)
+
+
+def _by_plain_sgd(plan: TensorPlan, settings: Settings) -> bool:
+    """Whether the first step moves this tensor by its LR times minus its gradient."""
+    schedule = settings.schedule
+    whole = lr_factor(schedule, settings.train.steps, 0) == 1.0 and not schedule.batch_ramp
+    momentum = dict(plan.options).get("momentum", settings.optimizer.momentum)
+    plain = plan.optimizer == "sgd" and not momentum and not plan.weight_decay
+    return whole and plain and plan.forward == 1.0
 
 
 def _read(run: TheoryRun, batches: data.Batches, log: Log, tell: Tell) -> None:

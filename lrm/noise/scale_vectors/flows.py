@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy.integrate import solve_ivp
 
+from lrm.errors import UserError
 from lrm.noise.scale_vectors.designs import DESIGNS, REFERENCES, State, at_same_state
 
 # Beyond what the theorems need: invariants are kept to 1e-12 and differences of order t³ to 1e-6.
@@ -31,6 +32,9 @@ def integrate(
     for begin, end in itertools.pairwise((0.0, *times)):
         solved = solve_ivp(lambda t, y: slope(y), (begin, end), found[-1], method="DOP853",
                            rtol=_RELATIVE, atol=_ABSOLUTE)  # fmt: skip
+        if not solved.success:
+            raise UserError(f"the flow cannot be followed to t = {end:g} ({solved.message}); lower "
+                            "theory.horizon")  # fmt: skip
         found.append(solved.y[:, -1])
     return np.stack(found[1:])
 

@@ -139,4 +139,5 @@ def _values(rows: pd.DataFrame, kind: str | None) -> pd.Series:
     """Of one task and optimizer: by seed the score of ``kind``, or what multipliers change."""
     seeds = rows["seed"].fillna(0)  # the paper names none
     arms = rows.assign(seed=seeds).pivot(index="seed", columns="multipliers", values="value")
-    return arms[kind] if kind else (arms[WITH] - arms[WITHOUT]).dropna()
+    arms = arms.reindex(columns=[WITHOUT, WITH])
+    return (arms[kind] if kind else arms[WITH] - arms[WITHOUT]).dropna()

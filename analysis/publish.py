@@ -35,7 +35,7 @@ FORMATS = ("png",)
 
 
 def main() -> None:
-    """Parse the command line, publish, draw, judge."""
+    """Parse the command line, publish, judge, draw."""
     parser = argparse.ArgumentParser(prog="python -m analysis.publish")
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("--scale", default="tiny", choices=SCALES)
@@ -79,7 +79,8 @@ def _main(options: argparse.Namespace) -> None:
         drawn = [figure for figure in figures() if (drawings / f"{figure}.csv").is_file()]
         if not drawn:
             raise UserError(f"no figure is published at {options.scale} in {drawings}")
-        _draw(drawn, options, drawings)
+        if _draw(drawn, options, drawings):
+            raise SystemExit(2)
         return
     if not options.experiments:
         raise UserError("name an experiment to publish, as make publish EXPERIMENT=projector does")
@@ -93,31 +94,38 @@ def _main(options: argparse.Namespace) -> None:
             raise UserError("--claim says which seeds and runs of one experiment; leave out others")
         seeds, only = asked_by(EXPERIMENTS / options.experiments[0], options.claim, options.scale)
     published: list[str] = []
+    failed = False
     try:
         for experiment in options.experiments:
             folder = publish(experiment, options.scale, seeds, options.results, only)
             published.append(experiment)
             size = sum(file.stat().st_size for file in folder.iterdir())
             print(f"published {experiment} to {folder}, {size / 1e6:.1f} MB")
-    finally:  # what was published before an error is judged all the same
-        if published:
-            judge_and_write(options.scale, "reference", options.results)
-    _draw([figure for figure in figures() if {*published} & {*read_by(figure)}], options, drawings)
+    finally:  # what was published before an error is judged and drawn all the same
+        names = [figure for figure in figures() if {*published} & {*read_by(figure)}]
+        try:
+            if published:
+                judge_and_write(options.scale, "reference", options.results)
+        finally:
+            failed = _draw(names, options, drawings)
+    if failed:
+        raise SystemExit(2)
 
 
-def _draw(names: Sequence[str], options: argparse.Namespace, drawings: Path) -> None:
-    """Draw what can be drawn; a line for each other figure, and then exit code 2 if it is wrong."""
+def _draw(names: Sequence[str], options: argparse.Namespace, drawings: Path) -> bool:
+    """Draw what can be drawn, with a line for each other figure; whether one of them is wrong."""
     failed = False
     for figure in names:
         try:
             render(figure, options.scale, "reference", options.results, drawings, FORMATS)
-        except NothingFound as error:  # a figure may read several experiments
-            print(f"{figure} is not drawn yet: {error}")
         except UserError as error:
+            # A figure may read several experiments, of which one is still to come.
+            if isinstance(error, NothingFound) and not (drawings / f"{figure}.csv").exists():
+                print(f"{figure} is not drawn yet: {error}")
+                continue
             print(line_of(error), file=sys.stderr)
             failed = True
-    if failed:
-        raise SystemExit(2)
+    return failed
 
 
 def publish(

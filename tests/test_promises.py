@@ -242,17 +242,27 @@ def test_digests_of_nothing(tmp_path):
     assert found.returncode == 2 and "nothing is published in" in found.stderr
 
 
-def test_what_is_published_before_an_error_is_judged(monkeypatch, tmp_path):
+def test_what_is_published_before_an_error_is_judged_and_drawn(monkeypatch, tmp_path):
+    """One figure that cannot be drawn keeps no other from it."""
     done = []
 
     def publish_one(experiment, *_):
         if experiment == "b":
             raise UserError("b has no runs")
         done.append(experiment)
+        return tmp_path
 
-    monkeypatch.setattr(publish, "_publish", publish_one)
+    def render(figure, *_):
+        if figure == "wrong":
+            raise UserError("two corpora")
+        done.append(figure)
+
+    monkeypatch.setattr(publish, "publish", publish_one)
     monkeypatch.setattr(publish, "judge_and_write", lambda *_: done.append("judged"))
+    monkeypatch.setattr(publish, "figures", lambda: ["wrong", "right", "of another"])
+    monkeypatch.setattr(publish, "read_by", lambda figure: ["c" if "of" in figure else "a"])
+    monkeypatch.setattr(publish, "render", render)
     monkeypatch.setattr(sys, "argv", ["publish", "a", "b", "--results", str(tmp_path)])
     with pytest.raises(SystemExit) as stopped:
         publish.main()
-    assert stopped.value.code == 2 and done == ["a", "judged"]
+    assert stopped.value.code == 2 and done == ["a", "judged", "right"]

@@ -122,9 +122,10 @@ def _tell_left_out(tables: dict[str, Tables], scale: str, folder: Path) -> None:
     """A line for each own seed that is not drawn: one that diverged may carry the message."""
     for key, table in tables.items():
         drawn = {*table.runs["seed"]}
-        for seed, labels in unfinished(experiment_of(key), scale, folder).items():
-            if seed not in drawn:
-                print(left_out_line(experiment_of(key), seed, labels))
+        with contextlib.suppress(UserError):  # what is not drawn may be damaged
+            for seed, labels in unfinished(experiment_of(key), scale, folder).items():
+                if seed not in drawn:
+                    print(left_out_line(experiment_of(key), seed, labels))
 
 
 def drawn_of(figure: str, scale: str, source: str, folder: Path, target: Path) -> bool:

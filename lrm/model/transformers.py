@@ -222,10 +222,13 @@ def check_transformers(folder: str | Path) -> None:
     """Raise UserError unless transformers finds all weights of the model in ``folder``.
 
     By itself it draws those that it lacks, leaves out multipliers that were not merged, and tells
-    of both in its log alone. Models that are not for causal language modelling are not checked.
+    of both in its log alone. Models with an encoder, and those that model no language, are not
+    checked.
     """
     library = _transformers()
-    if type(_config_of(folder)) in library.MODEL_FOR_CAUSAL_LM_MAPPING:
+    of = type(_config_of(folder))
+    with_encoder = of in library.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING
+    if of in library.MODEL_FOR_CAUSAL_LM_MAPPING and not with_encoder:
         _whole(folder, library.AutoModelForCausalLM)
 
 

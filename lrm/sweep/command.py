@@ -311,6 +311,8 @@ def _plan(
                                 "the same without torchrun, with --corpus")  # fmt: skip
     _check_batches(runs, processes or 1)
     unfinished = [run for run in runs if not run.is_finished(results)]
+    if any(run.kind == "evaluation" for run in unfinished):
+        harness_version()  # else it would be missed after the training
     if processes:
         machine.check_memory_of_one(unfinished, processes)
         _check_length(unfinished, processes, options.yes)
@@ -334,8 +336,6 @@ def _plan(
         print(printable(line))
     if waiting := len(sound) - kept - len(missing):
         print(f"{counted(waiting, 'run')} left out, as what they begin with is damaged")
-    if any(run.kind == "evaluation" for run, _ in missing):
-        harness_version()  # else it would be missed after the training
     if missing:
         verify_corpora([run for run, _ in missing], corpora)
         make_folder(results / "runs" / experiment.name)

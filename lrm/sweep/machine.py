@@ -18,6 +18,7 @@ from lrm.plan.run import Run
 
 # There CUDA may be usable although no /dev/nvidia0 is: Windows' subsystem, ROCm, Jetson.
 _OTHER_GPUS = ("/dev/dxg", "/dev/kfd", "/dev/nvmap")
+_PATIENCE = 300  # seconds; torch may come from a slow disk
 _ASK = """
 import sys
 from lrm.errors import UserError
@@ -101,14 +102,29 @@ def check_devices(runs: Sequence[Run]) -> None:
 def check_device_by_torch(name: str) -> None:
     """UserError where ``execution.device`` = ``name`` is a GPU that is not usable here.
 
-    Another process asks torch: this one would keep a part of the GPU's memory.
+    Each of the GPUs that workers are given, where no number is named. Other processes ask torch:
+    this one would keep a part of the GPU's memory.
     """
     if name == "cpu" or (name == "auto" and not gpus()):
         return
-    asked = subprocess.run([sys.executable, "-c", _ASK, name], capture_output=True, text=True)
-    if asked.returncode:
-        last = asked.stderr.strip().splitlines() or [f"torch ended with code {asked.returncode}"]
-        raise UserError(last[-1])
+    command = [sys.executable, "-c", _ASK, name]
+    cards = [{"CUDA_VISIBLE_DEVICES": card} for card in gpus()] if ":" not in name else []
+    asked = [
+        subprocess.Popen(command, env=os.environ | card, stderr=subprocess.PIPE, text=True)
+        for card in cards or [{}]
+    ]
+    try:
+        for process in asked:
+            _, said = process.communicate(timeout=_PATIENCE)
+            if process.returncode:
+                lines = said.strip().splitlines() or [f"code {process.returncode}"]
+                raise UserError(lines[-1])
+    except subprocess.TimeoutExpired:
+        raise UserError(f"torch does not say within {_PATIENCE} seconds whether execution.device = "
+                        f"{name} is usable; see whether the driver hangs") from None  # fmt: skip
+    finally:
+        for process in asked:
+            process.kill()
 
 
 def check_memory(runs: Sequence[Run], workers: int, at_once: int = 1) -> None:

@@ -190,7 +190,12 @@ def _loaded(folder: Path, device: torch.device) -> Any:
         "batch_size": _BATCH}  # fmt: skip
     try:
         return HFLM(pretrained=str(folder), dtype="float32", device=str(device), **size)
+    except torch.OutOfMemoryError as error:
+        raise UserError(f"GPU memory does not suffice for {folder} ({first_line(error)}); evaluate "
+                        "on a larger GPU, or by execution.device=cpu") from None  # fmt: skip
     except load_errors() as error:
+        if isinstance(error, RuntimeError) and device.type == "cuda":
+            raise  # a fault of the GPU stays with the process
         raise UserError(f"{folder} cannot be loaded ({first_line(error)}); save the model and its "
                         "tokenizer there by save_pretrained") from None  # fmt: skip
 

@@ -43,7 +43,8 @@ class Task:
         left = [job for job in jobs if not is_complete(job[1])]
         if left:
             # A broken GPU would fail one run after another, which other tasks could train.
-            for name in sorted({run.execution.device for run, _ in left if run.trains}):
+            on_gpus = (run for run, _ in left if run.trains or run.kind == "evaluation")
+            for name in sorted({run.execution.device for run in on_gpus}):
                 check_device_by_torch(name)
             shift = Shift(grace, JobEnvironment().paths.stderr, tasks)
             self._sweep = Sweep(left, corpora, workers, shift=shift)

@@ -123,8 +123,8 @@ def text(found: Sequence[Share], cluster: Cluster) -> list[str]:
     }):  # fmt: skip
         if bool(cluster.gpus) == device.endswith("CPU core"):
             told.append(f"hours are those of a {device}, and tasks have "
-                        f"{'GPUs' if cluster.gpus else 'none'}: state what a worker of theirs does "
-                        "by --set cost.flops_per_second=5e10")  # fmt: skip
+                        f"{'GPUs' if cluster.gpus else 'none'}: name the device of theirs and its "
+                        "speed by --set cost.device=… and cost.flops_per_second=…")  # fmt: skip
     head = ("share", "runs", "tasks", "runs at a time", "hours of work", "longest run")
     rows = [head]
     hours = dollars = 0.0

@@ -167,10 +167,12 @@ def draw(numbers: pd.DataFrame, context: Context):
     # Panel f is of another experiment.
     others = dict(zip("f", context.others.values(), strict=False))
     context = dataclasses.replace(context, others=others)
-    note = f"{S_MEANS}\nW: LM head; c: learned scale of its inputs; marks in c stand side by side"
+    note = f"{S_MEANS}\nW: LM head; c: learned scale of its inputs"
     if panels["f"]["seed"].nunique() > 1:
         note += "; f: mean difference of a seed's two runs ± 95%"
-        note += f"\n{BANDS_RANGE}, in c to e mostly narrower than the lines"
+        note += (
+            f"\n{BANDS_RANGE}, in c to e mostly narrower than the lines; marks in c: side by side"
+        )
     return caption(figure, context, note)
 
 

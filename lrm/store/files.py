@@ -94,9 +94,9 @@ def unwritable(path: Path, error: OSError) -> UserError:
     return UserError(f"cannot write {path}: {error.strerror}; {remedy}")
 
 
-def as_json(data: Any) -> bytes:
-    """Indented, with a final newline."""
-    return (json.dumps(data, indent=1) + "\n").encode()
+def as_json(data: Any, indent: int | None = 1) -> bytes:
+    """Indented or, without ``indent``, on one line; with a final newline."""
+    return (json.dumps(data, indent=indent) + "\n").encode()
 
 
 def write_json(path: Path, data: Any) -> None:

@@ -4,8 +4,6 @@ SEEDS ?= 1
 WORKERS ?=
 CLUSTER ?=
 RESULTS ?= results
-# Set on the command line alone: the environment may have variables of these names.
-FROM = reference
 PYTHON ?= python3
 YES ?=
 PAIRS ?=
@@ -15,13 +13,22 @@ CLAIM ?=
 OPTIONS ?=
 TASKS ?=
 MINUTES ?=
+TOY ?=
+AGAIN ?=
+# Set on the command line alone: the environment may have variables of these names.
+FROM = reference
 ALL =
 RUN =
 STEP =
 PART =
 NAME =
-TOY ?=
-AGAIN ?=
+ONLY =
+MODEL =
+EXPERIMENT =
+EXAMPLES =
+UNTIL =
+PEAK =
+FROM_PUBLISHED =
 
 # Switches: these words are off, as nothing is.
 on = $(filter-out 0 no false off,$(1))

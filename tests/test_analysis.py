@@ -138,7 +138,8 @@ def test_what_decays_starts_from_its_own_law(settings):
         values = parameters[plans[f"{name}@0"].address.parameter]
         size = values.square().mean().sqrt().item()
         # Of two heads; the filters are many.
-        assert found[f"{name}@0"]["initial_norm"] == pytest.approx(size, rel=0.5), name
+        near = 0.5 if values.numel() < 10 else 0.1
+        assert found[f"{name}@0"]["initial_norm"] == pytest.approx(size, rel=near), name
 
 
 def test_costs(settings):

@@ -36,7 +36,7 @@ from lrm import data
 from lrm.errors import UserError
 from lrm.exchange.evaluation import harness, reasoning, suite
 from lrm.exchange.evaluation.command import evaluate, main
-from lrm.exchange.evaluation.examples import Material, compiles, look_up, others_like
+from lrm.exchange.evaluation.examples import Example, Material, compiles, look_up, others_like
 from lrm.exchange.export import corpus_of, export, trained
 from lrm.model.transformers import load_transformers
 from lrm.plan.config import DataConfig, Execution, validate
@@ -101,6 +101,13 @@ def exported(results, tmp_path_factory):
     return folder
 
 
+def read(path, name):
+    """The examples of one task of a suite's folder."""
+    lines = (path / f"{name}.jsonl").read_text().splitlines()
+    records = map(json.loads, lines)
+    return [Example(r["query"], tuple(r["choices"]), r["gold"], r["checked"]) for r in records]
+
+
 def runs(folder):
     """A training with few snapshots, and its evaluation."""
     experiment = load(EXPERIMENTS / "long_run" / "config.yaml")
@@ -115,7 +122,7 @@ def test_the_suite_is_made_of_held_out_text_alone(corpus, folder):
     held_out = suite.documents(corpus)
     assert len(held_out) == corpus.meta["splits"]["validation"]["documents"]
     for name in ("arguments", "docstrings", "indentation"):
-        for one in suite.read(folder, name):
+        for one in read(folder, name):
             assert any(one.query in text for text in held_out), one
             assert any(one.query + one.choices[one.gold] in text for text in held_out), one
 
@@ -123,7 +130,7 @@ def test_the_suite_is_made_of_held_out_text_alone(corpus, folder):
 def test_every_question_has_one_answer(folder):
     """Of all but docstrings the key is checked by executing or compiling code."""
     for name in SUITE:
-        found = suite.read(folder, name)
+        found = read(folder, name)
         assert len(found) == EXAMPLES
         for one in found:
             assert len(set(one.choices)) == CHOICES and 0 <= one.gold < CHOICES
@@ -136,7 +143,7 @@ def test_no_question_of_knowledge_has_its_answer_in_it(folder):
     for name, task in SUITE.items():
         if task.half != "knowledge":
             continue
-        for one in suite.read(folder, name):
+        for one in read(folder, name):
             right = one.choices[one.gold].strip(" =")
             assert not re.search(rf"\b{re.escape(right)}\b", one.query), one
 
@@ -148,7 +155,7 @@ def test_a_suite_may_have_some_tasks_alone(corpus, folder, tmp_path):
     made = suite.prepare(wanted, corpus, DATA, tmp_path)
     assert {path.stem for path in made.glob("*.jsonl")} == set(wanted.chosen)
     for name in wanted.chosen:
-        assert suite.read(made, name) == suite.read(folder, name)
+        assert read(made, name) == read(folder, name)
     assert list(Evaluation(suite=wanted).all_tasks) == list(wanted.chosen)
     with pytest.raises(UserError, match="tasks: lookup: no task of the suite; one of imports"):
         validate(Suite, {"tasks": ["lookup"]}, "test")
@@ -156,19 +163,19 @@ def test_a_suite_may_have_some_tasks_alone(corpus, folder, tmp_path):
 
 def test_the_answer_key_again(folder):
     """What the generator has checked, in other words."""
-    for one in suite.read(folder, "imports"):
+    for one in read(folder, "imports"):
         # In a process of its own: here other tests have imported submodules.
         lines = "".join(f"\ntry:\n {one.query}{choice}\n print(1)\nexcept ImportError:\n print(0)"
                         for choice in one.choices)  # fmt: skip
         told = subprocess.run([sys.executable, "-W", "ignore", "-c", lines], capture_output=True,
                               text=True, check=True).stdout  # fmt: skip
         assert told.split()[-CHOICES:] == [str(int(i == one.gold)) for i in range(CHOICES)], one
-    for one in [*suite.read(folder, "brackets"), *suite.read(folder, "strings")]:
+    for one in [*read(folder, "brackets"), *read(folder, "strings")]:
         assert [compiles(one.query + choice) for choice in one.choices] == [
             place == one.gold for place in range(CHOICES)
         ]
     for name in ("assignments", "lookups"):
-        for one in suite.read(folder, name):
+        for one in read(folder, name):
             *code, asked = (line.removeprefix(">>> ") for line in one.query.splitlines())
             values: dict = {}
             exec("\n".join(code), values)
@@ -319,7 +326,7 @@ def test_the_harness_scores_as_we_do(results, tmp_path):
             [said] = vectors[(vectors["step"] == step) & (vectors["tensor"] == f"task.{name}")][
                 "value"
             ]
-            for one, correct in zip(suite.read(folder, name), said, strict=True):
+            for one, correct in zip(read(folder, name), said, strict=True):
                 scores = ours(model, tokenizer, one)
                 right = max(range(CHOICES), key=scores.__getitem__) == one.gold
                 best, second = sorted(scores)[:-3:-1]
@@ -427,6 +434,9 @@ def test_the_command_evaluates_a_run_once(results, tmp_path):
     before = file.stat().st_mtime_ns
     assert said.count("0.") + said.count("1.") >= len(SUITE) and str(file) in said
     assert call(*command) == said and file.stat().st_mtime_ns == before
+    # The last step is the end, and no other evaluation.
+    assert call(*command, "--step", train.settings.train.steps) == said
+    assert [*file.parent.glob("*.json")] == [file]
     found = call(*LRM, tmp_path, code=2)
     assert found.startswith("error: ") and found.count("\n") == 1
     assert "is no finished run and no model's folder" in found
@@ -490,7 +500,9 @@ def test_the_command_asks_what_the_planned_evaluation_asks(results, tmp_path):
 
 
 def test_what_cannot_be_evaluated_is_refused_before_anything_is_made(results, tmp_path):
-    _, evaluated = runs(results)
+    train, evaluated = runs(results)
+    with pytest.raises(UserError, match="keeps no weights of step 7; there are those of"):
+        evaluate(train.path(results), tmp_path, [], 7, Suite())
     with pytest.raises(UserError, match=r"is no planned training \(kind evaluation\)"):
         evaluate(evaluated.path(results), tmp_path, [], None, Suite())
     (tmp_path / "model").mkdir()
@@ -627,7 +639,8 @@ def test_figures_publishing_and_claims(smoke_results, tmp_path):
     needed = numbers[numbers["panel"] == "spread"].set_index("optimizer")["value"]
     assert needed["Adam"] == pytest.approx(1.21 / 1.96 / math.sqrt(2), abs=1e-3)
     drawn = fig11.numbers({"long_run": table})
-    assert len(drawn) == 7 * (4 + 2) and drawn["value"].notna().all()
+    tasks = drawn["tasks"].iloc[0]  # those that count have a panel each
+    assert len(drawn) == 7 * (4 + 2 + 4 * tasks) and drawn["value"].notna().all()
     assert long_run.stages(table) == (34, 42, 50)
     rates = long_run.base_lrs(table)
     preset = read_yaml(PRESETS / "tuned" / "smoke" / "ADAM_LRM_FULL.yaml")["optimizer"]["lr"]

@@ -29,7 +29,7 @@ from lrm.model import transformers as hub
 from lrm.plan.config import Execution, Settings, validate
 from lrm.plan.run import Cost, TrainRun
 from lrm.store.rundir import read_description
-from lrm.train import loop, probes
+from lrm.train import loop
 from lrm.train.learner import build
 
 ROOT = Path(__file__).parents[1]
@@ -141,10 +141,15 @@ def test_a_model_card_names_every_version_that_trained(finished):
     """Of a run that was stopped, and went on after a commit."""
     description = json.loads((finished / "run.json").read_text())
     first = description["environment"] | {"commit": "aaa"}
-    again = [{"step": step, "commit": commit} for step, commit in ((7, "bbb"), (9, "bbb"))]
+    again = [{**first, "step": step, "commit": "bbb"} for step in (7, 9)]
     told = description | {"environment": first, "resumed": again}
     text = model_card(told, train_settings(description), 1, None, None)
     assert f"| lrm {first['lrm']}, commit aaa; commit bbb from step 7 |" in text
+    # A wheel and a container have no commit to tell.
+    for record in (first, *again):
+        record["commit"] = None
+    text = model_card(told, train_settings(description), 1, None, None)
+    assert f"| made by | lrm {first['lrm']} |" in text
 
 
 def train_settings(description):
@@ -334,8 +339,10 @@ def test_norms_of_a_checkpoint(tmp_path):
     assert len(up) == 6 and set(up["layer"]) == {0, 1, 2}
     for _, row in up.iterrows():
         weight = model.model.layers[row["layer"]].mlp.up_proj.weight
-        measure = probes.row_norms if row["stat"] == "row_norms" else probes.column_norms
-        np.testing.assert_allclose(row["value"], measure(weight).detach(), rtol=1e-6)
+        across = 1 if row["stat"] == "row_norms" else 0  # outputs are rows
+        wanted = weight.detach().double().square().mean(across).sqrt()
+        np.testing.assert_allclose(row["value"], wanted, rtol=1e-6)
+        assert row["over"] == weight.shape[across]
     numbers = summary(table).set_index(["tensor", "axis"])
     found = numbers.loc["model.layers.*.mlp.up_proj.weight", "rows"]
     assert found["dead"] == 1 and found["count"] == 144

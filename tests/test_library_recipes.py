@@ -14,6 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import transformers
+from torch.optim.lr_scheduler import CyclicLR, OneCycleLR
+from torch.optim.swa_utils import SWALR
 
 import lrm
 from lrm.errors import UserError
@@ -229,11 +231,19 @@ def test_muon_moves_matrices_and_not_the_stacks_of_experts(recipe):
     assert {id(p) for p in muon + adamw} == {id(p) for p in model.parameters()}
 
 
-def test_a_list_of_rates_keeps_those_of_each_group(recipe):
-    """The page's advice for ``OneCycleLR``."""
+SET_RATES = {
+    "OneCycleLR": lambda o, rates: OneCycleLR(o, max_lr=rates, total_steps=10),
+    "CyclicLR": lambda o, rates: CyclicLR(o, [0.0] * len(rates), rates, 4, cycle_momentum=False),
+    "SWALR": lambda o, rates: SWALR(o, rates, anneal_epochs=4),
+}
+
+
+@pytest.mark.parametrize("name", SET_RATES)
+def test_a_list_of_rates_keeps_those_of_each_group(recipe, name):
+    """The page's advice for schedules that set the rate."""
     optimizer = recipe("accelerate")["optimizer"].optimizer
     rates = [group["lr"] for group in optimizer.param_groups]
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=rates, total_steps=10)
+    schedule = SET_RATES[name](optimizer, rates)
     top = [0.0] * len(rates)
     for _ in range(9):
         optimizer.step()

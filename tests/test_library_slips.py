@@ -1,5 +1,6 @@
 """What is a matrix on any model, and one line for what cannot work as it was written."""
 
+import contextlib
 import copy
 import pickle
 import warnings
@@ -550,3 +551,62 @@ def test_a_tied_weight_whose_first_module_was_replaced_is_told():
     lrm.merge_multipliers(model)
     lrm.attach_multipliers(model, "scalar")
     assert lrm.build_param_groups(model, lr=1e-3, weight_decay=0.1)
+
+
+@pytest.mark.parametrize("placement", ["scalar", "all", {"*": "row"}])
+@pytest.mark.parametrize("within", [False, True])
+def test_a_traced_model_is_saved_and_loaded(placement, within, tmp_path):
+    """As the page says of ``torch.jit.trace``, also of weights that are kept."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+    lrm.attach_multipliers(model, placement)
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    x = torch.randn(16, 8)
+    with lrm.same_weights(model) if within else contextlib.nullcontext():
+        model(x)
+        traced = torch.jit.trace(model, x)
+    traced.save(tmp_path / "traced.pt")
+    found = torch.jit.load(tmp_path / "traced.pt")(x)
+    torch.testing.assert_close(found, model(x))
+
+
+@pytest.mark.parametrize("kind", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_a_cell_is_read_step_by_step(kind):
+    """Its output and gradients are those of the merged cell and of equation (4)."""
+    torch.manual_seed(0)
+    cell = kind(4, 5).double()
+    handle = lrm.attach_multipliers(cell, "hidden")
+    assert set(handle.weights) == {"weight_ih", "weight_hh"}
+    for parameter in cell.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    x = torch.randn(3, 2, 4).double()
+
+    def last(cell):
+        state = None
+        for each in x:
+            state = cell(each, state)
+        return state[0] if isinstance(state, tuple) else state
+
+    alone = last(cell)
+    with lrm.same_weights(cell):
+        together = last(cell)
+    torch.testing.assert_close(alone, together, rtol=1e-14, atol=1e-14)
+    given = [torch.autograd.grad(y.square().sum(), list(cell.parameters())) for y in
+             (alone, together)]  # fmt: skip
+    torch.testing.assert_close(*given, rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(last(lrm.merge_multipliers(cell)), alone, rtol=1e-12, atol=1e-13)
+
+
+def test_a_bag_of_embeddings_is_an_embedding():
+    torch.manual_seed(0)
+    bag = nn.EmbeddingBag(10, 4).double()
+    model = nn.Sequential(bag, nn.Linear(4, 3).double())
+    groups = lrm.build_param_groups(model, lr=0.1, weight_decay=0.1)
+    assert [g["kind"] for g in groups if any(p is bag.weight for p in g["params"])] == ["embedding"]
+    lrm.attach_multipliers(model, "all")
+    for parameter in model.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    tokens = torch.tensor([[1, 2, 2], [7, 0, 9]])
+    before = model(tokens)
+    torch.testing.assert_close(lrm.merge_multipliers(model)(tokens), before)

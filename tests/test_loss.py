@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
 from lrm.model import loss as module
 from lrm.model.loss import linear_cross_entropy
+from lrm.train.learner import build
+from lrm.train.step import validation_loss
 
 
 def plain(hidden, weight, targets, z_loss=0.0, factor=1.0):
@@ -85,3 +88,26 @@ def test_half_precision_keeps_the_loss_wide():
 
     for i in range(3):
         assert error("fused", i) < max(1.5 * error("plain", i), 1e-3)
+
+
+@pytest.mark.parametrize("lot", [1, 3, 5, 7, 8])
+@pytest.mark.parametrize("counting", [False, True])
+def test_a_validation_in_lots_is_the_mean_over_all_tokens(settings, lot, counting):
+    """Also where the last lot is shorter, and where one counts no token."""
+    config = settings()
+    learner = build(config, 0, dtype=torch.float64)
+    draw = np.random.default_rng(0)
+    sequences = draw.integers(config.model.vocab_size, size=(7, 17))
+    counted = draw.random((7, 16)) < 0.3 if counting else None
+    if counting:
+        counted[3:6] = False  # the second lot of three
+    with torch.no_grad():
+        each = [
+            F.cross_entropy(
+                learner.model(batch[:, :-1]).flatten(0, 1), batch[0, 1:], reduction="none"
+            )
+            for batch in torch.from_numpy(sequences)[:, None]
+        ]
+    wanted = torch.stack(each)[torch.from_numpy(counted) if counting else ...].mean().item()
+    found = validation_loss(learner, sequences, lot, None, counted)
+    assert found == pytest.approx(wanted, rel=1e-10)

@@ -241,6 +241,12 @@ def turned_reference(x: Tensor) -> Tensor:
             lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-5),
             [(2, 5, 6), (6,)],
         ),
+        # One vector alone, as large as the weight.
+        (
+            lambda x, w: ops.rms_norm(x, w, 1e-5),
+            lambda x, w: F.rms_norm(x, x.shape[-1:], w, 1e-5),
+            [(6,), (6,)],
+        ),
         (
             lambda q, k, v: ops.attention(q, k, v, 0.3),
             attention_reference,
@@ -254,8 +260,8 @@ def turned_reference(x: Tensor) -> Tensor:
         ),
         (lambda x: ops.rope(x, 1.0e4), turned_reference, [(2, 5, 3, 8)]),
     ],
-    ids=["conv", "conv_shorter_than_kernel", "conv_without_bias", "norm", "attention",
-         "long_attention", "rope"],
+    ids=["conv", "conv_shorter_than_kernel", "conv_without_bias", "norm", "norm_of_one",
+         "attention", "long_attention", "rope"],
 )  # fmt: skip
 def test_kernels_equal_plain_torch(ours, reference, shapes):
     torch.manual_seed(0)

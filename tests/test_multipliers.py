@@ -39,14 +39,19 @@ def gradients(part, weight, outer):
     return by_axis
 
 
-@pytest.mark.parametrize("transposed", [False, True])
-@pytest.mark.parametrize("shape", [(5, 7), (700, 101), (3, 5, 7), (6,), (1, 4), (4, 1), (5, 5)])
+SHAPES = [(5, 7), (700, 101), (3, 5, 7), (6,), (1, 4), (4, 1), (5, 5)]
+# A vector has no columns, and lies in one way.
+ARRANGED = [
+    (axes, shape, transposed)
+    for axes, shape, transposed in itertools.product(KINDS, SHAPES, [False, True])
+    if len(shape) > 1 or not ("column" in axes or transposed)
+]
+
+
+@pytest.mark.parametrize(("axes", "shape", "transposed"), ARRANGED)
 @pytest.mark.parametrize("parametrization", ["direct", "log", "or", "er", "product"])
-@pytest.mark.parametrize("axes", KINDS)
 def test_gradient_relations_equal_autograd(axes, parametrization, shape, transposed):
     """Equation (4) in float64, with values away from 1; in blocks, and in stacks of matrices."""
-    if len(shape) == 1 and ("column" in axes or transposed):
-        return
     last = len(shape) - 1
     torch.manual_seed(0)
     weight = torch.randn(shape, dtype=torch.float64, requires_grad=True)

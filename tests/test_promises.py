@@ -146,6 +146,10 @@ def test_a_path_that_no_source_reads(tmp_path):
         check(DataConfig(packages=("numpy",)), 300)
     with pytest.raises(UserError, match="stdlib reads no data.synthetic_seed, synthetic does"):
         check(DataConfig(synthetic_seed=3), 300)
+    alone = tmp_path / "alone.jsonl"
+    alone.write_text('{"text": "one"}\n')
+    with pytest.raises(UserError, match="data.pattern chooses among the files of a folder"):
+        check(DataConfig(source="jsonl", path=str(alone), pattern="*.jsonl"), 300)
     with pytest.raises(UserError, match=r"data.pattern = '\.' cannot be used"):
         named_files(DataConfig(source="folder", path=str(tmp_path), pattern="."))
 

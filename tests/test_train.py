@@ -498,7 +498,7 @@ def test_two_processes_do_not_train_one_run(run, tmp_path):
 
     with (
         open_run(tmp_path / "run"),
-        pytest.raises(UserError, match="being trained by another process"),
+        pytest.raises(UserError, match="is in use by another process"),
     ):
         loop.train(run(), tmp_path / "run", tmp_path / "data")
 

@@ -1,17 +1,18 @@
-"""Figure 11 (section 5.2): the average score and the loss difference over the last stages.
+"""Figure 11 (section 5.2): scores and the loss difference over the last stages.
 
-Left: average score over the tasks that count, of every checkpoint and seed, thin; thick, means over
-seeds of the running mean over the checkpoints of about one stage. Right: validation loss with
-vector multipliers minus loss without, every seed thin, means thick. Dotted, the decay begins and
-ends; dashed, the scores that guessing has on average.
+Top left: average score over the tasks that count, of every checkpoint and seed, thin; thick, means
+over seeds of the running mean over the checkpoints of about one stage. Top right: validation loss
+with vector multipliers minus loss without, every seed thin, means thick. Below: the thick lines of
+the first panel for each task that counts. Dotted, the decay begins and ends.
 """
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+from matplotlib.ticker import MaxNLocator
 
-from analysis.drawing.page import caption, key, label, legend_below, page
+from analysis.drawing.page import caption, key, label, legend_below, sheet
 from analysis.drawing.style import ARM_COLOURS, NEUTRAL, OPTIMIZER_NAMES
 from analysis.quantities import long_run
 from analysis.quantities.long_run import OPTIMIZERS, WITH, WITHOUT
@@ -27,7 +28,6 @@ LINES = {"Adam": "-", "Muon": "--"}
 # Of panel b.
 GAPS = {"Adam": "black", "Muon": "#8a8a8a"}
 STAGES = {"color": "#555555", "lw": 0.9, "ls": ":"}
-GUESSING = NEUTRAL | {"lw": 0.8, "ls": (0, (6, 4))}
 
 
 def counted(table: Tables) -> tuple[str, ...]:
@@ -36,27 +36,34 @@ def counted(table: Tables) -> tuple[str, ...]:
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
-    """Columns: panel (score, gap), optimizer, multipliers, seed, step, value, smooth, chance,
-    tasks, decay and minimum, the steps at which the decay begins and ends.
+    """Columns: panel, optimizer, multipliers, seed, step, value, smooth, chance, tasks, decay and
+    minimum, the steps at which the decay begins and ends.
 
-    ``smooth`` is the mean over as many checkpoints as the last stage has, those up to this one.
+    ``panel`` is score, gap or a task's name. ``smooth`` is the mean over as many checkpoints as the
+    last stage has, those up to this one. Of single tasks both are means over seeds.
     """
     table = tables["long_run"]
     constant, decayed, _ = long_run.stages(table)
     every = long_run.tasks(table)
     names = counted(table) or tuple(every)
-    score = long_run.over_tasks(long_run.scores(table), names)
+    scores = long_run.scores(table)
+    score = long_run.over_tasks(scores, names)
     gap = long_run.gains(long_run.losses(table))
     gap.columns = pd.MultiIndex.from_product([gap.columns, [WITH]], names=score.columns.names)
     steps = score.index.get_level_values("step")
     window = int((steps.unique() > decayed).sum())
+    panels = {"score": score, "gap": gap}
+    for name in names:
+        panels[name] = scores.xs(name, axis=1, level="task").groupby("step").mean()
     parts = []
-    for panel, values in (("score", score), ("gap", gap)):
-        smooth = values.groupby("seed").transform(lambda one: one.rolling(window, 1).mean())
+    for panel, values in panels.items():
+        runs = values.groupby("seed") if "seed" in values.index.names else values
+        smooth = runs.rolling(window, 1).mean()
+        smooth = smooth.droplevel(0) if runs is not values else smooth
         tidy = [frame.melt(ignore_index=False).reset_index() for frame in (values, smooth)]
         parts.append(tidy[0].assign(smooth=tidy[1]["value"], panel=panel))
     chance = 100 * float(np.mean([every[name]["chance"] for name in names]))
-    rows = pd.concat(parts, ignore_index=True)
+    rows = pd.concat(parts, ignore_index=True).astype({"seed": "Int64"})
     rows = rows.assign(chance=chance, tasks=len(names), decay=constant, minimum=decayed)
     columns = ["panel", "optimizer", "multipliers", "seed", "step", "value", "smooth", "chance",
                "tasks", "decay", "minimum"]  # fmt: skip
@@ -64,34 +71,34 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two panels."""
-    figure, (left, right) = page(1, 2, 2.9)
-    for axis, panel in ((left, "score"), (right, "gap")):
-        rows = numbers[numbers["panel"] == panel]
-        for (optimizer, kind), own in rows.groupby(["optimizer", "multipliers"]):
-            colour, line = COLOURS[kind], LINES[optimizer]
-            if panel == "gap":
-                colour = GAPS[optimizer]
-            for _, seed in own.groupby("seed"):
-                axis.plot(seed["step"], seed["value"], color=colour, lw=0.5, alpha=0.5, ls=line)
-            column = "smooth" if panel == "score" else "value"
-            mean = own.groupby("step")[column].mean()
-            axis.plot(mean.index, mean, color=colour, lw=1.6, ls=line)
-        for place in (rows["decay"].iloc[0], rows["minimum"].iloc[0]):
+    """Two panels, and below them one for each task that counts."""
+    figure = sheet(4.7)
+    above, below = figure.subfigures(2, 1, height_ratios=(2.9, 1.6))
+    left, right = above.subplots(1, 2)
+    panels = dict(tuple(numbers.groupby("panel")))
+    names = [name for name in panels if name not in ("score", "gap")]
+    small = below.subplots(1, len(names), sharex=True, squeeze=False)[0]
+    for axis, name in zip((left, right, *small), ("score", "gap", *names), strict=True):
+        for (optimizer, kind), own in panels[name].groupby(["optimizer", "multipliers"]):
+            colour = GAPS[optimizer] if name == "gap" else COLOURS[kind]
+            line = {"color": colour, "ls": LINES[optimizer]}
+            for _, seed in own.groupby("seed"):  # of single tasks there are none
+                axis.plot(seed["step"], seed["value"], lw=0.5, alpha=0.5, **line)
+            mean = own.groupby("step")["value" if name == "gap" else "smooth"].mean()
+            axis.plot(mean.index, mean, lw=1.2 if name in names else 1.6, **line)
+        for place in (numbers["decay"].iloc[0], numbers["minimum"].iloc[0]):
             axis.axvline(place, **STAGES, zorder=1)
         axis.set_xlabel("step")
-    left.axhline(numbers["chance"].iloc[0], **GUESSING)
     right.axhline(0, **NEUTRAL)
-    count = numbers["tasks"].iloc[0]
-    several = "s" if count > 1 else ""
-    label(left, f"a   Average score of {count} task{several}", ylabel="score (%)")
+    several = "s" if len(names) > 1 else ""
+    label(left, f"a   Average score of {len(names)} task{several}", ylabel="score (%)")
     label(right, "b   Loss, with − without (below 0: a gain)", ylabel="Δ validation loss (nats)")
+    for letter, axis, name in zip("cdefghijkl", small, names, strict=False):
+        label(axis, f"{letter}   {name}")
+        axis.xaxis.set_major_locator(MaxNLocator(2))
+    small[0].set_ylabel("score (%)")
     handles = [
-        key(
-            f"a: {OPTIMIZER_NAMES[optimizer]}, {NAMES[kind]}",
-            color=COLOURS[kind],
-            ls=LINES[optimizer],
-        )
+        key(f"{OPTIMIZER_NAMES[optimizer]}, {NAMES[kind]}", COLOURS[kind], ls=LINES[optimizer])
         for optimizer in OPTIMIZERS.values()
         for kind in (WITHOUT, WITH)
     ]
@@ -99,10 +106,8 @@ def draw(numbers: pd.DataFrame, context: Context):
         *(key(f"b: {OPTIMIZER_NAMES[name]}", colour, ls=LINES[name])
           for name, colour in GAPS.items()),
         key("decay begins, ends", **STAGES),
-        key("a: guessing", **GUESSING),
     ]  # fmt: skip
-    legend_below(figure, handles, 3)
+    legend_below(figure, handles, 4)
     late = numbers.loc[numbers["step"] > numbers["minimum"], "step"].nunique()
-    return caption(
-        figure, context, f"thin: seeds; thick: means, in a also over the last {late} checkpoints"
-    )
+    note = f"thin: seeds; thick: means, but for b also over the last {late} checkpoints"
+    return caption(figure, context, f"{note}\nguessing would score {numbers['chance'].iloc[0]:.0f}%")

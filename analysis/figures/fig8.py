@@ -1,11 +1,11 @@
-"""Figure 8 (appendix B): block outputs, the loss, and what changes with S in each block.
+"""Figure 8 (appendix B): what changes with S in each block, in three rows of four panels.
 
-All are set over the same seed at S = 1: the loss as a difference, norms as ratios. Top: norms of
-the blocks' outputs (geometric mean over layers) and the loss after the decay. Bottom: the MLP's
-matrices and multipliers, then what else can follow S: the SSM's D and conv1d, attention's matrices
-(geometric mean over layers and matrices, merged ones as one). Lines are medians, bands the middle
-half of the seeds; for the loss they are means and 95% intervals. Drawn is what is judged; the csv
-has every S, every norm as it is, and the SSM's matrices and the embedding, which hardly move.
+All are set over the same seed at S = 1: the loss as a difference, norms as ratios. Columns are MLP,
+SSM, attention and embedding. Rows: norms of outputs (geometric mean over layers); norms of matrices
+(over layers and matrices, merged ones as one); the MLP's multipliers, the SSM's conv1d and D, and
+the loss after the decay. Panels of a row share an axis, but for the MLP's matrices and multipliers
+and for the loss. Lines are medians, bands the middle half of the seeds; for the loss they are means
+and 95% intervals. Drawn is what is judged; the csv has every S, and every norm as it is.
 """
 
 from __future__ import annotations
@@ -51,22 +51,34 @@ MULTIPLIERS = ("rest", "MLP")
 LOSS = ("rest", "embedding")
 # The message of each row, and its panels: row and column of the csv, and the title.
 ROWS = {
-    "Without multipliers outputs and loss rise by S = 8; with them the loss rises less,\n"
-    "and outputs hardly grow, but for AdamW's MLP, whose layers part (figure 9 b)": {
+    "Without multipliers the outputs of MLP, SSM and attention rise by S = 8; with them they\n"
+    "hardly grow, but for AdamW's MLP, whose layers part (figure 9 b)": {
         ("output", "MLP"): "MLP output",
         ("output", "SSM"): "SSM output",
         ("output", "attention"): "attention output",
+        ("output", "embedding"): "embedding output",
+    },
+    "The MLP's matrices grow with S in all arms, attention's by a quarter without multipliers": {
+        ("matrices", "MLP"): r"MLP: $\|W\|$",
+        ("matrices", "SSM"): r"SSM: $\|W\|$",
+        ("matrices", "attention"): r"attention: $\|W\|$",
+        ("matrices", "embedding"): r"embedding: $\|W\|$",
+    },
+    "The MLP's multipliers fall as its matrices grow; without them D and the loss rise more": {
+        MULTIPLIERS: "MLP: $|s|$",
+        ("rest", "SSM"): r"SSM: $\|$conv1d$\|$",
+        ("rest", "attention"): r"SSM: $\|D\|$",
         LOSS: "Loss − that at S = 1",
     },
-    "The MLP's multipliers fall as its matrices grow; without them other tensors grow more": {
-        ("matrices", "MLP"): r"MLP: $\|W\|$ and $|s|$",
-        ("rest", "attention"): r"SSM: $\|D\|$",
-        ("rest", "SSM"): r"SSM: $\|$conv1d$\|$",
-        ("matrices", "attention"): r"attention: $\|W\|$",
-    },
 }
-# What is not drawn, as it hardly moves: the SSM's matrices, the embedding and its output.
-STEADY = (("matrices", "SSM"), ("matrices", "embedding"), ("output", "embedding"))
+# Panels that share a logarithmic axis; the loss has a linear one of its own.
+SHARED = (
+    [("output", column) for column in COLUMNS],
+    [("matrices", "MLP")],
+    [("matrices", column) for column in COLUMNS[1:]],
+    [MULTIPLIERS],
+    [("rest", "SSM"), ("rest", "attention")],
+)
 
 
 def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
@@ -92,11 +104,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two rows of four panels under their messages."""
-    figure = sheet(4.6, w_pad=0.03, h_pad=0.03)
+    """Three rows of four panels under their messages."""
+    figure = sheet(6.4, w_pad=0.03, h_pad=0.03)
     shown = judged_alone(numbers)
     panels = dict(tuple(_over_one(shown).groupby(["row", "column"])))
-    letters, axes = iter("abcdefgh"), {}
+    letters, axes = iter("abcdefghijkl"), {}
     for part, (message, places) in zip(figure.subfigures(len(ROWS), 1), ROWS.items(), strict=True):
         headline(part, message, context)
         for axis, (which, title) in zip(part.subplots(1, 4), places.items(), strict=True):
@@ -105,24 +117,18 @@ def draw(numbers: pd.DataFrame, context: Context):
                 ends = _losses(axis, panels[which])
             else:
                 each(axis, panels[which], "S", LINES, by=["optimizer", "learned"], band=MIDDLE)
-            s_axis(axis, panels[which], r"norm scale $S$")
+            s_axis(axis, panels[which], r"norm scale $S$" if which[0] == "rest" else "")
             axis.axhline(0 if which == LOSS else 1, **NEUTRAL)
             label(axis, f"{next(letters)}   {title}")
-    outputs = [axis for (row, _), axis in axes.items() if row == "output"]
-    matrices = axes["matrices", "MLP"]
-    each(matrices, panels[MULTIPLIERS], "S", LINES, by=["optimizer", "learned"], band=MIDDLE)
-    for power in (1.0, -1.0):
-        _guide(matrices, panels["matrices", "MLP"], power)
-    matrices.set_xlim(right=BEYOND * panels["matrices", "MLP"]["S"].max())
-    for height, name in ((0.88, r"$\|W\|$"), (0.08, "$|s|$")):
-        matrices.text(0.1, height, name, transform=matrices.transAxes)
-    followers = [axes["rest", "attention"], axes["rest", "SSM"], axes["matrices", "attention"]]
-    for group in (outputs, [matrices], followers):
-        _share(group)
-    for axis in (outputs[0], matrices, followers[0]):
-        axis.set_ylabel("norm / norm at S = 1")
+    for which, power in ((("matrices", "MLP"), 1.0), (MULTIPLIERS, -1.0)):
+        _guide(axes[which], panels[which], power)
+        axes[which].set_xlim(right=BEYOND * panels[which]["S"].max())
+    for group in SHARED:
+        _share([axes[which] for which in group])
+    for places in ROWS.values():
+        axes[next(iter(places))].set_ylabel("over S = 1")
     axes[LOSS].set_ylabel("Δ loss (nats)")
-    _dead(outputs[0], panels["output", "MLP"])
+    _dead(axes["output", "MLP"], panels["output", "MLP"])
     handles = [key(NAMES[learned], **look) for learned, look in LOOKS.items()]
     handles += [
         key(OPTIMIZER_NAMES[name], **{"marker": "o", "ms": 3} | line)
@@ -132,12 +138,12 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, 5, **DASHED_KEYS)
     note = (
         f"{S_MEANS}, of the MLP\n"
-        "all norms: geometric means over layers, in e and h over matrices too; ‖ ‖: weights' RMS"
+        "all norms: geometric means over layers, in e to h over matrices too; ‖ ‖: weights' RMS"
     )
     if numbers["seed"].nunique() > 1:
         note += f"\n{BANDS_HALF}, some narrower than the markers"
-        note += "; d: means with 95% intervals"
-    caption(figure, context, f"{note}\nnot drawn: {_steady(panels)}{_beyond(numbers, shown)}")
+        note += "; l: means with 95% intervals"
+    caption(figure, context, f"{note}{_beyond(numbers, shown)}")
     figure.get_layout_engine().execute(figure)  # names keep apart by the axis' height
     name_ends(axes[LOSS], ends)
     return figure
@@ -164,20 +170,11 @@ def _over_one(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(value=change)
 
 
-def _steady(panels: dict) -> str:
-    """How far the medians of what is not drawn depart from those at S = 1."""
-    medians = [
-        panels[which].groupby(["optimizer", "learned", "S"])["value"].median() for which in STEADY
-    ]
-    most = max((middle - 1).abs().max() for middle in medians)
-    return f"SSM matrices, embedding (they move by {most:.0%} at most)"
-
-
 def _beyond(numbers: pd.DataFrame, shown: pd.DataFrame) -> str:
     """The S that are left out, on either side."""
     sides = [f"S < {shown['S'].min():g}"] if numbers["S"].min() < shown["S"].min() else []
     sides += [f"S > {shown['S'].max():g}"] if numbers["S"].max() > shown["S"].max() else []
-    return f"; {' and '.join(sides)} (not judged)" if sides else ""
+    return f"\nnot drawn: {' and '.join(sides)} (not judged)" if sides else ""
 
 
 def _dead(axis, panel: pd.DataFrame) -> None:

@@ -1,11 +1,11 @@
-"""Figure 9 (appendix B): the norms of the outputs of MLP and SSM layer by layer, against S.
+"""Figure 9 (appendix B): the norms of the blocks' outputs layer by layer, against S.
 
-Rows: MLP and SSM, of which claims ask whether layers behave alike. Columns: Adam and Muon, each
-without multipliers and with three scalar ones. A colour is a layer: the median over seeds, and a
-faint point for each seed. A panel with a median a hundred times below all others has a longer axis
-of its own, tinted, and a line where the axes of the others end. Written is how many seeds lose a
-layer, as the note of M3 counts them (``switched_off``). Drawn is what is judged; the csv has every
-S, and attention's outputs.
+Rows: MLP and SSM, of which claims ask whether layers behave alike, and attention. Columns: Adam and
+Muon, each without multipliers and with three scalar ones. A colour is a layer: the median over
+seeds, and a faint point for each seed. A panel with a median a hundred times below all others has a
+longer axis of its own, tinted, and a line where the axes of the others end. Written is how many
+seeds lose a layer, as the note of M3 counts them (``switched_off``). Drawn is what is judged; the
+csv has every S.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ MESSAGES = {
     "and with AdamW most seeds lose layer 1 at S = 8, while layer 0 grows",
     "SSM": "Without multipliers SSM outputs grow from S = 4 on; with them they grow far less.\n"
     "With AdamW some seeds lose layer 0 of the SSM at S = 8, without multipliers and with",
+    "attention": "Without multipliers attention outputs grow from S = 4 on; with them far less",
 }
 NAMES = {False: NO_MULTIPLIERS, True: "scalar multipliers"}
 LONGER = "#B0005A"  # of an axis with another scale than its neighbours'
@@ -72,11 +73,11 @@ def numbers(tables: dict[str, Tables]) -> pd.DataFrame:
 
 
 def draw(numbers: pd.DataFrame, context: Context):
-    """Two rows of four panels, the layers' looks below."""
-    figure = sheet(5.0, w_pad=0.02, h_pad=0.03)
+    """Three rows of four panels, the layers' looks below."""
+    figure = sheet(6.8, w_pad=0.02, h_pad=0.03)
     shown = judged_alone(numbers)
     looks = _looks(sorted(shown["layer"].unique()))
-    letters = iter("abcdefgh")
+    letters = iter("abcdefghijkl")
     arms = [(optimizer, learned) for optimizer in ARMS for learned in NAMES]
     panels = dict(tuple(shown.groupby(["block", "optimizer", "learned"])))
     parts = figure.subfigures(len(MESSAGES), 1)
@@ -90,7 +91,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             panel = panel.assign(at=panel["S"] * 2.0 ** panel["layer"].map(apart))
             each(axis, panel, "at", looks, by="layer", band=None)
             _seeds(axis, panel, looks)
-            s_axis(axis, panel, r"norm scale $S$")
+            s_axis(axis, panel, r"norm scale $S$" if block == list(MESSAGES)[-1] else "")
             arm = f"   {OPTIMIZER_NAMES[optimizer]},\n{NAMES[learned]}"
             colour = shade(COLOURS[learned], -0.2)
             axis.set_title(f"{next(letters)}{arm}", loc="left", color=colour)
@@ -105,7 +106,7 @@ def draw(numbers: pd.DataFrame, context: Context):
             _name_lost(axis, panels[block, *arm], above=arm not in own)
     handles = [key(f"layer {layer:.0f}", **look) for layer, look in looks.items()]
     legend_below(figure, handles, 6, **DASHED_KEYS)
-    note = f"{S_MEANS}, of the MLP\nattention's outputs are in the csv alone"
+    note = f"{S_MEANS}, of the MLP"
     if numbers["seed"].nunique() > 1:
         note += "\nlines: medians; faint points: seeds; layers stand side by side at each S"
         note += "\na seed has lost a layer whose output is below a tenth of that at S = 1"

@@ -1,7 +1,7 @@
 """Losses of the tokens that a model can copy from earlier in a sequence, and of all others.
 
 A token counts as recalled where it and the one before it stand next to each other earlier in the
-same sequence (``lrm.data.recalled``). Runs of before November 2026 do not tell the two apart.
+same sequence (``lrm.data.recalled``). Runs of before 27 November 2026 do not tell the two apart.
 """
 
 from __future__ import annotations

@@ -180,7 +180,7 @@ def sums(claims: list[Claim], text: str) -> str:
     # Of entries of one claim the newest counts, but those of two experiments count apart.
     claims_of_text = len({claim.id.partition(".")[0] for claim in of_text})
     twice = len(of_text) - claims_of_text
-    apart = f", {twice} of them by two experiments" if twice else ""
+    apart = f"; {twice} of them have a verdict by each of two experiments" if twice else ""
     return f"{whose} ({claims_of_text}{apart}): {tally(of_text)}.{more}"
 
 

@@ -37,7 +37,7 @@ from lrm.data.shards import (
     remedy_of,
     verify_shard,
 )
-from lrm.errors import UserError, unreadable
+from lrm.errors import UserError, shown, unreadable
 from lrm.plan.config import DataConfig, Settings
 from lrm.store.digests import digest as digest_of
 from lrm.store.digests import is_sealed, running
@@ -164,6 +164,11 @@ def check(config: DataConfig, vocab_size: int) -> None:
     """
     if config.source == "huggingface" and config.pattern:
         raise UserError("data.source = huggingface reads no data.pattern; drop it")
+    if config.pattern and config.path and not Path(config.path).expanduser().is_dir():
+        raise UserError(
+            "data.pattern chooses among the files of a folder, and data.path = "
+            f"{shown(config.path)} is none; drop data.pattern, or name the folder"
+        )
     for source, names in _READ_BY.items():
         for name in names if config.source != source else ():
             if getattr(config, name) != DataConfig.model_fields[name].default:

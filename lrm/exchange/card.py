@@ -39,9 +39,12 @@ def card(
     }
     if loss is not None:
         rows["validation loss"] = f"{loss:.4f} nats a token"
-    made = {environment["commit"]: f"lrm {environment['lrm']}, commit {environment['commit']}"}
+    # Without git there is no commit to tell.
+    first = environment["commit"]
+    made = {first: f"lrm {environment['lrm']}" + (f", commit {first}" if first else "")}
     for since in description.get("resumed", ()):
-        made.setdefault(since["commit"], f"commit {since['commit']} from step {since['step']:,}")
+        later = f"commit {since['commit']}" if since["commit"] else f"lrm {since['lrm']}"
+        made.setdefault(since["commit"], f"{later} from step {since['step']:,}")
     rows["made by"] = "; ".join(made.values())
     table = "\n".join(f"| {what} | {value} |" for what, value in rows.items())
     front = ModelCardData(license="apache-2.0", library_name="transformers", tags=["code"])

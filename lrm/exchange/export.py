@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from lrm import data
+from lrm.cli import a_folder
 from lrm.data import Corpus
 from lrm.data.tokenizer import end_token
 from lrm.errors import UserError, first_line
@@ -80,6 +81,20 @@ def corpus_of(path: Path, corpora: Path | None = None) -> Corpus:
     return corpus
 
 
+def kept_step(path: Path, settings: Settings, step: int | None) -> int | None:
+    """The snapshot of the run in ``path`` after ``step`` steps; None is its end.
+
+    Raises UserError where no weights of that step are kept.
+    """
+    kept = snapshot_steps(settings.train)
+    if step is None or step == settings.train.steps:
+        return None
+    if step not in kept:
+        steps = f"those of the steps {', '.join(map(str, kept))}" if kept else "the last alone"
+        raise UserError(f"{path} keeps no weights of step {step}; there are {steps}")
+    return step
+
+
 def trained(path: Path, step: int | None = None) -> FalconH1:
     """The plain model of the finished run in ``path``, its multipliers merged.
 
@@ -87,15 +102,9 @@ def trained(path: Path, step: int | None = None) -> FalconH1:
     weights of that step are kept, where it diverged, and where files are damaged.
     """
     description, settings = training(path)
-    kept = snapshot_steps(settings.train)
     if "diverged" in read_outcome(path):
         raise UserError(f"{path} diverged, which is its result, and keeps no weights")
-    if step == settings.train.steps:
-        step = None
-    if step is not None and step not in kept:
-        steps = f"those of the steps {', '.join(map(str, kept))}" if kept else "the last alone"
-        raise UserError(f"{path} keeps no weights of step {step}; there are {steps}")
-    file = weights_file(step)
+    file = weights_file(kept_step(path, settings, step))
     # Its weights are read below; the model that it began with may have gone.
     begun = settings.train.model_copy(update={"start": None})
     learner = build(settings.model_copy(update={"train": begun}), description["seed"])
@@ -164,8 +173,8 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
 def main(arguments: list[str]) -> None:
     """Parse the command line and export."""
     parser = argparse.ArgumentParser(prog="lrm export", description=__doc__)
-    parser.add_argument("run", type=Path, help="results/runs/<experiment>/<id>")
-    parser.add_argument("folder", type=Path, help="new folder for from_pretrained")
+    parser.add_argument("run", type=a_folder, help="results/runs/<experiment>/<id>")
+    parser.add_argument("folder", type=a_folder, help="new folder for from_pretrained")
     parser.add_argument(
         "--fold", action="store_true", help="forward multipliers into the weights as well"
     )

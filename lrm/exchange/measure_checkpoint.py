@@ -189,7 +189,10 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("model", help="a folder of safetensors, or a name on the hub")
     parser.add_argument("--results", type=a_folder, default=Path("results"))
     options = parser.parse_args(arguments)
-    print(measure(options.model, options.results) / TABLE)
+    model = options.model
+    # A ``~`` in quotation marks is for us to read.
+    model = str(a_folder(model)) if model.startswith("~") else model
+    print(measure(model, options.results) / TABLE)
 
 
 def measure(model: str, results: Path) -> Path:

@@ -179,7 +179,9 @@ class _RMSNorm(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         unit = x * scale
         product = grad * unit
-        grad_weight = product.sum_to_size(weight.shape)
+        # Of one shape, the sum would be ``product`` itself, which is changed below.
+        same = product.shape == weight.shape
+        grad_weight = product.clone() if same else product.sum_to_size(weight.shape)
         mean = product.mul_(weight).mean(-1, keepdim=True)
         return (grad * weight).addcmul_(unit, mean, value=-1).mul_(scale), grad_weight, None
 

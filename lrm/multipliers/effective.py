@@ -304,15 +304,17 @@ class EffectiveWeight(nn.Module):
         """Whether what goes in and comes out may be scaled in W's place, where that is less."""
         if self.by_step or self.parts[0].rows is not None or is_distributed(weight):
             return False
+        # Whether it is less would become a bound on the number of tokens.
+        if torch.jit.is_tracing():
+            return False
         if torch.compiler.is_compiling():
-            # Whether it is less would become a bound on the number of tokens.
             return not torch.compiler.is_exporting()
         return not self._derived.keeping
 
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor | None:
         """``x @ W̄.T + bias`` by scaling x and the output, where that is less than scaling W.
 
-        None where it is not, and where rows have multipliers of their own.
+        None where it is not, where ``_may_scale_around`` says no, and in float16.
         """
         rows, columns = weight.shape
         if not self._may_scale_around(weight):
@@ -341,7 +343,7 @@ class EffectiveWeight(nn.Module):
     def embedding(self, indices: Tensor, weight: Tensor, padding: int | None) -> Tensor | None:
         """Rows of W̄ by scaling those of W that are looked up: ``indices`` (...) to (..., columns).
 
-        None where these are not fewer than all, and where rows have multipliers of their own.
+        None where these are not fewer than all, and where ``_may_scale_around`` says no.
         """
         if not self._may_scale_around(weight) or indices.is_nested:
             return None

@@ -198,9 +198,11 @@ def _is_several(outer: Tensor) -> bool:
 
 
 def is_transformed() -> bool:
-    """Whether a transform of ``torch.func`` or forward-mode differentiation is at work."""
+    """Whether ``torch.func``, forward-mode differentiation or ``torch.jit.trace`` is at work."""
     return (
-        torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or forward_ad._current_level >= 0
+        or torch.jit.is_tracing()  # which cannot save what Python computes
     )
 
 

@@ -64,7 +64,8 @@ class Direct(Parametrization):
 
 
 class Log(Parametrization):
-    """The multiplier's logarithm is learned, so that a step is relative to it (section 4.1)."""
+    """The multiplier's logarithm is learned, so that a step is relative to it (section 2; 4.1 has
+    its instability)."""
 
     name = "log"
 

@@ -1,7 +1,8 @@
-"""Typed, frozen and strict settings of one run. Every default of the suite stands here.
+"""Typed, frozen and strict settings of one run, with their defaults.
 
 ``lrm.plan.experiment`` composes YAML files, arms and grids; this module says what a complete and
-valid run looks like.
+valid run looks like. Defaults of the model stand in ``lrm.model.config``, those of searches,
+evaluations, theories and costs in the modules of ``lrm.plan`` that are called after them.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ class TrainConfig(Strict):
     clip_includes_multipliers: bool = False
     z_loss: float = Field(1.0e-4, ge=0)
     # "forward": the reparametrized forward with autograd. "optimizer": the model runs on the
-    # effective weights and the optimizer applies the gradient relations (4).
+    # effective weights, built once a step, and the gradient relations (4) pass theirs on.
     multiplier_implementation: Literal["forward", "optimizer"] = "forward"
     # Another number, another order of the data under the same initial values.
     data_order: int = Field(0, ge=0)

@@ -1,4 +1,4 @@
-"""Muon in numbers: shape factors, costs, and what it does to pure noise. No torch here.
+"""Muon in numbers: its costs, and what it does to pure noise. No torch here.
 
 A Muon step on an (R, C) matrix of noise is η f φ(N): N the Nesterov momentum, a Gaussian matrix;
 φ the Newton–Schulz iteration, which maps singular values to about 1; f the shape factor. Updates
@@ -20,7 +20,7 @@ FEWEST = 4  # rows or columns for which ``covariances`` holds
 
 
 def step_flops(rows: int, columns: int, iterations: int) -> float:
-    """Matrix products of one Newton–Schulz call."""
+    """FLOPs of the matrix products of one Newton–Schulz call."""
     short, long = sorted((rows, columns))
     return iterations * (4.0 * short**2 * long + 2.0 * short**3)
 
@@ -78,7 +78,7 @@ def covariances(
 def noise_gain(rows: int, columns: int, optimizer: OptimizerConfig) -> float:
     """‖W‖ of the equilibrium over sqrt(η / 2λ), without schedule: sqrt(Σ_L E[u_t u_{t−L}]).
 
-    Leading order in ηλ / (1 − μ): a guide for tables, like ``products.equilibrium_norm``.
+    Leading order in ηλ / (1 − μ): a guide for tables, like ``timescales.equilibrium_norm``.
     """
     mu = optimizer.muon_momentum
     steps = 2 if mu == 0 else 2 * int(np.ceil(np.log(1e-9) / np.log(mu)))

@@ -33,7 +33,10 @@ Note = Callable[[str], None]
 
 
 class Brownian(Strict):
-    """Adam Brownian motion (ABM) beside the runs: which tensors, with which arms' settings."""
+    """Brownian motion beside the runs: of which tensors, with which arms' settings.
+
+    It is that of their optimizer; the paper's is Adam's (ABM).
+    """
 
     match: tuple[str, ...] = Field(min_length=1)
     arms: tuple[str, ...] = Field(min_length=1)  # names, or patterns of them

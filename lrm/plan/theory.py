@@ -1,4 +1,4 @@
-"""What a run simulates of a theory, which trains no model. No torch here.
+"""What a run simulates or measures of a theory, beside the training loop. No torch here.
 
 Of scale vectors (arXiv 2605.26895): a student W with scale vectors learns a linear teacher W⋆ of
 shape (``outputs``, ``inputs``) from inputs with E zzᵀ = I, so that the loss is ½‖A − W⋆‖²_F of the

@@ -55,7 +55,7 @@ class Holder(NamedTuple):
 
     @property
     def text(self) -> str:
-        """For people: where it is being trained."""
+        """For people: where it runs."""
         job = f", job {self.job}" if self.job else ""
         return f"process {self.process} on {self.host}{job}"
 
@@ -118,12 +118,12 @@ def locked(
                 raise UserError(f"{path / '.claim'} holds no claim; remove it and run again")
         elif not waits:
             raise Busy(
-                f"{path} is being trained by another process ({found.text}); wait for it or stop it"
+                f"{path} is in use by another process ({found.text}); wait for it or stop it"
             )
         else:
             tries = 0
             if not told:
-                note(f"{path} is being trained by another process ({found.text}); waiting for it")
+                note(f"{path} is in use by another process ({found.text}); waiting for it")
             told = True
         time.sleep(pause)
         pause = min(1.5 * pause, _LONGEST_POLL)

@@ -69,7 +69,7 @@ def train(
 
     With a ``group`` all its processes call this alike, and all need to see both folders.
     ``report`` is told of some steps, ``each`` of every one that this process takes, in lots.
-    ``note`` gets one line on how it is computed. Raises UserError for a corpus that is not the
+    ``note`` gets lines on how it is computed. Raises UserError for a corpus that is not the
     one of the run's identity, a kernel that is not usable here, a damaged checkpoint, a way of
     computing that differs from the one begun with, and a loss that is no longer finite, unless the
     settings call that a result.

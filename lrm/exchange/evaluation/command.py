@@ -17,7 +17,7 @@ from lrm.cli import a_folder, columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
 from lrm.exchange.evaluation.harness import Harness, exported, quiet
-from lrm.exchange.export import RUN, corpus_of, origin, training
+from lrm.exchange.export import RUN, corpus_of, kept_step, origin, training
 from lrm.model.transformers import check_transformers
 from lrm.plan.config import validate
 from lrm.plan.evaluation import SUITE_VERSION, Suite, Task, harness_version
@@ -50,6 +50,7 @@ def evaluate(
                         "the harness")  # fmt: skip
     if a_run:
         description, settings = training(source)
+        step = kept_step(source, settings, step)
         # One that was trained on other hardware, or in another precision, found something else.
         told = [description["id"], digest_of(source), weights_file(step)]
     else:
@@ -98,7 +99,7 @@ def evaluate(
 def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, print the scores."""
     parser = argparse.ArgumentParser(prog="lrm evaluate", description=__doc__)
-    parser.add_argument("source", type=Path, help="results/runs/<experiment>/<id>, or a folder")
+    parser.add_argument("source", type=a_folder, help="results/runs/<experiment>/<id>, or a folder")
     parser.add_argument("--step", type=int, help="a snapshot of the run, not its end")
     parser.add_argument("--tasks", nargs="*", default=[], help="the harness's own tasks")
     parser.add_argument("--examples", type=int,

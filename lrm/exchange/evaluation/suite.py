@@ -67,13 +67,6 @@ def _read(path: Path, name: str) -> bytes:
     return read_listed(path / f"{name}.jsonl", f"remove {path} and run again")
 
 
-def read(path: Path, name: str) -> list[Example]:
-    """The examples of one task of a suite's folder."""
-    lines = _read(path, name).decode().splitlines()
-    records = (json.loads(line) for line in lines)
-    return [Example(r["query"], tuple(r["choices"]), r["gold"], r["checked"]) for r in records]
-
-
 def documents(corpus: Corpus) -> list[str]:
     """The held-out documents as text."""
     tokenizer = Tokenizer.from_file(str(corpus.path / "tokenizer.json"))

@@ -180,7 +180,7 @@ def sums(claims: list[Claim], text: str) -> str:
     # Of entries of one claim the newest counts, but those of two experiments count apart.
     claims_of_text = len({claim.id.partition(".")[0] for claim in of_text})
     twice = len(of_text) - claims_of_text
-    apart = f"; {twice} of them have a verdict by each of two experiments" if twice else ""
+    apart = f", {twice} of them twice, by two experiments" if twice else ""
     return f"{whose} ({claims_of_text}{apart}): {tally(of_text)}.{more}"
 
 
@@ -215,7 +215,7 @@ def table(shown: Iterable[Row]) -> str:
 
     The experiment of the paper's main result comes first, then what else its figure shows.
     """
-    more = "[All counts, and all other results](experiments/README.md#what-they-found)"
+    more = "[All counts and results](experiments/README.md#what-they-found)"
     own = [row for row in shown if row.text == PAPER]
     main = headline()
     shared = {figure for row in own if row.name == main for figure in row.figures}

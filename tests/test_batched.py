@@ -7,6 +7,7 @@ import json
 import shutil
 import signal
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -212,7 +213,11 @@ def test_each_run_leaves_what_it_leaves_alone(jobs, tmp_path):
         for name, weight in weights.items():
             torch.testing.assert_close(weight, weights_alone[name], rtol=1e-3, atol=1e-4, msg=name)
         for one, two in zip(tables, tables_alone, strict=True):
-            pd.testing.assert_frame_equal(one, two, check_exact=False, rtol=1e-2, atol=1e-4)
+            pd.testing.assert_frame_equal(one.drop(columns="value"), two.drop(columns="value"))
+            for stat, rows in one.groupby("stat", observed=True):  # each has a size of its own
+                found, wanted = (np.hstack(t.loc[rows.index, "value"]) for t in (one, two))
+                size = np.abs(wanted).max()
+                np.testing.assert_allclose(found, wanted, 1e-2, 1e-3 * size, err_msg=stat)
         described, described_alone = (
             json.loads((p / "run.json").read_text()) for p in (path, other)
         )

@@ -295,8 +295,9 @@ class Display:
 
 
 def bar(part: float, width: int = 16) -> str:
-    """``part`` of a whole, between 0 and 1, as a bar and a percentage."""
-    filled = int(round(width * min(max(part, 0.0), 1.0)))
+    """``part`` of a whole, at most all of it, as a bar and a percentage."""
+    part = min(max(part, 0.0), 1.0)
+    filled = int(round(width * part))
     return "[" + "#" * filled + "." * (width - filled) + f"] {100 * part:3.0f}%"
 
 

@@ -772,6 +772,10 @@ def test_norms_of_a_checkpoint(tmp_path):
     write()
     names = [Path("model") / name for name in (*contents, MANIFEST)]
     assert assert_guarded(folder, names, read, write) >= 22
+    # Another folder is not to be removed.
+    with pytest.raises(UserError, match=r"is no folder of lrm probe.*name one, such as") as caught:
+        checkpoint_norms.read(folder)
+    assert "remove" not in str(caught.value)
 
 
 def test_verification_reads_every_token_of_a_corpus(tmp_path):

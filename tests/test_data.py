@@ -105,6 +105,9 @@ def test_equal_content_is_one_document(texts, tmp_path):
     assert doubled.path != alone.path
     assert doubled.hash == alone.hash
     assert (doubled.meta["duplicates"], doubled.meta["undecodable"]) == (1, 1)
+    said: list[str] = []
+    prepare(folder_config(texts), VOCAB, tmp_path / "again", said.append)
+    assert said[-1].endswith("; left out 1 duplicates, 1 documents that are no UTF-8")
 
 
 def test_identity_is_the_hash_of_what_is_built(texts, tmp_path):
@@ -230,6 +233,9 @@ def test_useless_folders_are_refused(texts, tmp_path):
     (texts / "one.md").write_text("a single document is in one split only")
     with pytest.raises(UserError, match="none of the 1 documents.*data.validation_fraction"):
         prepare(folder_config(texts, pattern="*.md"), VOCAB, data)
+    two = folder_config(texts, documents=2).model_copy(update={"validation_fraction": 1e-6})
+    with pytest.raises(UserError, match="or: raise data.documents = 2$"):
+        prepare(two, VOCAB, data)
     assert visible(data) == []
 
 

@@ -258,6 +258,23 @@ def test_a_folder_appears_when_it_is_whole(finished, tmp_path, monkeypatch):
     assert hub.load_transformers(tmp_path / "empty")
 
 
+def test_a_full_disk_is_told_in_one_line(finished, tmp_path):
+    """Of the weights, which safetensors writes, under a limit on the size of files."""
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000)); "
+        "from lrm.cli import main; main()"
+    )
+    done = subprocess.run(
+        [warm.python, "-c", code, "export", str(finished), str(tmp_path / "out")],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    # Behind what transformers says of its progress.
+    told = f"error: cannot write {tmp_path / 'out'}: File too large; make room and run again"
+    assert done.stderr.splitlines()[-1] == told
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_cannot_be_exchanged_is_told_in_one_line(finished, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").write_text("")

@@ -265,6 +265,10 @@ def test_writing_locks(monkeypatch, tmp_path):
     monkeypatch.setattr(lock, "_published", lambda claim: None)
     path = tmp_path / "gradient_noise" / "locks.json"
     path.unlink()
+    # Runs that were published without a lock would no longer judge under one.
+    with monkeypatch.context() as changed, pytest.raises(UserError, match="without a lock: write"):
+        changed.setattr(lock, "_published", lambda claim: {"tiny": {"n": 16}})
+        lock.lock("N1.2")
     lock.lock("N1.2")
     written = json.loads(path.read_text())
     assert set(written["N1.2"]) == {"code", "configuration"}
@@ -370,6 +374,7 @@ def test_an_entry_of_one_scale_locks_and_judges_there_alone(monkeypatch, tmp_pat
     """The configuration of the other scales may change; the others have no verdict of it."""
     for module in (criteria_module, judges, lock):
         monkeypatch.setattr(module, "EXPERIMENTS", tmp_path)
+    monkeypatch.setattr(lock, "_published", lambda claim: None)
     folder = tmp_path / "gradient_noise"
     shutil.copytree(EXPERIMENTS / "gradient_noise", folder)
     (folder / "locks.json").unlink()

@@ -38,8 +38,8 @@ def lock(claim: str, same: bool = False) -> None:
     """Write the lock of a claim, or with ``same`` note that code has changed without a meaning.
 
     Raises UserError for a claim that no experiment decides, for one whose arms have not been tuned
-    yet, for one whose published runs are locked otherwise, and with ``same`` where the locked code
-    has published no verdicts or others.
+    yet, for one whose published runs are locked otherwise or not at all, and with ``same`` where
+    the locked code has published no verdicts or others.
     """
     criterion = every_criterion().get(claim, {})
     if "experiment" not in criterion:
@@ -57,7 +57,11 @@ def lock(claim: str, same: bool = False) -> None:
         raise UserError(f"{claim}: it has no lock yet: write one without --same")
     noted = {key: old[key] for key in ("code", "configuration")} if old else None
     added = same and _only_added(claim, criterion, old)
-    published = _published(claim) if old and (noted != now or added) else None
+    published = _published(claim) if noted != now or added else None
+    if published and not old:
+        # Their runs note the entry alone: a lock would make them those of another one.
+        raise UserError(f"{claim}: runs that judge it are published without a lock: write a new "
+                        "entry")  # fmt: skip
     if noted == now and not added:
         now = old
     elif same:

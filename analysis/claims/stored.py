@@ -28,7 +28,9 @@ def claims_file(scale: str, source: str, folder: Path) -> Path:
 def read_ledger(path: Path) -> dict[str, Any]:
     """A published ledger. Raises UserError where there is none, or a damaged one."""
     if not path.exists() and not is_listed(path):
-        raise UserError(f"there are no verdicts in {path}; make claims FROM=runs judges")
+        scale = path.parent.name
+        raise UserError(f"there are no verdicts in {path}; make claims FROM=runs SCALE={scale} "
+                        "judges what you have trained")  # fmt: skip
     ledger = read_json(path, ("claims", "multiplicity"), restore(path.parent))
     read_listed(path)
     return ledger

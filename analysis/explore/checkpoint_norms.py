@@ -119,8 +119,12 @@ def main() -> None:
 
 def read(folder: Path) -> tuple[pd.DataFrame, str]:
     """The norms in ``folder`` and their model's name; UserError where a file is damaged."""
+    names = ("norms.parquet", "model.json")
+    if not any((folder / name).exists() for name in names):
+        raise UserError(f"{folder} is no folder of lrm probe, which has {' and '.join(names)}; "
+                        "name one, such as results/probes/<name>")  # fmt: skip
     remedy = f"remove {folder} and run lrm probe MODEL again"
-    for name in ("norms.parquet", "model.json"):
+    for name in names:
         read_listed(folder / name, remedy)
     table = read_table(folder / "norms.parquet")
     said = read_json(folder / "model.json", ("model",), remedy)

@@ -110,4 +110,6 @@ def draw(numbers: pd.DataFrame, context: Context):
     legend_below(figure, handles, 4)
     late = numbers.loc[numbers["step"] > numbers["minimum"], "step"].nunique()
     note = f"thin: seeds; thick: means, but for b also over the last {late} checkpoints"
-    return caption(figure, context, f"{note}\nguessing would score {numbers['chance'].iloc[0]:.0f}%")
+    return caption(
+        figure, context, f"{note}\nguessing would score {numbers['chance'].iloc[0]:.0f}%"
+    )

@@ -343,7 +343,11 @@ class _Build:
         }
         write_sealed(folder / "meta.json", meta)
         tokens = ", ".join(f"{self._counts[split]['tokens']} {split} tokens" for split in SPLITS)
-        self.progress(f"{meta['name']}: {tokens}")
+        out = [f"{count} {what}" for what, count in
+               zip(("duplicates", "documents that are no UTF-8"),
+                   (self._left_out["duplicates"], self._left_out["undecodable"]), strict=True)
+               if count]  # fmt: skip
+        self.progress(f"{meta['name']}: {tokens}" + (f"; left out {', '.join(out)}" if out else ""))
 
     def _texts(self, place: Place) -> Iterator[str | None]:
         limit = self._config.documents
@@ -389,6 +393,9 @@ class _Build:
 
     def _check_splits(self, documents: dict[str, int]) -> None:
         total, remedy = sum(documents.values()), self._source.remedy(self._config)
+        # What cuts the text is what leaves too little of it.
+        if cuts := [name for name in ("tokens", "documents") if getattr(self._config, name)]:
+            remedy = " or ".join(f"raise data.{n} = {getattr(self._config, n)}" for n in cuts)
         if not total:
             raise UserError(f"the corpus is empty: {remedy}")
         for split, count in documents.items():

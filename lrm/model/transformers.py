@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import re
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -305,18 +307,27 @@ def save_transformers(
 ) -> None:
     """Write ``to_transformers(model, keep)`` for ``AutoModelForCausalLM``; raises as it does.
 
-    ``tokenizer`` is a ``tokenizer.json``, which then is there for ``AutoTokenizer``, with its token
-    ``end_of_text``.
+    And OSError where the folder cannot be written. ``tokenizer`` is a ``tokenizer.json``, which
+    then is there for ``AutoTokenizer``, with its token ``end_of_text``.
     """
     library = _transformers()
+    from safetensors import SafetensorError
+
     hf = to_transformers(model, keep)
-    if tokenizer is not None:
-        words = library.PreTrainedTokenizerFast(
-            tokenizer_file=str(tokenizer), eos_token=end_of_text, clean_up_tokenization_spaces=False
-        )
-        words.save_pretrained(folder)
-        hf.config.eos_token_id = hf.generation_config.eos_token_id = words.eos_token_id
-    hf.save_pretrained(folder)
+    try:
+        if tokenizer is not None:
+            words = library.PreTrainedTokenizerFast(
+                tokenizer_file=str(tokenizer), eos_token=end_of_text,
+                clean_up_tokenization_spaces=False,
+            )  # fmt: skip
+            words.save_pretrained(folder)
+            hf.config.eos_token_id = hf.generation_config.eos_token_id = words.eos_token_id
+        hf.save_pretrained(folder)
+    except SafetensorError as error:
+        # Its words for what the system said, such as "... (os error 28)".
+        if (said := re.search(r"os error (\d+)", str(error))) is None:
+            raise
+        raise OSError(int(said[1]), os.strerror(int(said[1]))) from None
     # They are written for their owner alone; the configuration has the mode that was asked for.
     mode = Path(folder, "config.json").stat().st_mode
     for weights in Path(folder).glob("*.safetensors"):

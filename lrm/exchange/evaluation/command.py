@@ -101,7 +101,7 @@ def main(arguments: list[str]) -> None:
     parser = argparse.ArgumentParser(prog="lrm evaluate", description=__doc__)
     parser.add_argument("source", type=a_folder, help="results/runs/<experiment>/<id>, or a folder")
     parser.add_argument("--step", type=int, help="a snapshot of the run, not its end")
-    parser.add_argument("--tasks", nargs="*", default=[], help="the harness's own tasks")
+    parser.add_argument("--tasks", nargs="+", default=[], help="the harness's own tasks")
     parser.add_argument("--examples", type=int,
                         help="of each task of the offline suite")  # fmt: skip
     parser.add_argument("--results", type=a_folder, default=Path("results"))

@@ -88,6 +88,11 @@ def _examples(suite: Suite, corpus: Corpus, packages: tuple[str, ...]) -> dict[s
             seen.setdefault((found.query, *sorted(found.choices)), found)
             if len(seen) == suite.examples:
                 break
+        if not seen:
+            raise UserError(
+                f"the held-out documents of {corpus.name} give no example of {name}; take a larger "
+                "corpus, or raise data.validation_fraction"
+            )
         if len(seen) < suite.examples:
             raise UserError(
                 f"the held-out documents of {corpus.name} give {len(seen)} examples of {name}, "

@@ -96,10 +96,13 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
         _check_kept(log, published)  # before the trials, and not after them
     # Presets that others use lie in the tree, wherever the results do.
     shipped = PRESETS.parents[2] / "results" / "reference" / scale / published.name
-    elsewhere = shipped.resolve() != published.resolve() and is_listed(shipped)
+    elsewhere = shipped.resolve() != published.resolve()
     if options.publish and options.presets.resolve() == (PRESETS / "tuned").resolve() and elsewhere:
-        raise UserError(f"--publish would replace presets of the search in {shipped}; leave "
-                        "--results out, or name another folder by --presets")  # fmt: skip
+        there = [arm for arm in arms if (options.presets / scale / f"{arm}.yaml").exists()]
+        if there or is_listed(shipped):
+            raise UserError(f"--publish would replace presets of the search in {shipped.parent}; "
+                            "leave --results out, or name another folder by "
+                            "--presets")  # fmt: skip
     print(f"{experiment.name} at {scale}: {len(log.records)} trials in {places}", flush=True)
     if strange:
         print(f"{said}; they begin anew", flush=True)

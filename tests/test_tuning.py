@@ -661,6 +661,10 @@ def test_what_ended_a_search_is_told_though_publishing_fails(tmp_path, monkeypat
         with pytest.raises(told):
             tuning_command._main(EXPERIMENT, options)
         assert ("nothing was published" in capsys.readouterr().err) == (sweep is stop)
+    # Presets of the tree are not those of results that lie elsewhere.
+    options.presets = PRESETS / "tuned"
+    with pytest.raises(UserError, match="--publish would replace presets of the search in"):
+        tuning_command._main(EXPERIMENT, options)
 
 
 @pytest.mark.parametrize(

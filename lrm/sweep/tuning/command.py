@@ -98,8 +98,8 @@ def _main(experiment: Experiment, options: argparse.Namespace) -> None:
     shipped = PRESETS.parents[2] / "results" / "reference" / scale / published.name
     elsewhere = shipped.resolve() != published.resolve()
     if options.publish and options.presets.resolve() == (PRESETS / "tuned").resolve() and elsewhere:
-        there = [arm for arm in arms if (options.presets / scale / f"{arm}.yaml").exists()]
-        if there or is_listed(shipped):
+        there = (path for arm in arms for path in (PRESETS / "tuned" / scale).glob(f"{arm}_*.yaml"))
+        if is_listed(shipped) or any(there):
             raise UserError(f"--publish would replace presets of the search in {shipped.parent}; "
                             "leave --results out, or name another folder by "
                             "--presets")  # fmt: skip

@@ -166,6 +166,8 @@ def survivors(experiment: str, found: list[Mutation], workers: int) -> list[Muta
             running[_tried(worlds, module, mutation)] = mutation
         process, status = os.wait()
         mutation = running.pop(process)
+        if os.WIFSIGNALED(status):  # by the system, and by no test
+            raise RuntimeError(f"{mutation}: ended by signal {os.WTERMSIG(status)}")
         if status == 0:
             alive.append(mutation)
     return sorted(alive, key=lambda mutation: mutation.line)

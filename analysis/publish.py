@@ -20,7 +20,7 @@ from analysis.tables import compact
 from analysis.tables.compact import Kept, VectorReader
 from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
-from lrm.cli import a_folder, guarded, parse_seeds
+from lrm.cli import Once, a_folder, guarded, parse_seeds
 from lrm.errors import UserError, line_of
 from lrm.plan.claims import asked_by, judging_seeds
 from lrm.plan.experiment import load
@@ -38,8 +38,8 @@ def main() -> None:
     """Parse the command line, publish, judge, draw."""
     parser = argparse.ArgumentParser(prog="python -m analysis.publish")
     parser.add_argument("experiments", nargs="*")
-    parser.add_argument("--scale", default="tiny", choices=SCALES)
-    parser.add_argument("--seeds", help="as in run.py: 3, or 100-107; default 1")
+    parser.add_argument("--scale", action=Once, default="tiny", choices=SCALES)
+    parser.add_argument("--seeds", action=Once, help="as in run.py: 3, or 100-107; default 1")
     parser.add_argument(
         "--only",
         action="append",
@@ -48,7 +48,10 @@ def main() -> None:
         help="only runs whose label matches, for claims that read no others (repeatable)",
     )
     parser.add_argument(
-        "--claim", metavar="ID", help="in place of both: what judges this claim of the experiment"
+        "--claim",
+        action=Once,
+        metavar="ID",
+        help="in place of both: what judges this claim of the experiment",
     )
     parser.add_argument("--results", type=a_folder, default=RESULTS)
     parser.add_argument(
@@ -66,6 +69,10 @@ def main() -> None:
 
 
 def _main(options: argparse.Namespace) -> None:
+    chosen = options.experiments or options.only or (options.seeds, options.claim) != (None, None)
+    if (options.digests or options.redraw) and (chosen or options.digests == options.redraw):
+        raise UserError("--digests and --redraw are calls of their own; leave out the other one, "
+                        "experiments, --seeds, --only and --claim")  # fmt: skip
     if options.digests:
         with publishing(options.results):
             written = list_digests(options.results / "reference")

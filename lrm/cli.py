@@ -72,6 +72,24 @@ def positive_number(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{shown(text)} is no positive number")
 
 
+class Once(argparse.Action):
+    """An option that may be given once: of two values the first would be dropped in silence."""
+
+    _stored_in: argparse.Namespace | None = None
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if self._stored_in is namespace:
+            raise argparse.ArgumentError(self, "is given twice; make a call for each value")
+        self._stored_in = namespace
+        setattr(namespace, self.dest, values)
+
+
 def begin() -> None:
     """Have commands end in good order from their first import on; ``guarded`` does the rest.
 

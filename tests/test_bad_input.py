@@ -143,7 +143,9 @@ def odd(tmp_path, monkeypatch):
     def command_of(text: str | bytes, *arguments: str, dry: bool = True):
         given = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
         (folder / "config.yaml").write_bytes(given)
-        options = ["--scale", "smoke", "--results", str(tmp_path / "results"), *arguments]
+        options = ["--results", str(tmp_path / "results"), *arguments]
+        if not any(option.startswith("--scale") for option in arguments):
+            options += ["--scale", "smoke"]
         options += ["--dry-run"] if dry else []
         return lambda: command.main(str(folder / "run.py"), options)
 

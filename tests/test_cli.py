@@ -553,6 +553,50 @@ def test_ctrl_c_then_the_same_command(tmp_path):
 def test_the_corpus_alone(tmp_path):
     """It is built where no GPU waits, and nothing is trained."""
     for _ in range(2):
-        output = run("projector", "--scale", "smoke", "--corpus", "--results", tmp_path)
+        output = run("projector", "--corpus", "--results", tmp_path)
         assert output.startswith(f"what the runs of projector read is in {tmp_path / 'data'}: ")
     assert list((tmp_path / "data").iterdir()) and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["train-00000.bin", "validation-00000.bin", "tokenizer.json"])
+def test_the_corpus_alone_is_verified_where_it_is_built_already(tmp_path, name):
+    """What is damaged is told before any training, with its remedy, which can be followed."""
+    corpus = ("--corpus", "--results", tmp_path)
+    run("projector", *corpus)
+    [file] = tmp_path.glob(f"data/*/{name}")
+    content = file.read_bytes()
+    damages = [content[:-7], content[:-7] + b"\x00" * 7, None]
+    for damage in damages:
+        file.unlink() if damage is None else file.write_bytes(damage)
+        said = run("projector", *corpus, code=2)
+        assert f"error: {file}" in said and f"delete the folder {file.parent} and run again" in said
+    shutil.rmtree(file.parent)
+    run("projector", *corpus)
+    assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("option", [("--scale", "smoke"), ("--seeds", "2"), ("--claim", "P1")])
+def test_an_option_that_counts_once_is_not_given_twice(tmp_path, option):
+    """Of two values one would be dropped in silence; those that are repeatable stay so."""
+    told = f"argument {option[0]}: is given twice; make a call for each value"
+    first = () if option[0] == "--scale" else option  # which ``run`` gives already
+    assert told in run("projector", *first, *option, "--dry-run", "--results", tmp_path, code=2)
+    publish = ("-m", "analysis.publish", "projector", "--results", tmp_path)
+    assert told in call(*publish, *option, *option, code=2)
+    if option[0] != "--seeds":
+        assert told in call("-m", "analysis.claims", *option, *option, code=2)
+    clean = ("-m", "lrm.sweep.runs", "clean", "--results", tmp_path, "--yes", "--experiment")
+    assert "argument --experiment: is given twice" in call(*clean, "a", *clean[-1:], "b", code=2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_options_of_which_one_would_be_dropped(tmp_path):
+    plan = ("--dry-run", "--results", tmp_path)
+    said = run("projector", *plan, "--corpus", code=2)
+    assert "error: --dry-run builds nothing; leave out --corpus, or --dry-run" in said
+    said = run("projector", *plan, "--cluster", "local", "--workers", 3, code=2)
+    assert "error: --workers is for this machine" in said
+    parts = ("--set", "execution.parallel={replicate: 2, shard: 1}")
+    said = run("projector", *plan, "--cluster", "local", *parts, code=2)
+    assert "error: --cluster trains each run by one process" in said
+    assert not list(tmp_path.iterdir())

@@ -547,6 +547,26 @@ def test_each_share_is_an_array_job(tmp_path, monkeypatch, smoke_runs, refuses):
             assert {state.name_of(run) for run, _ in call.given[0]} == set(found.shares[number])
 
 
+@needs_submitit
+def test_what_sbatch_refuses_is_told_by_its_last_line(tmp_path, monkeypatch, smoke_runs):
+    """Nothing of the submission stays."""
+    import submitit
+
+    def refuse(call):
+        raise RuntimeError("sbatch: error: fetch_config: DNS SRV lookup failed\n"
+                           "sbatch: fatal: Could not establish a configuration source")  # fmt: skip
+
+    monkeypatch.setattr(submitit, "SlurmExecutor", Arrays)
+    monkeypatch.setattr(Arrays, "found", [])
+    monkeypatch.setattr(Arrays, "submit", staticmethod(refuse))
+    run = dataclasses.replace(smoke_runs("width_scaling")[0], corpus="a")
+    told = (r"not submitted \(sbatch: fatal: Could not establish a configuration source\); "
+            "see whether sinfo works here; .* else use --cluster local")  # fmt: skip
+    with pytest.raises(UserError, match=told):
+        submit.submit([(run, run.path(tmp_path))], tmp_path, "slurm", Cluster())
+    assert not list(tmp_path.glob("cluster/*"))
+
+
 def test_a_run_that_others_train_is_tried_again_ever_later(tmp_path, smoke_runs, monkeypatch):
     """On a shift alone: other tasks may train it for days, and each try asks the file system."""
     job = (dataclasses.replace(smoke_runs("projector")[0], corpus="a"), tmp_path / "run")

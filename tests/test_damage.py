@@ -38,6 +38,7 @@ from lrm.data import build
 from lrm.data.build import prepare, verify
 from lrm.errors import Busy, UserError
 from lrm.plan.config import DataConfig
+from lrm.store import rundir
 from lrm.store.cache import checked
 from lrm.store.digests import MANIFEST, check_file, running, sealed
 from lrm.store.files import as_json, read_json, write_listed, write_sealed
@@ -49,7 +50,7 @@ from lrm.store.rundir import (
     read_file,
     read_outcome,
 )
-from lrm.sweep import process
+from lrm.sweep import process, runs
 from lrm.sweep.tuning.trials import TrialLog
 
 ROOT = Path(__file__).parents[1]
@@ -254,6 +255,20 @@ def test_what_the_system_refuses_ends_no_worker_in_a_traceback(tmp_path, monkeyp
         {"error": "b: Input/output error; name another file or folder"},
     ]
     assert list(told[4]) == ["crash"]
+
+
+@pytest.mark.parametrize("name", ["scalars.parquet", "vectors.parquet", "weights.pt"])
+def test_a_finished_run_that_lacks_a_file_is_damaged(tmp_path, name):
+    """Lists and plans tell it, though they read the records alone; of earlier versions nothing."""
+    path = tmp_path / "runs" / "some" / "a"
+    train(path)
+    assert rundir.damage(path) is None and runs._read(path).state == "finished"
+    (path / name).unlink()
+    told = f"{path / name} cannot be read (No such file or directory); remove {path} and run again"
+    assert str(rundir.damage(path)) == told
+    assert runs._read(path).state == "damaged" and runs._read(path).told == (told,)
+    (path / "done.json").write_bytes(as_json(read_outcome(path)))
+    assert rundir.damage(path) is None
 
 
 def test_a_run_of_an_earlier_version_is_read_as_it_lies(tmp_path):

@@ -576,6 +576,10 @@ def test_the_command(tmp_path):
     assert "criterion:" in done.stdout and done.stdout.count("\nP") == 0
     done = call("--claim", "Z9")
     assert done.returncode == 2 and done.stderr.startswith("error: no claim 'Z9'; there are P0, ")
+    done = call("--claim", "")
+    assert done.returncode == 2 and done.stderr.startswith("error: --claim is empty; name one")
+    done = call("--claim", "P1", "--all")
+    assert done.returncode == 2 and done.stderr.startswith("error: --claim shows every part of one")
     done = call("--results", str(tmp_path))
     assert done.returncode == 2 and "make claims FROM=runs judges" in done.stderr
     folder = tmp_path / "reference" / "tiny"

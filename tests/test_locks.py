@@ -1,5 +1,6 @@
 """Two processes on one folder, a worker whose parent ends, a disk that is full."""
 
+import io
 import os
 import resource
 import shutil
@@ -88,6 +89,16 @@ def test_clean_takes_each_lock(tmp_path, capsys):
         results=tmp_path, experiment=None, scale=None, action="list", yes=False))  # fmt: skip
     out = capsys.readouterr().out
     assert "removed 2 runs" in out and "\x1b" not in out and "A\\x1b[31m" in out
+
+
+def test_clean_without_a_terminal_names_a_call_that_removes_no_more(tmp_path, monkeypatch):
+    path = tmp_path / "runs" / "some" / "a"
+    path.mkdir(parents=True)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    told = "give the same with --yes .of make: YES=1 beside the same SCALE, EXPERIMENT and RESULTS"
+    with pytest.raises(UserError, match=told):
+        stored._remove([stored._read(path)], sure=False)
+    assert path.is_dir()
 
 
 def test_clean_that_is_stopped_leaves_no_run(tmp_path, monkeypatch):
@@ -253,6 +264,16 @@ def test_a_job_that_was_requeued_takes_what_it_had(tmp_path, monkeypatch):
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
     with locked(tmp_path):
         pass
+
+
+def test_a_job_is_named_by_its_array_where_it_is_a_task_of_one(monkeypatch):
+    """Scripts that start jobs of their own may hand on the array's number alone."""
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "4700")
+    monkeypatch.delenv("SLURM_ARRAY_TASK_ID", raising=False)
+    assert lock._myself().job == "4711"
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "0")
+    assert lock._myself().job == "4700_0"
 
 
 def test_a_claim_that_is_made_though_the_server_says_no(tmp_path, monkeypatch):

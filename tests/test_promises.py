@@ -246,6 +246,19 @@ def test_digests_of_nothing(tmp_path):
     assert found.returncode == 2 and "nothing is published in" in found.stderr
 
 
+@pytest.mark.parametrize("given", [
+    ["--digests", "--redraw"], ["--digests", "projector"], ["--redraw", "projector"],
+    ["--redraw", "--seeds", "1"], ["--digests", "--only", "FPN*"], ["--redraw", "--claim", "P1"],
+])  # fmt: skip
+def test_digests_and_redraw_are_calls_of_their_own(monkeypatch, tmp_path, capsys, given):
+    """Beside them nothing would be published, without a word."""
+    monkeypatch.setattr(sys, "argv", ["publish", *given, "--results", str(tmp_path)])
+    with pytest.raises(SystemExit) as stopped:
+        publish.main()
+    assert stopped.value.code == 2 and not list(tmp_path.iterdir())
+    assert "error: --digests and --redraw are calls of their own" in capsys.readouterr().err
+
+
 def test_what_is_published_before_an_error_is_judged_and_drawn(monkeypatch, tmp_path):
     """One figure that cannot be drawn keeps no other from it."""
     done = []

@@ -123,6 +123,18 @@ def test_one_bad_run_does_not_take_the_list_down(tmp_path, capsys):
         assert f"{tmp_path / 'runs' / 'sweep' / name / file}.json is damaged; remove " in out
 
 
+def test_a_run_that_can_go_on_is_not_to_be_removed(tmp_path, capsys):
+    """From its checkpoint it writes a damaged run.json anew; without one nothing is lost."""
+    path = made(tmp_path, "begun", 20)
+    (path / "run.json").write_text("{")
+    removed = f"{path / 'run.json'} is damaged; remove {path} and run again"
+    assert removed in listed(tmp_path, capsys) and look(tmp_path).unread == [removed]
+    (path / "checkpoint.pt").touch()
+    told = f"{path / 'run.json'} is damaged; call the same run.py again, which goes on from the "
+    out, [line] = listed(tmp_path, capsys), look(tmp_path).unread
+    assert told in out and "remove" not in out and line.startswith(told) and "remove" not in line
+
+
 def test_a_run_whose_files_nobody_may_see_is_listed(tmp_path, capsys, monkeypatch):
     made(tmp_path, "hidden", 60)
     made(tmp_path, "seen", 60)
@@ -170,6 +182,10 @@ def test_scales_and_folders_that_there_are_not(tmp_path, capsys):
         tmp_path, capsys, "mini"
     )
     assert "no runs of other in" in listed(tmp_path, capsys, experiment="other")
+    # Also without --results.
+    command = [sys.executable, "-m", "lrm.sweep.runs", "list"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("error: there is no folder results; ")
     (tmp_path / "empty").mkdir()
     assert listed(tmp_path / "empty", capsys) == f"no runs in {tmp_path}/empty/runs\n"
 

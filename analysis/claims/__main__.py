@@ -10,14 +10,15 @@ import argparse
 
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.tables.find import RESULTS
-from lrm.cli import a_folder, guarded
+from lrm.cli import Once, a_folder, guarded
+from lrm.errors import UserError
 from lrm.plan.scales import SCALES
 
 
 def main() -> None:
     """Parse the command line, judge where that is asked for, print."""
     parser = argparse.ArgumentParser(prog="python -m analysis.claims")
-    parser.add_argument("--scale", default="tiny", choices=SCALES)
+    parser.add_argument("--scale", action=Once, default="tiny", choices=SCALES)
     parser.add_argument(
         "--source",
         default="reference",
@@ -25,7 +26,7 @@ def main() -> None:
         help="runs (yours, judged now) or reference (published)",
     )
     parser.add_argument("--results", type=a_folder, default=RESULTS)
-    parser.add_argument("--claim", help="one claim with all its parts: P1")
+    parser.add_argument("--claim", action=Once, help="one claim with all its parts: P1")
     parser.add_argument("--all", action="store_true", help="every part of every claim")
     parser.add_argument("--judge", action="store_true", help="judge the published runs again")
     options = parser.parse_args()
@@ -33,6 +34,10 @@ def main() -> None:
 
 
 def _main(options: argparse.Namespace) -> None:
+    if options.claim == "":
+        raise UserError("--claim is empty; name one, such as P1, or leave it out")
+    if options.claim and options.all:
+        raise UserError("--claim shows every part of one claim; leave out --all (of make: ALL)")
     if options.source == "reference" and not options.judge:
         ledger = read_ledger(claims_file(options.scale, options.source, options.results))
         print(text(ledger, options.claim, options.all))

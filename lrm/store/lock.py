@@ -228,8 +228,9 @@ def _silence(entry: Path) -> float:
 
 def _myself(chance: str = "") -> Holder:
     job = os.environ.get("SLURM_JOB_ID", "")
-    if array := os.environ.get("SLURM_ARRAY_JOB_ID"):  # the name by which scancel knows it
-        job = f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+    array, task = (os.environ.get(f"SLURM_ARRAY_{part}_ID") for part in ("JOB", "TASK"))
+    if array and task:  # the name by which scancel knows it
+        job = f"{array}_{task}"
     restart = os.environ.get("SLURM_RESTART_COUNT", "0").zfill(6) if job else ""
     pid = os.getpid()
     words = (socket.gethostname(), _machine(), str(pid), start_of(pid), job, restart, chance)

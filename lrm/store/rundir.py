@@ -71,12 +71,22 @@ def weights_file(step: int | None = None) -> str:
 def read_description(path: Path, remedy: str = "") -> dict[str, Any]:
     """The ``run.json`` of the run in this directory; UserError where it is damaged.
 
-    ``remedy`` is what then helps where the run is not finished, or the folder was exported of one.
+    ``remedy`` is what then helps in a folder that was exported of a run.
     """
     if is_complete(path):
         content = read_file(path, "run.json")
         return parsed(content, path / "run.json", _DESCRIBED, _remedy(path))
-    return read_json(path / "run.json", _DESCRIBED, remedy)
+    return read_json(path / "run.json", _DESCRIBED, remedy or remedy_of_description(path))
+
+
+def remedy_of_description(path: Path) -> str:
+    """What helps where the ``run.json`` in this directory is damaged.
+
+    A run that goes on from its checkpoint writes it anew; to remove the run would lose that.
+    """
+    if not is_complete(path) and checkpoint.file(path).exists():
+        return "call the same run.py again, which goes on from the checkpoint and writes it anew"
+    return _remedy(path)
 
 
 def read_outcome(path: Path) -> dict[str, Any]:
@@ -166,13 +176,25 @@ def run_folders(results: Path) -> tuple[list[Path], list[UserError]]:
 
 
 def damage(path: Path) -> UserError | None:
-    """What is wrong with the records of a finished run in this directory; None of all others."""
+    """What is wrong with the records of a finished run in this directory; None of all others.
+
+    Of the other files that it lists only whether they are there.
+    """
     if is_complete(path):
         try:
-            read_description(path), read_outcome(path)
+            read_description(path)
+            for name in _read_done(path).get("files", ()):
+                _check_there(path / name)
         except UserError as error:
             return error
     return None
+
+
+def _check_there(file: Path) -> None:
+    try:
+        file.stat()
+    except OSError as error:
+        raise unreadable(file, error, _remedy(file.parent)) from None
 
 
 def give_up(path: Path, outcome: str, reason: str, step: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lrm import data
-from lrm.cli import Display, a_folder, counted, guarded, parse_seeds, positive
+from lrm.cli import Display, Once, a_folder, counted, guarded, parse_seeds, positive
 from lrm.errors import UserError, line_of, printable, shown
 from lrm.plan.claims import asked_by, criteria_in
 from lrm.plan.evaluation import harness_version
@@ -64,7 +64,10 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     )
 
     parser.add_argument(
-        "--claim", metavar="ID", help="what judges a claim: its seeds, and the runs that it reads"
+        "--claim",
+        action=Once,
+        metavar="ID",
+        help="what judges a claim: its seeds, and the runs that it reads",
     )
 
     def parsed() -> argparse.Namespace:
@@ -143,8 +146,9 @@ def _parse(
 ) -> argparse.Namespace:
     """The options; ``claims`` is the folder of the experiment whose claims may be asked for."""
     add = parser.add_argument
-    add("--scale", default="tiny", help="smoke, tiny (default), mini, small or paper")
-    add("--seeds",
+    add("--scale", action=Once, default="tiny",
+        help="smoke, tiny (default), mini, small or paper")  # fmt: skip
+    add("--seeds", action=Once,
         help="a number of seeds (3: seeds 0 to 2; default 1) or a list (100-107,200)")  # fmt: skip
     add("--workers", type=positive, help="processes; default one a core or GPU")
     add("--set", action="append", default=[], metavar="KEY=VALUE",
@@ -168,6 +172,8 @@ def _parse(
     if claims is not None and options.claim is not None:
         _ask_for_claim(options, claims)
     options.seeds = _SEEDS if options.seeds is None else options.seeds
+    if options.dry_run and options.corpus:
+        raise UserError("--dry-run builds nothing; leave out --corpus, or --dry-run")
     options.asked = _asked(options)
     return options
 
@@ -183,6 +189,11 @@ def _ask_for_claim(options: argparse.Namespace, folder: Path) -> None:
 def _asked(options: argparse.Namespace) -> Cluster | None:
     """What jobs are to ask for, where there are to be any."""
     if options.cluster:
+        if options.workers:
+            raise UserError(
+                "--workers is for this machine; jobs have one for each of --cluster-set gpus=1, "
+                "or without GPUs for each execution.threads of cpus=1"
+            )
         return read(options.cluster, options.cluster_file, options.cluster_set)
     if options.cluster_file or options.cluster_set or options.detach:
         raise UserError("--cluster-file, --cluster-set and --detach are for jobs; add "
@@ -286,21 +297,17 @@ def _plan(
     results, corpora = options.results, options.results / "data"
     runs = with_corpora(runs, corpora, build=False)
     check_sources(runs, options)
+    if options.cluster and any(run.execution.parallel for run in runs):
+        raise UserError("--cluster trains each run by one process; for execution.parallel call "
+                        "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
     if options.dry_run:
         print(dry_run.text(experiment, runs, results))
         if options.cluster:
             print(dry_run.of_cluster(runs, results, options.asked))
         return _Plan([], {})
-    if options.cluster and options.workers:
-        raise UserError(
-            "--workers is for this machine; jobs have one for each of --cluster-set gpus=1, "
-            "or without GPUs for each execution.threads of cpus=1"
-        )
-    if options.cluster and any(run.execution.parallel for run in runs):
-        raise UserError("--cluster trains each run by one process; for execution.parallel call "
-                        "torchrun in a job, as lrm/sweep/cluster/README.md shows")  # fmt: skip
     if options.corpus:
         built = {run.corpus for run in with_corpora(runs, corpora, build=True)} - {None}
+        verify_corpora(runs, corpora)
         where = f"is in {corpora}: {', '.join(sorted(built))}" if built else "is no corpus"
         print(f"what the runs of {experiment.name} read {where}")
         return _Plan([], {})

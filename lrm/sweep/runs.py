@@ -14,12 +14,19 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lrm.cli import a_folder, counted, guarded, size
+from lrm.cli import Once, a_folder, counted, guarded, size
 from lrm.errors import Busy, UserError, line_of, printable
 from lrm.plan.experiment import check_scale
 from lrm.store.files import read_json
 from lrm.store.lock import holder_of, locked
-from lrm.store.rundir import damage, is_complete, read_given_up, run_folders, stated_failure
+from lrm.store.rundir import (
+    damage,
+    is_complete,
+    read_given_up,
+    remedy_of_description,
+    run_folders,
+    stated_failure,
+)
 from lrm.sweep.cluster import state
 
 _UNKNOWN = "-"  # the scale of a run that tells none
@@ -43,9 +50,11 @@ def main() -> None:
     """Parse the command line and act."""
     parser = argparse.ArgumentParser(prog="python -m lrm.sweep.runs")
     parser.add_argument("action", choices=["list", "clean"])
-    parser.add_argument("--results", type=a_folder, help="their folder; default results")
-    parser.add_argument("--experiment", help="only of this experiment")
-    parser.add_argument("--scale", help="only at this scale")
+    parser.add_argument(
+        "--results", type=a_folder, default=Path("results"), help="their folder; default results"
+    )
+    parser.add_argument("--experiment", action=Once, help="only of this experiment")
+    parser.add_argument("--scale", action=Once, help="only at this scale")
     parser.add_argument("--yes", action="store_true", help="remove without asking")
     options = parser.parse_args()
     guarded(lambda: _main(options))
@@ -54,8 +63,8 @@ def main() -> None:
 def _main(options: argparse.Namespace) -> None:
     if options.scale is not None:
         check_scale(options.scale)
-    results = Path("results") if options.results is None else options.results
-    if options.results is not None and not results.is_dir():
+    results = options.results
+    if not results.is_dir():
         raise UserError(f"there is no folder {results}; --results names the one with runs/ in it")
     waiting = state.queued(results)
     paths, hidden = run_folders(results)
@@ -114,7 +123,7 @@ def _read(path: Path, waiting: Mapping[str, Mapping[str, str]] = MappingProxyTyp
 
 def _named(path: Path) -> tuple[str, str]:
     """The scale and the label in a run's ``run.json``; UserError where that is damaged."""
-    description = read_json(path / "run.json", ("scale", "label"))
+    description = read_json(path / "run.json", ("scale", "label"), remedy_of_description(path))
     return str(description["scale"]), str(description["label"])
 
 
@@ -178,7 +187,8 @@ def _remove(runs: list[StoredRun], sure: bool) -> None:
     if not sure:
         if not sys.stdin.isatty():
             raise UserError(
-                "nothing removed: there is no terminal to ask; use make clean-runs YES=1"
+                "nothing removed: there is no terminal to ask; give the same with --yes (of make: "
+                "YES=1 beside the same SCALE, EXPERIMENT and RESULTS)"
             )
         these = "this run" if len(runs) == 1 else f"these {len(runs)} runs"
         try:

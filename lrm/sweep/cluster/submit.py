@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import secrets
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from lrm.cli import Display, bar, counted
-from lrm.errors import UserError, first_line
+from lrm.errors import UserError, first_line, printable
 from lrm.store.files import make_folder
 from lrm.store.lock import holder_of, start_of
 from lrm.store.rundir import forget_failure, is_complete, read_failure
@@ -92,11 +93,25 @@ def _submit(
     except (RuntimeError, ValueError, OSError) as error:
         for job in tasks:  # of other shares: nobody would know of them
             job.cancel(check=False)
+        if not tasks:
+            shutil.rmtree(folder, ignore_errors=True)
         raise UserError(
-            f"the jobs were not submitted ({first_line(error)}); change cluster.yaml, or "
-            "--cluster-set"
+            f"the jobs were not submitted ({_reason(error)}); {_remedy(engine)}"
         ) from None
     return {job.job_id: number for job, number in tasks.items()}
+
+
+def _reason(error: Exception) -> str:
+    """In a line: of several by sbatch the last, in which it gives up."""
+    said = [line for line in str(error).splitlines() if line.startswith("sbatch: ")]
+    return printable(said[-1]) if said else first_line(error)
+
+
+def _remedy(engine: str) -> str:
+    change = "change cluster.yaml or --cluster-set"
+    if engine == "local":
+        return change
+    return f"see whether sinfo works here; if it does, {change}, else use --cluster local"
 
 
 def _parameters(engine: str, cluster: Cluster, experiment: str) -> dict[str, Any]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 from analysis.tables.find import RESULTS, NothingFound, find
-from lrm.cli import a_folder, guarded
+from lrm.cli import Parser, a_folder, guarded
 from lrm.store.rundir import read_outcome
 
 SCALE, EXPERIMENT = "tiny", "projector"
@@ -16,7 +15,7 @@ ARMS, S, STEPS = ("FPN", "SPN"), 8.0, 500
 
 def main() -> None:
     """Parse the command line and print."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.demo")
+    parser = Parser(prog="python -m analysis.demo")
     parser.add_argument("--results", type=a_folder, default=RESULTS)
     options = parser.parse_args()
     guarded(lambda: print(sentence(options.results)))

@@ -6,7 +6,6 @@ versions, give the same file. Needs the extra ``notebooks`` of pyproject.toml.
 
 from __future__ import annotations
 
-import argparse
 import base64
 import os
 import tempfile
@@ -26,7 +25,7 @@ from traitlets import DottedObjectName, Type
 
 from analysis.drawing.pictures import in_palette
 from analysis.tables.find import ROOT
-from lrm.cli import guarded
+from lrm.cli import Parser, guarded
 from lrm.errors import UserError
 from lrm.store.files import write_atomic
 
@@ -99,7 +98,7 @@ class Manager(AsyncKernelManager):
 
 def main() -> None:
     """Parse the command line; run those notebooks, or all, and print a line for each."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.notebooks")
+    parser = Parser(prog="python -m analysis.notebooks")
     parser.add_argument("notebooks", nargs="*", type=Path, help="default: all of notebooks/")
     options = parser.parse_args()
     guarded(lambda: _main(options.notebooks or sorted(FOLDER.glob("*.ipynb"))))

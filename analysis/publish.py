@@ -20,7 +20,7 @@ from analysis.tables import compact
 from analysis.tables.compact import Kept, VectorReader
 from analysis.tables.criteria import criteria_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound
-from lrm.cli import Once, a_folder, guarded, parse_seeds
+from lrm.cli import Once, Parser, a_folder, guarded, parse_seeds
 from lrm.errors import UserError, line_of
 from lrm.plan.claims import asked_by, judging_seeds
 from lrm.plan.experiment import load
@@ -36,7 +36,7 @@ FORMATS = ("png",)
 
 def main() -> None:
     """Parse the command line, publish, judge, draw."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.publish")
+    parser = Parser(prog="python -m analysis.publish")
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("--scale", action=Once, default="tiny", choices=SCALES)
     parser.add_argument("--seeds", action=Once, help="as in run.py: 3, or 100-107; default 1")

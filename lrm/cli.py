@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from lrm.errors import Stopped, UserError, ending, printable, shown
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(prog="lrm", description="lrm VERB --help says more of each.")
+    parser = Parser(prog="lrm", description="lrm VERB --help says more of each.")
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     for verb, (_, _, told) in _VERBS.items():
         verbs.add_parser(verb, help=told, add_help=False)
@@ -70,6 +70,13 @@ def positive_number(text: str) -> float:
         if 0 < (value := float(text)) < math.inf:
             return value
     raise argparse.ArgumentTypeError(f"{shown(text)} is no positive number")
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for what it cannot read, as for all that is wrong; ``--help`` has the options."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {printable(message)}; {self.prog} --help lists what there is\n")
 
 
 class Once(argparse.Action):

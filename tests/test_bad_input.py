@@ -15,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import warm
 from conftest import missing_at
 
 from lrm import data
@@ -727,3 +728,18 @@ def test_errors_of_libraries_are_told_in_a_line(tmp_path):
     assert "cannot be read as Parquet" in line and "\\n" not in line
     assert first_line(ValueError("\nfirst\nsecond\x07")) == "first"
     assert first_line(ValueError()) == "ValueError"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("-c", "from lrm.cli import main; main()", "export"),
+        ("-m", "lrm.sweep.runs", "lists"),
+        ("-m", "analysis.claims", "--scale", "huge"),
+        ("experiments/projector/run.py", "--workers", "0"),
+    ],
+)
+def test_what_a_command_line_lacks_is_told_in_one_line(command):
+    done = subprocess.run([warm.python, *command], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1 and "--help lists what there is" in done.stderr

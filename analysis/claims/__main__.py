@@ -10,14 +10,14 @@ import argparse
 
 from analysis.claims.stored import claims_file, read_ledger, text
 from analysis.tables.find import RESULTS
-from lrm.cli import Once, a_folder, guarded
+from lrm.cli import Once, Parser, a_folder, guarded
 from lrm.errors import UserError
 from lrm.plan.scales import SCALES
 
 
 def main() -> None:
     """Parse the command line, judge where that is asked for, print."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.claims")
+    parser = Parser(prog="python -m analysis.claims")
     parser.add_argument("--scale", action=Once, default="tiny", choices=SCALES)
     parser.add_argument(
         "--source",

@@ -13,7 +13,6 @@ on another processor, and where all of them are still asked for.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 from collections.abc import Collection, Iterable, Iterator
@@ -26,7 +25,7 @@ from analysis.claims.ledger import CHANGED, as_ledger, judge_all
 from analysis.claims.stored import claims_file, read_ledger
 from analysis.tables.criteria import every_criterion, locks_of
 from analysis.tables.find import EXPERIMENTS, RESULTS, NothingFound, find
-from lrm.cli import guarded
+from lrm.cli import Parser, guarded
 from lrm.errors import UserError
 from lrm.plan.claims import is_judged_at, judging_seeds
 from lrm.plan.experiment import NoSuchRun, load, matches_any
@@ -196,7 +195,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 def main() -> None:
     """Parse the command line, write the locks."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.claims.lock")
+    parser = Parser(prog="python -m analysis.claims.lock")
     parser.add_argument("claims", nargs="+")
     parser.add_argument("--same", action="store_true", help="other code, the same meaning")
     options = parser.parse_args()

@@ -6,7 +6,6 @@ by their mean and pooled over layers, as in figure 3.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import matplotlib
@@ -22,7 +21,7 @@ from analysis.drawing.style import ARM_COLOURS, STYLE_FILE
 from analysis.explore.drawings import panels
 from analysis.quantities.norms import geometric_mean, noise_spread, pooled_relative_norms
 from analysis.tables.results import read_table
-from lrm.cli import guarded
+from lrm.cli import Parser, guarded
 from lrm.errors import UserError
 from lrm.store.digests import read_listed
 from lrm.store.files import read_json, write_atomic
@@ -111,7 +110,7 @@ def _largest(table: pd.DataFrame, count: int) -> list[str]:
 
 def main() -> None:
     """Parse the command line; write ``norms.{png,pdf,csv}`` beside the table."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.explore.checkpoint_norms")
+    parser = Parser(prog="python -m analysis.explore.checkpoint_norms")
     parser.add_argument("folder", type=Path, help="results/probes/<name>")
     options = parser.parse_args()
     guarded(lambda: print(render(options.folder)))

@@ -5,7 +5,6 @@ The figure stands beside the record, as png and pdf.
 
 from __future__ import annotations
 
-import argparse
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -39,7 +38,7 @@ from analysis.explore.gpu_tables import (
     results,
     utilisation,
 )
-from lrm.cli import guarded
+from lrm.cli import Parser, guarded
 from lrm.store.files import read_json, write_atomic
 
 _FORWARD, _BACKWARD, _NEITHER = ARM_COLOURS["SPN"], ARM_COLOURS["FPN"], "#999999"
@@ -317,7 +316,7 @@ def show(path: Path) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line, draw, and print the tables."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.explore.gpu")
+    parser = Parser(prog="python -m analysis.explore.gpu")
     parser.add_argument("record", type=Path, help="results/reference/gpu/<device>.json")
     options = parser.parse_args(arguments)
     guarded(lambda: print(show(options.record)))

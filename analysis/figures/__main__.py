@@ -29,7 +29,7 @@ from analysis.tables.find import (
 )
 from analysis.tables.results import Tables
 from analysis.tables.trials import digest_of_log
-from lrm.cli import a_folder, guarded
+from lrm.cli import Parser, a_folder, guarded
 from lrm.errors import UserError, line_of
 from lrm.plan.experiment import NoSuchRun
 from lrm.plan.scales import SCALES
@@ -43,7 +43,7 @@ FORMATS = ("png", "pdf", "svg")
 def main() -> None:
     """Parse the command line and draw; a figure that cannot be drawn does not stop the others."""
     names = figures()
-    parser = argparse.ArgumentParser(prog="python -m analysis.figures")
+    parser = Parser(prog="python -m analysis.figures")
     listed = {"metavar": "figure", "choices": names, "help": ", ".join(names)}
     parser.add_argument("figures", nargs="+", **listed)
     parser.add_argument("--scale", default="tiny", choices=SCALES)

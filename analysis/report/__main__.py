@@ -21,7 +21,7 @@ from analysis.report.content import LIBRARY, Site, gather
 from analysis.report.intervals import WIDTH
 from analysis.report.readme import OUTCOME
 from analysis.tables.find import RESULTS, SOURCES, relative
-from lrm.cli import a_folder, guarded
+from lrm.cli import Parser, a_folder, guarded
 from lrm.errors import UserError
 from lrm.plan.scales import SCALES
 from lrm.store.files import make_folder, write_atomic
@@ -32,7 +32,7 @@ _MARK = "report.json"  # a folder with this file is a report, and may be made an
 
 def main() -> None:
     """Parse the command line and write the pages."""
-    parser = argparse.ArgumentParser(prog="python -m analysis.report")
+    parser = Parser(prog="python -m analysis.report")
     parser.add_argument("--scale", default="tiny", choices=SCALES)
     parser.add_argument(
         "--source", default="reference", choices=SOURCES, help="what is published, or your runs"

@@ -15,7 +15,7 @@ from lrm import data
 from lrm.bench import tables
 from lrm.bench.measure import WARM_UP, Session, load_average
 from lrm.bench.plan import ROWS, Bench
-from lrm.cli import a_folder, clock, guarded
+from lrm.cli import Parser, a_folder, clock, guarded
 from lrm.errors import UserError, shown
 from lrm.store.digests import is_listed
 from lrm.store.files import as_json, make_folder, write_listed, write_sealed
@@ -27,7 +27,7 @@ PUBLISHABLE = 20  # pairs
 
 def main(arguments: list[str] | None = None) -> None:
     """Parse the command line and act; exits with 2 on bad input."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lrm.bench", description="Speed and memory against transformers, on CPU."
     )
     add = parser.add_argument

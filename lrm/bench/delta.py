@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lrm.bench.measure import load_average, median
-from lrm.cli import guarded, positive
+from lrm.cli import Parser, guarded, positive
 from lrm.errors import UserError
 from lrm.model import ops, recurrences
 from lrm.store.files import make_folder, write_json
@@ -110,7 +110,7 @@ def render(record: dict[str, Any]) -> str:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print the table, and keep the record where ``--record`` says."""
-    parser = argparse.ArgumentParser(prog="python -m lrm.bench.delta", description=__doc__)
+    parser = Parser(prog="python -m lrm.bench.delta", description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument("--record", type=Path, help="a JSON file to write")

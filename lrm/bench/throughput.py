@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from lrm.bench.trainers import BatchTrainer, SuiteTrainer
-from lrm.cli import guarded, positive_number
+from lrm.cli import Parser, guarded, positive_number
 from lrm.errors import UserError, shown
 from lrm.plan import cost
 from lrm.plan.experiment import load
@@ -108,7 +108,7 @@ def wait(device: torch.device) -> None:
 
 def main() -> None:
     """Parse the command line, measure, print JSON; with ``--record`` also write it to a file."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lrm.bench.throughput",
         description="Tokens per second of an experiment's step.",
     )

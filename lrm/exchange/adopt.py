@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from lrm.cli import a_folder
+from lrm.cli import Parser, a_folder
 from lrm.model.transformers import load_transformers
 
 
@@ -27,7 +26,7 @@ def settings_of(folder: str | Path) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     """Print them as YAML, for an experiment's file."""
-    parser = argparse.ArgumentParser(prog="lrm adopt", description=__doc__)
+    parser = Parser(prog="lrm adopt", description=__doc__)
     parser.add_argument("folder", type=a_folder, help="what save_pretrained or lrm export wrote")
     options = parser.parse_args(arguments)
     print(yaml.safe_dump(settings_of(options.folder), sort_keys=False), end="")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import io
 import tempfile
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 
 from lrm import data
-from lrm.cli import a_folder
+from lrm.cli import Parser, a_folder
 from lrm.data import Corpus
 from lrm.data.tokenizer import end_token
 from lrm.errors import UserError, first_line
@@ -172,7 +171,7 @@ def export(path: Path, folder: Path, fold: bool = False, step: int | None = None
 
 def main(arguments: list[str]) -> None:
     """Parse the command line and export."""
-    parser = argparse.ArgumentParser(prog="lrm export", description=__doc__)
+    parser = Parser(prog="lrm export", description=__doc__)
     parser.add_argument("run", type=a_folder, help="results/runs/<experiment>/<id>")
     parser.add_argument("folder", type=a_folder, help="new folder for from_pretrained")
     parser.add_argument(

@@ -6,7 +6,6 @@ is built. ``analysis.explore.checkpoint_norms`` draws them.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import io
 import json
@@ -17,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from lrm.cli import a_folder
+from lrm.cli import Parser, a_folder
 from lrm.errors import UserError
 from lrm.multipliers.attach import is_multiplier
 from lrm.store.digests import MANIFEST
@@ -185,7 +184,7 @@ def located(model: str) -> Path:
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, measure, write ``<results>/probes/<name>/``, name the table."""
-    parser = argparse.ArgumentParser(prog="lrm probe", description=__doc__)
+    parser = Parser(prog="lrm probe", description=__doc__)
     parser.add_argument("model", help="a folder of safetensors, or a name on the hub")
     parser.add_argument("--results", type=a_folder, default=Path("results"))
     options = parser.parse_args(arguments)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lrm import data
-from lrm.cli import Display, Once, a_folder, counted, guarded, parse_seeds, positive
+from lrm.cli import Display, Once, Parser, a_folder, counted, guarded, parse_seeds, positive
 from lrm.errors import UserError, line_of, printable, shown
 from lrm.plan.claims import asked_by, criteria_in
 from lrm.plan.evaluation import harness_version
@@ -58,7 +58,7 @@ def main(file: str, arguments: list[str] | None = None) -> None:
     Started by ``torchrun``, every run is trained by all of its processes together.
     """
     folder = Path(file).resolve().parent
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"python experiments/{folder.name}/run.py",
         description="Train the missing runs of this experiment; finished ones are kept.",
     )
@@ -109,7 +109,7 @@ def main_of_several(arguments: list[str] | None = None) -> None:
     Exits with 3 where some runs diverged, had bad input or are damaged: all others are trained
     then.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lrm.sweep", description="Train the missing runs of experiments."
     )
     parser.add_argument(

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from lrm.cli import Once, a_folder, counted, guarded, size
+from lrm.cli import Once, Parser, a_folder, counted, guarded, size
 from lrm.errors import Busy, UserError, line_of, printable
 from lrm.plan.experiment import check_scale
 from lrm.store.files import read_json
@@ -48,7 +48,7 @@ class StoredRun(NamedTuple):
 
 def main() -> None:
     """Parse the command line and act."""
-    parser = argparse.ArgumentParser(prog="python -m lrm.sweep.runs")
+    parser = Parser(prog="python -m lrm.sweep.runs")
     parser.add_argument("action", choices=["list", "clean"])
     parser.add_argument(
         "--results", type=a_folder, default=Path("results"), help="their folder; default results"

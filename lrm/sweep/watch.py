@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lrm.cli import a_folder, bar, clock, columns, counted, guarded
+from lrm.cli import Parser, a_folder, bar, clock, columns, counted, guarded
 from lrm.errors import UserError, line_of, printable
 from lrm.store.rundir import (
     LOGS,
@@ -183,7 +183,7 @@ def text(
 
 def main() -> None:
     """Parse the command line and show, again and again on a terminal, until Ctrl-C."""
-    parser = argparse.ArgumentParser(prog="python -m lrm.sweep.watch")
+    parser = Parser(prog="python -m lrm.sweep.watch")
     parser.add_argument("--results", type=a_folder, default=Path("results"))
     parser.add_argument("--once", action="store_true", help="show it once")
     options = parser.parse_args()

@@ -6,7 +6,6 @@ null space of a small model's Jacobian with what ``lrm.symmetry.derived`` derive
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch.func import functional_call, vmap
 
+from lrm.cli import Parser
 from lrm.errors import UserError
 from lrm.model import blocks
 from lrm.model.config import ModelConfig
@@ -191,7 +191,7 @@ def distance(found: np.ndarray, derived: np.ndarray) -> float:
 
 def main(arguments: list[str]) -> None:
     """The command line: one line a placement, and what frees its symmetries."""
-    parser = argparse.ArgumentParser(prog="lrm symmetries", description=__doc__)
+    parser = Parser(prog="lrm symmetries", description=__doc__)
     parser.add_argument("placements", nargs="+", metavar="PLACEMENT", help="a preset, e.g. all")
     parser.add_argument("--mixer", default="both", help="as in model.mixer (default: both)")
     parser.add_argument("--layers", type=int, default=SMALL.num_hidden_layers)

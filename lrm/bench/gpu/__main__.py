@@ -12,7 +12,7 @@ from lrm.bench.gpu.items import PARTS
 from lrm.bench.gpu.plan import GpuPlan
 from lrm.bench.gpu.record import Record, name_of
 from lrm.bench.gpu.session import OutOfTime, Session, take, unfinished
-from lrm.cli import a_folder, clock, guarded, positive_number
+from lrm.cli import Parser, a_folder, clock, guarded, positive_number
 from lrm.errors import UserError, printable
 from lrm.store.files import make_folder
 from lrm.store.lock import locked
@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     again, because time was up.
     """
     listed = "; ".join(f"{name}: {part.said}" for name, part in PARTS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="python -m lrm.bench.gpu",
         description=f"All that a first day on a GPU needs. Parts: {listed}.",
     )

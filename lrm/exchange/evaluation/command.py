@@ -8,12 +8,11 @@ questions of its seed: those that an evaluation planned with the run asks. A fol
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 from contextlib import nullcontext
 from pathlib import Path
 
-from lrm.cli import a_folder, columns
+from lrm.cli import Parser, a_folder, columns
 from lrm.errors import UserError
 from lrm.exchange.evaluation import suite
 from lrm.exchange.evaluation.harness import Harness, exported, quiet
@@ -98,7 +97,7 @@ def evaluate(
 
 def main(arguments: list[str]) -> None:
     """Parse the command line, evaluate, print the scores."""
-    parser = argparse.ArgumentParser(prog="lrm evaluate", description=__doc__)
+    parser = Parser(prog="lrm evaluate", description=__doc__)
     parser.add_argument("source", type=a_folder, help="results/runs/<experiment>/<id>, or a folder")
     parser.add_argument("--step", type=int, help="a snapshot of the run, not its end")
     parser.add_argument("--tasks", nargs="+", default=[], help="the harness's own tasks")

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from lrm.cli import a_folder, columns, guarded, positive, size
+from lrm.cli import Parser, a_folder, columns, guarded, positive, size
 from lrm.errors import UserError, line_of, shown
 from lrm.model.tensors import matches
 from lrm.plan.experiment import Experiment, load, matches_any, selecting_none
@@ -35,7 +35,7 @@ from lrm.sweep.tuning.trials import TrialLog
 def main(file: str, arguments: list[str] | None = None) -> None:
     """Run the search whose ``run.py`` is ``file``; exits with 2 on bad input."""
     folder = Path(file).resolve().parent
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"python experiments/{folder.name}/run.py",
         description="Search for hyperparameters; trials that have ended are kept.",
     )

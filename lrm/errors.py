@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import signal
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,13 @@ def shown(value: Any, quoted: bool = True) -> str:
     except ValueError:  # an integer of thousands of digits
         text = f"an integer of {value.bit_length()} bits"
     return printable(text if len(text) <= 80 else f"{text[:50]}…{text[-25:]}")
+
+
+def nearest(name: str, names: Collection[str], most: int = 10) -> str:
+    """``names``, those most like ``name`` first, and how many more there are than ``most``."""
+    found = difflib.get_close_matches(name, names, most, cutoff=0.0)
+    more = len(names) - len(found)
+    return ", ".join(found) + (f" and {more} more" if more else "")
 
 
 def line_of(error: UserError | OSError) -> str:

@@ -596,6 +596,48 @@ def test_remedies_that_can_be_followed(odd):
     )
 
 
+def test_remedies_that_lead_in_no_circle(odd):
+    for key in ("use", "grid", "arms", "axes", "scales", "values", "width", "brownian", "at"):
+        for given in (f"{key}=3", f"{key}=[optimizer/muon]", f"{key}.S=[1]", f"{key}={{}}"):
+            line = refused(odd(body(), "--set", given), given)
+            assert f"{key} is no setting of a run; change it in the YAML" in line
+    line = refused(odd(body() + "search: {}\n"))
+    assert "odd is a search, but its run.py is not that of one; copy experiments/tuning_s" in line
+    for given in ("data.packages=numpy", "data={packages: numpy}"):
+        line = refused(odd(body(), "--set", given))
+        assert line.endswith("data.packages: 'numpy' is no list; write a list such as [numpy]")
+    line = refused(odd(body("at: mini")))
+    assert line.endswith("at: 'mini' is no list; write a list such as [mini]")
+    assert refused(odd(body("at: []"))).endswith(
+        "at: no scale; write a list such as [tiny], or leave at out"
+    )
+    for empty in ("", "# nothing\n"):
+        assert "config.yaml is empty; write lines such as key: value" in refused(odd(empty))
+    line = refused(odd(body("rules: [{match: mlp.upp, lr: 1.0}]")))
+    assert "the addresses are mlp.up, " in line and re.search(r" and \d+ more; the roles", line)
+    assert line.endswith("norms.input, norms.output") and len(line) < 500
+    line = refused(odd(body("use: [scale/tinny]")))
+    assert "no preset 'scale/tinny'; there are scale/tiny, " in line and len(line) < 500
+
+
+def test_a_file_where_a_folder_is_wanted():
+    path = CONFIGS[0]
+    with pytest.raises(UserError) as caught:
+        load(path / "config.yaml")
+    assert str(caught.value) == f"{path} is no folder; name its folder, {path.parent}"
+
+
+def test_experiments_that_are_named_and_are_not_there(odd, tmp_path):
+    for key in ("tuned_by", "replaces"):
+        line = refused(odd(body() + f"{key}: nosuch\n"))
+        assert f"{key}: there is no experiment 'nosuch' in " in line
+        assert line.endswith(f"correct the name, or leave {key} out")
+    other = tmp_path / "experiments" / "other"
+    other.mkdir()
+    (other / "config.yaml").write_text(body())
+    assert called(odd(body() + "tuned_by: other\nreplaces: other\n"))[0] == 0
+
+
 def test_what_never_ends_is_not_read(odd, tmp_path):
     """A pipe that nobody writes to, and a device without an end."""
     os.mkfifo(tmp_path / "pipe")
@@ -635,7 +677,9 @@ def test_criteria_and_locks_that_are_none(odd, tmp_path):
         assert said in refused(odd(body()), said)
     (folder / "locks.json").write_text('{"P1": {"code": "x", "only_added": null}}')
     (folder / "criteria.yaml").write_text(entry)
-    assert called(odd(body(), "--claim", "P1"))[0] == 0
+    for claim in ("P1", "p1"):
+        assert called(odd(body(), "--claim", claim))[0] == 0
+    assert "odd has no claim 'p2'; it has P1" in refused(odd(body(), "--claim", "p2"))
     for wrong, said in (
         ("P1: {experiment: odd, statment: x}", "P1: no statement, criterion, thresholds, seeds"),
         (entry.replace("judge:", "juge:"), "P1: no seeds that judge; write seeds: {judge:"),
@@ -646,6 +690,53 @@ def test_criteria_and_locks_that_are_none(odd, tmp_path):
         (folder / "criteria.yaml").write_text(wrong)
         # Before anything is trained whose seeds would count for nothing.
         assert said in refused(odd(body(), "--dry-run"), wrong)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [
+        ("judge: abc, planned: 2", "judge: 'abc' names no seeds; write judge: 100-107"),
+        ("judge: 107-100, planned: 2", "judge: '107-100' names no seeds"),
+        ("judge: [100, 101], planned: 2", "judge: [100, 101] names no seeds"),
+        ("judge: 0-7, planned: 2", "judge: seeds below 100 explore; write judge: 100-107"),
+        ("judge: 100-107, planned: 80", "planned: 80 is not from 1 to 8, the number of seeds that"),
+        ("judge: 100-107, planned: -3", "planned: -3 is not from 1 to 8"),
+        ("judge: 100-107, minimum: 0", "minimum: 0 is not from 1 to 8"),
+        ("judge: 100-107, planned: '8', minimum: 3", "no planned, how many have to judge"),
+        ("judge: 100-107, planned: true", "no planned, how many have to judge"),
+        ("judge: 100-107, spare: 300, planned: 8", "spare: 300 must be some of the seeds that"),
+        ("judge: 100-107, spare: 100-107, planned: 8", "not all; choose from 100-107"),
+        ("judge: 100-107, spare: 106-107, planned: 7", "from 1 to 6, the number of seeds that jud"),
+        ("judge: 100-107, spare: x, planned: 7", "spare: 'x' names no seeds"),
+        ("judge: 200-200, draws: 48, planned: 49", "planned: 49 is not from 1 to 48, the number"),
+        ("judge: 200-201, draws: many, planned: 2", "draws: 'many' is no number; write draws: 48"),
+    ],
+)  # fmt: skip
+def test_seeds_that_could_never_judge(odd, tmp_path, seeds, said):
+    path = tmp_path / "experiments" / "odd" / "criteria.yaml"
+    entry = "P1: {experiment: odd, statement: x, criterion: y, thresholds: {}, seeds: {%s}}"
+    path.write_text(entry % seeds)
+    line = refused(odd(body()), seeds)
+    assert f"{path}: P1: seeds" in line and said in line
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [
+        "judge: 100-107, minimum: 3",
+        "judge: '100,105', planned: 2",
+        "judge: 100, planned: 1",
+        "judge: 110-117, spare: 116-117, planned: 6",
+        "judge: 110-117, spare: 117, planned: 7",
+        "judge: 200-200, draws: 48, planned: 48",
+        "judge: 208-215, values: 48, planned: 48",
+    ],
+)
+def test_seeds_that_judge(odd, tmp_path, seeds):
+    entry = "P1: {experiment: odd, statement: x, criterion: y, thresholds: {}, seeds: {%s}}"
+    (tmp_path / "experiments" / "odd" / "criteria.yaml").write_text(entry % seeds)
+    code, _, err = called(odd(body()))
+    assert code == 0, err
 
 
 def test_what_was_once_accepted(odd, tmp_path):

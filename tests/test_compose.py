@@ -284,6 +284,56 @@ def test_one_clear_line(experiment, old, new, message):
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "use: [optimizer/muon]",
+        "model: {mixer: attention}",
+        "run: lrm.plan.run:TheoryRun\ntheory: {simulate: sizes}\nmodel: {mixer: gdn}",
+        "scales: {tiny: {use: [scale/tiny]}}",
+    ],
+)
+def test_a_model_of_no_size_is_not_the_paper_s(experiment, text):
+    message = r"nothing says how large the model is; write use: \[scale/\$scale\], or model.hidden"
+    with pytest.raises(UserError, match=message):
+        experiment(f"title: x\n{text}\n").runs("smoke", [0])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "use: [scale/paper]",
+        "arms: {A: {use: [scale/$scale]}}",
+        "scales: {smoke: {use: [scale/smoke]}}",
+        "model: {hidden_size: 64, intermediate_size: 128}",
+        "run: lrm.plan.run:TheoryRun\ntheory: {simulate: flow, design: standard}",
+    ],
+)
+def test_a_size_may_be_stated_anywhere(experiment, text):
+    assert experiment(f"title: x\n{text}\n").runs("smoke", [0])
+
+
+def test_values_that_nothing_refers_to(experiment):
+    values = BODY + "values: {unused: 3}\n"
+    with pytest.raises(UserError, match=r"values.unused: no setting refers to \$unused; use or"):
+        experiment(values).runs("smoke", [0])
+    of_tiny = "scales: {tiny: {values: {unused: 3}}}"
+    for old, new in (("  A: {", "  A: {values: {unused: 3}, "), ("arms:", f"{of_tiny}\narms:")):
+        with pytest.raises(UserError, match="values.unused: no setting"):
+            experiment(BODY.replace(old, new)).runs("smoke", [0])
+    # Another arm, another scale or a preset may refer to it.
+    arm = values.replace("lr: 0.5", "lr: $unused")
+    for text in (arm, arm.replace("B: {", "B: {scales: [tiny], ")):
+        assert experiment(text).runs("smoke", [0])
+    preset = BODY + "values: {input_decay: 0.3}\n"
+    with pytest.raises(UserError, match="values.input_decay: no setting"):
+        experiment(preset).runs("smoke", [0])
+    assert experiment(preset.replace("  B: {", "  B: {use: [vector_decay/input], ")).runs(
+        "smoke", [0]
+    )
+
+
+@pytest.mark.parametrize(
     ("override", "message"),
     [
         ("train.step=3", "unknown key train.step; did you mean steps?"),

@@ -9,6 +9,7 @@ import math
 import sys
 import types
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
 from lrm import data
-from lrm.bench.throughput import throughput
+from lrm.bench.throughput import _folder, throughput
 from lrm.bench.trainers import SuiteTrainer
 from lrm.errors import UserError
 from lrm.model import ops
@@ -603,6 +604,14 @@ def test_kernels_are_set_on_the_command_line(smoke_runs):
     assert run.execution.kernels == KernelConfig(scan="torch")
     with pytest.raises(UserError, match="kernels.scan: Input should be 'auto', 'torch', 'mamba"):
         smoke_runs("projector", overrides=["execution.kernels.scan=triton"])
+
+
+def test_an_experiment_is_found_by_folder_or_name(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    there = Path("experiments/some")
+    there.mkdir(parents=True)
+    assert _folder(Path("some")) == _folder(there) == there
+    assert _folder(Path("other")) == Path("other")
 
 
 def test_throughput_trains_and_counts(smoke_runs):

@@ -113,7 +113,7 @@ def main() -> None:
         description="Tokens per second of an experiment's step.",
     )
     add = parser.add_argument
-    add("--experiment", type=Path, default=Path("experiments/projector"))
+    add("--experiment", type=Path, default=Path("experiments/projector"), help="folder or name")
     add("--scale", default="paper")
     add("--only", metavar="PATTERN", default="*", help="the first run whose label matches")
     add("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -125,12 +125,18 @@ def main() -> None:
     guarded(lambda: _main(options))
 
 
+def _folder(experiment: Path) -> Path:
+    """The folder of an experiment that is given as such, or by its name."""
+    by_name = Path("experiments") / experiment
+    return by_name if by_name.exists() and not experiment.exists() else experiment
+
+
 def _main(options: argparse.Namespace) -> None:
     if options.steps < 1 or options.warmup < 0:
         raise UserError("--steps must be at least 1, --warmup at least 0")
     if options.record and options.record.exists():
         raise UserError(f"--record: {options.record} is there already; name another file")
-    experiment = load(options.experiment / "config.yaml")
+    experiment = load(_folder(options.experiment) / "config.yaml")
     runs = experiment.runs(options.scale, [0], options.set, [options.only])
     run = next((each for each in runs if isinstance(each, TrainRun)), None)
     if run is None:

@@ -13,7 +13,7 @@ import functools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from lrm.errors import UserError
+from lrm.errors import UserError, nearest
 from lrm.model import blocks
 from lrm.model.blocks.block import Address, Block, Mixer
 from lrm.model.config import ModelConfig
@@ -122,7 +122,7 @@ def check_pattern(pattern: str, present: Sequence[Address], optional: bool) -> N
     family = (*_family(tuple(blocks.MIXERS.values())), *present)
     if not any(_names(name, a.name, a.role, a.side) for a in family):
         raise UserError(
-            f"rule {pattern!r} matches no tensor; the addresses are {', '.join(roles())}; the "
+            f"rule {pattern!r} matches no tensor; the addresses are {nearest(name, roles())}; the "
             f"roles are {', '.join([*ROLES, *SIDES])}"
         )
     if not optional and not any(matches(pattern, address) for address in present):

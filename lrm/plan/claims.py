@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lrm.cli import parse_seeds
+from lrm.cli import FIRST_JUDGING_SEED, parse_seeds
 from lrm.errors import UserError, shown
 from lrm.plan.scales import SCALES
 from lrm.plan.yaml import read_yaml
@@ -46,8 +46,7 @@ def _check(where: str, entry: Mapping[str, Any]) -> None:
         raise UserError(
             f"{where}: no seeds that judge; write seeds: {{judge: 100-107, planned: 8}}"
         )
-    if not any(type(seeds.get(name)) is int for name in ("planned", "minimum")):
-        raise UserError(f"{where}: seeds: no planned, how many have to judge; write planned: 8")
+    _check_seeds(f"{where}: seeds", seeds)
     if not isinstance(only, list) or not all(isinstance(pattern, str) for pattern in only):
         raise UserError(f"{where}: only: expected a list of patterns, found {shown(only)}; write "
                         "only: ['FPN *']")  # fmt: skip
@@ -56,6 +55,47 @@ def _check(where: str, entry: Mapping[str, Any]) -> None:
             f"{where}: at: {shown(entry['at'])} is no scale that judges; write one of "
             f"{', '.join(SCALES[1:])}, or leave it out"
         )
+
+
+def _check_seeds(where: str, seeds: Mapping[str, Any]) -> None:
+    """UserError where seeds could never decide a claim."""
+    judge = _seeds_in(where, seeds, "judge")
+    if min(judge) < FIRST_JUDGING_SEED:
+        raise UserError(
+            f"{where}.judge: seeds below {FIRST_JUDGING_SEED} explore; write judge: 100-107"
+        )
+    spare = _seeds_in(where, seeds, "spare") if seeds.get("spare") is not None else []
+    if not {*spare} < {*judge}:
+        raise UserError(
+            f"{where}.spare: {shown(seeds['spare'])} must be some of the seeds that judge, not "
+            f"all; choose from {shown(seeds['judge'], quoted=False)}"
+        )
+    name = "planned" if "planned" in seeds else "minimum"
+    planned, most, what = seeds.get(name), len(judge) - len(spare), "seeds that judge"
+    if type(planned) is not int:
+        raise UserError(f"{where}: no planned, how many have to judge; write planned: 8")
+    if spare:
+        what += " without spare ones"
+    # A seed may give several draws, and all seeds together one value of each draw.
+    for key in ("draws", "values"):
+        if key in seeds:
+            if type(seeds[key]) is not int or seeds[key] < 1:
+                raise UserError(f"{where}.{key}: {shown(seeds[key])} is no number; write {key}: 48")
+            most, what = seeds[key] * (most if key == "draws" else 1), key
+    if not 1 <= planned <= most:
+        raise UserError(
+            f"{where}.{name}: {planned} is not from 1 to {most}, the number of {what}; correct "
+            "one of the two"
+        )
+
+
+def _seeds_in(where: str, seeds: Mapping[str, Any], key: str) -> list[int]:
+    try:
+        return parse_seeds(f"{seeds[key]},")
+    except UserError:
+        raise UserError(
+            f"{where}.{key}: {shown(seeds[key])} names no seeds; write {key}: 100-107"
+        ) from None
 
 
 def is_judged_at(criterion: Mapping[str, Any], scale: str) -> bool:
@@ -71,6 +111,8 @@ def asked_by(folder: Path, claim: str, scale: str | None = None) -> tuple[list[i
     ``scale``, and as ``criteria_in``.
     """
     entries = criteria_in(folder)
+    if claim not in entries:  # also in other case, as analysis.claims finds it
+        claim = next((one for one in entries if one.lower() == claim.lower()), claim)
     if claim not in entries:
         known = f"it has {', '.join(entries)}" if entries else "it has none"
         raise UserError(f"{folder.name} has no claim {shown(claim)}; {known}")

@@ -468,7 +468,10 @@ def _one_line(cls: type[Strict], error: ValidationError, place: str) -> str:
     if first["type"] == "missing":
         return f"{place}: {where} is missing; add it"
     message = first["msg"].removeprefix("Value error, ")
-    if isinstance(value, str) and _is_number(value):
+    if first["type"] == "tuple_type":
+        like = shown(value, quoted=False) if isinstance(value, (str, int, float)) else "a, b"
+        message = f"{shown(value)} is no list; write a list such as [{like}]"
+    elif isinstance(value, str) and _is_number(value):
         right = _yaml_float(value) if math.isfinite(float(value)) else "one that is finite"
         message = f"{shown(value)} is text, not a number; write {right}"
     elif isinstance(value, (str, int, float, bool)):

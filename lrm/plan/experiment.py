@@ -99,6 +99,14 @@ class Header(Strict):
     at: tuple[str, ...] = SCALES
 
 
+# What stands in the YAML and is no setting of a run.
+_OF_THE_FILE = {*LAYER, "axes", "scales", *Header.model_fields} - {
+    *Settings.model_fields,
+    "execution",
+    "cost",
+}
+
+
 @dataclass(frozen=True)
 class Experiment:
     """An experiment's YAML, read and checked; ``runs`` expands it."""
@@ -163,6 +171,11 @@ class Experiment:
             raise UserError(
                 f"{self.path}: grid.{unused[0]}: no setting refers to ${unused[0]}; use or drop it"
             )
+        if self._unused_values:
+            name = self._unused_values[0]
+            raise UserError(
+                f"{self.path}: values.{name}: no setting refers to ${name}; use or drop it"
+            )
         if not runs:
             for error in waiting.values():
                 raise error
@@ -196,6 +209,33 @@ class Experiment:
                 with suppress(UserError):  # that scale has faults, or arms, of its own
                     left = selecting_none([run.label for run in self.runs(other, seeds)], left)
         return left
+
+    @functools.cached_property
+    def _unused_values(self) -> list[str]:
+        """Names of ``values`` in the YAML that nothing refers to, of any arm at any scale."""
+        scales = (self.body.get("scales") or {}).values()
+        arms = [layer for arm in self.arms.values() for layer, _ in arm.layers]
+        layers = [layer or {} for layer in (self.body, *scales, *arms)]
+        left = {name for layer in layers for name in mapping(layer, "values", str(self.path))}
+        left -= names_in(self.body)
+        for scale in self.header.at if left else ():  # presets may refer to them
+            for name in self.arms_at(scale):
+                try:
+                    left -= names_in([layer for layer, _ in self._points(scale, name)[0]])
+                except UserError:  # what that arm refers to is not known
+                    return []
+        return sorted(left)
+
+    def check_others(self) -> None:
+        """Raise UserError where an experiment that it names does not lie beside it."""
+        for key in ("tuned_by", "replaces"):
+            name = getattr(self.header, key)
+            beside = self.path.resolve().parents[1]
+            if name is not None and not (beside / name / "config.yaml").is_file():
+                raise UserError(
+                    f"{self.path}: {key}: there is no experiment {shown(name)} in {beside}; "
+                    f"correct the name, or leave {key} out"
+                )
 
     def check_scale(self, scale: str) -> None:
         """Raise UserError where it has no runs at ``scale``."""
@@ -367,6 +407,11 @@ class Experiment:
         width = merged.pop("width", None)
         planned, overridden = merged, dict[str, Any]()
         for override in overrides:
+            key = override.partition("=")[0].partition(".")[0].strip()
+            if key in _OF_THE_FILE:
+                raise UserError(
+                    f"--set {shown(override)}: {key} is no setting of a run; change it in the YAML"
+                )
             layer = parse_override(override)
             merged, overridden = merge(merged, layer), merge(overridden, layer)
         if blamed:
@@ -379,7 +424,23 @@ class Experiment:
         execution = validate(Execution, merged.pop("execution", {}), f"{place}: execution")
         cost = validate(Cost, merged.pop("cost", {}), f"{place}: cost")
         settings = validate(Settings, {**merged, "rules": rules}, place)
+        self._check_size(layers, settings)
         return settings, execution, cost
+
+    def _check_size(self, layers, settings: Settings) -> None:
+        """Raise UserError where nothing says how large a model is that is trained.
+
+        The defaults are half a billion parameters, which the paper's scale alone means.
+        """
+        theory = settings.theory
+        has_model = self.run_class.trains if theory is None else theory.of_model
+        stated = "hidden_size" in settings.model.model_fields_set
+        presets = [name for layer, _ in layers for name in layer.get("use", [])]
+        if has_model and not stated and not any(name.startswith("scale/") for name in presets):
+            raise UserError(
+                f"{self.path}: nothing says how large the model is; write use: [scale/$scale], or "
+                "model.hidden_size and its other sizes"
+            )
 
 
 def load(path: Path) -> Experiment:
@@ -392,6 +453,8 @@ def load(path: Path) -> Experiment:
     experiment = Experiment(
         path.resolve().parent.name, path, validate(Header, header, str(path)), body
     )
+    if not experiment.header.at:
+        raise UserError(f"{path}: at: no scale; write a list such as [tiny], or leave at out")
     _check_scales(list(experiment.header.at), f"{path}: at")
     check_keys(body, (*LAYER, "axes", "scales", *Header.model_fields), str(path))
     for group, allowed in (("arms", (*LAYER[:-1], "after", "scales")), ("scales", LAYER[:-1])):

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lrm.errors import UserError
+from lrm.errors import UserError, nearest
 from lrm.model import tensors
 from lrm.model.blocks.block import Constant
 from lrm.model.tensors import Address
@@ -106,7 +106,7 @@ def point_factors(settings: Settings) -> Mapping[str, float]:
         if not rule.optional and not any(tensors.matches_point(rule.match, p) for p in points):
             raise UserError(
                 f"rule {rule.match!r} matches nothing in this model; its activations that take a "
-                f"factor are {', '.join(points) or 'none'}"
+                f"factor are {nearest(rule.match, points) or 'none'}"
             )
     found = {}
     for point in points:

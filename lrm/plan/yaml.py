@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from lrm.errors import UserError, shown
+from lrm.errors import UserError, nearest, shown
 from lrm.plan.config import Settings
 from lrm.plan.groups import spelled_out
 
@@ -137,11 +137,16 @@ def read_yaml(path: Path) -> dict[str, Any]:
             text = file.read(_LONGEST + 1).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"{path} does not exist") from None
+    except NotADirectoryError:
+        file = next(one for one in path.parents if one.exists())
+        raise UserError(f"{file} is no folder; name its folder, {file.parent}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read as UTF-8 text: {error}") from None
     if len(text) > _LONGEST:
         raise UserError(f"{path} has more than {_LONGEST} bytes; make it smaller")
     data = parse(text, str(path))
+    if data is None:
+        raise UserError(f"{path} is empty; write lines such as key: value")
     if not isinstance(data, dict):
         raise UserError(f"{path}: expected a mapping of settings, found {type(data).__name__}")
     return data
@@ -196,8 +201,8 @@ def _no_preset(name: str, scale: str, where: str) -> UserError:
             "tuned_by, and FROM_PUBLISHED=1 where a log of it is published"
         )
     known = (p.relative_to(PRESETS).with_suffix("").as_posix() for p in PRESETS.rglob("*.yaml"))
-    have = ", ".join(sorted(each for each in known if not each.startswith("tuned/")))
-    return UserError(f"{where}: use: no preset {shown(name)}; there are {have}")
+    have = [each for each in known if not each.startswith("tuned/")]
+    return UserError(f"{where}: use: no preset {shown(name)}; there are {nearest(name, have)}")
 
 
 def mapping(layer: dict[str, Any], key: str, where: str) -> dict[str, Any]:

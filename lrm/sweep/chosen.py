@@ -61,9 +61,17 @@ def _selecting(
     return left
 
 
-def no_search(experiment: Experiment) -> Experiment:
-    """``experiment``; UserError where it is a search, whose runs follow from what it finds."""
+def no_search(experiment: Experiment, by_itself: bool = False) -> Experiment:
+    """``experiment``; UserError where it is a search, whose runs follow from what it finds.
+
+    ``by_itself``: its own ``run.py`` was called.
+    """
     if experiment.header.search is not None:
+        if by_itself:
+            raise UserError(
+                f"{experiment.name} is a search, but its run.py is not that of one; copy "
+                "experiments/tuning_search/run.py, or take search out of config.yaml"
+            )
         raise UserError(f"{experiment.name} is a search; run python experiments/"
                         f"{experiment.name}/run.py")  # fmt: skip
     return experiment

@@ -285,7 +285,8 @@ def _plan(
     experiments, has computed is copied. Finished runs that are damaged are told, and so are runs
     that would begin with them.
     """
-    experiment = no_search(load(folder / "config.yaml"))
+    experiment = no_search(load(folder / "config.yaml"), by_itself=True)
+    experiment.check_others()
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     if left_out := selecting_none([run.label for run in runs], options.only):
         print(f"there are no runs {', '.join(map(shown, left_out))} at {options.scale}")

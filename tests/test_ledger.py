@@ -581,7 +581,7 @@ def test_the_command(tmp_path):
     done = call("--claim", "P1", "--all")
     assert done.returncode == 2 and done.stderr.startswith("error: --claim shows every part of one")
     done = call("--results", str(tmp_path))
-    assert done.returncode == 2 and "make claims FROM=runs judges" in done.stderr
+    assert done.returncode == 2 and "make claims FROM=runs SCALE=tiny judges" in done.stderr
     folder = tmp_path / "reference" / "tiny"
     folder.mkdir(parents=True)
     (folder / "claims.json").write_text("[]")

@@ -171,11 +171,6 @@ class Experiment:
             raise UserError(
                 f"{self.path}: grid.{unused[0]}: no setting refers to ${unused[0]}; use or drop it"
             )
-        if self._unused_values:
-            name = self._unused_values[0]
-            raise UserError(
-                f"{self.path}: values.{name}: no setting refers to ${name}; use or drop it"
-            )
         if not runs:
             for error in waiting.values():
                 raise error
@@ -226,8 +221,16 @@ class Experiment:
                     return []
         return sorted(left)
 
-    def check_others(self) -> None:
-        """Raise UserError where an experiment that it names does not lie beside it."""
+    def check_names(self) -> None:
+        """Raise UserError for a value that nothing refers to, and for an experiment not beside it.
+
+        Not in ``runs``: a benchmark takes a part of its file alone, and a copy has no neighbours.
+        """
+        if unused := self._unused_values:
+            raise UserError(
+                f"{self.path}: values.{unused[0]}: no setting refers to ${unused[0]}; use or drop "
+                "it"
+            )
         for key in ("tuned_by", "replaces"):
             name = getattr(self.header, key)
             beside = self.path.resolve().parents[1]

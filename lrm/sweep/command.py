@@ -286,7 +286,7 @@ def _plan(
     that would begin with them.
     """
     experiment = no_search(load(folder / "config.yaml"), by_itself=True)
-    experiment.check_others()
+    experiment.check_names()
     runs = experiment.runs(options.scale, parse_seeds(options.seeds), options.set, options.only)
     if left_out := selecting_none([run.label for run in runs], options.only):
         print(f"there are no runs {', '.join(map(shown, left_out))} at {options.scale}")

@@ -343,10 +343,10 @@ class _Build:
         }
         write_sealed(folder / "meta.json", meta)
         tokens = ", ".join(f"{self._counts[split]['tokens']} {split} tokens" for split in SPLITS)
-        out = [f"{count} {what}" for what, count in
-               zip(("duplicates", "documents that are no UTF-8"),
-                   (self._left_out["duplicates"], self._left_out["undecodable"]), strict=True)
-               if count]  # fmt: skip
+        words = {"duplicates": "duplicates", "undecodable": "documents that are no UTF-8"}
+        out = [
+            f"{self._left_out[key]} {said}" for key, said in words.items() if self._left_out[key]
+        ]
         self.progress(f"{meta['name']}: {tokens}" + (f"; left out {', '.join(out)}" if out else ""))
 
     def _texts(self, place: Place) -> Iterator[str | None]:
